@@ -1,0 +1,23 @@
+"""Exceptions of the engine.
+
+One base class, `EngineError`; each concrete class also derives from the builtin that NumPy would raise,
+so `except ValueError` written for `np.einsum` keeps working.
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of every error that the engine raises on purpose."""
+
+
+class EngineValueError(EngineError, ValueError):
+    """A value that has no meaning: wrong rank, sizes that disagree, malformed subscripts, unknown option."""
+
+
+class EngineTypeError(EngineError, TypeError):
+    """An operand or option of a type that the engine does not accept."""
+
+
+class EngineMemoryError(EngineError, MemoryError):
+    """Memory that could not be had; the message names the bytes."""

@@ -1,0 +1,143 @@
+"""The plan: frozen data that says how a contraction runs, step by step.
+
+A `Plan` is printable, comparable and JSON-serialisable; no algorithm lives here. Planners build plans,
+the executor lowers them to the native step table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+Index = str | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """How one index of a tensor maps to memory: the table ``T[i] = (i // tile) * outer + (i % tile) * stride``.
+
+    A linear axis has ``tile == size`` (the first term vanishes). All strides are in bytes. This is one term of
+    the sum of tables that addresses an element; a layout is separable because it is such a sum.
+    """
+
+    index: Index
+    size: int
+    stride: int
+    tile: int
+    outer: int = 0
+
+    @property
+    def linear(self) -> bool:
+        return self.tile >= self.size
+
+    @classmethod
+    def strided(cls, index: Index, size: int, stride: int) -> "Axis":
+        return cls(index=index, size=size, stride=stride, tile=max(size, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the elements of one tensor live: a byte offset and one `Axis` per index.
+
+    ``kind`` is ``"strided"`` (any strides, also 0 and negative) or ``"fbl"``: panels of ``panel`` lanes in which
+    a microkernel reads its operand without packing.
+    """
+
+    kind: str
+    axes: tuple[Axis, ...]
+    itemsize: int
+    panel: int = 0
+
+    def describe(self) -> str:
+        """A short name for `explain`: ``C``, ``F``, ``fbl32`` or ``strided``."""
+        if self.kind == "fbl":
+            return f"fbl{self.panel}"
+        if _is_contiguous(self.axes, self.itemsize):
+            return "C"
+        if _is_contiguous(self.axes[::-1], self.itemsize):
+            return "F"
+        return "strided"
+
+
+def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
+    expected = itemsize
+    for axis in reversed(axes):
+        if axis.size == 1:
+            continue
+        if not axis.linear or axis.stride != expected:
+            return False
+        expected *= axis.size
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """One tensor at run time. ``kind``: ``input``, ``output``, ``arena`` (intermediates) or ``constant``.
+
+    ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it.
+    """
+
+    name: str
+    kind: str
+    slot: int
+    offset: int
+    nbytes: int
+    dtype: str
+    layout: Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One kernel invocation.
+
+    ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
+    ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
+    (a frozen dataclass of the family). ``seconds`` is the cost model's prediction.
+    """
+
+    number: int
+    expr: str
+    family: str
+    kernel: str
+    tile: tuple[int, ...]
+    inputs: tuple[int, ...]
+    output: int
+    dims: Mapping[str, tuple[tuple[Index, int], ...]]
+    layouts: tuple[str, ...]
+    flops: int
+    bytes_moved: int
+    seconds: float
+    tasks: int
+    args: Any = field(repr=False, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A contraction, ready to be lowered: order, layouts, buffers and kernels.
+
+    ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
+    """
+
+    expr: Any
+    path: tuple[tuple[int, ...], ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    dtype: str
+    compute_dtype: str
+    isa: str
+    threads: int
+    flops: int
+    bytes_moved: int
+    output_bytes: int
+    arena_bytes: int
+    table_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that a call needs beyond its inputs; the output counts 0 when the caller passes ``out=``."""
+        return self.output_bytes + self.arena_bytes + self.table_bytes
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of one call, in seconds."""
+        return sum(step.seconds for step in self.steps)
