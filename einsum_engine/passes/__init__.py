@@ -1,0 +1,1 @@
+"""Passes: each turns a Program into a Program before it is planned."""

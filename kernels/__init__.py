@@ -1,0 +1,7 @@
+"""Kernels: specifications, registry, offset vectors, reference kernels, thread pool, disk cache, calibration."""
+
+if __name__ != "einsum_engine.kernels":
+    raise ImportError(
+        f"this folder is the package einsum_engine.kernels, not {__name__}: install the clone with"
+        " 'pip install -e .' and import einsum_engine.kernels"
+    )
