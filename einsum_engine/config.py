@@ -1,0 +1,271 @@
+"""Environment variables, all in one table, and the facts of the machine that they override.
+
+Values are read when they are used, not when the package is imported, so a test or a program may set a variable
+at any time. An empty variable counts as absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .errors import EngineTypeError, EngineValueError
+
+_UNITS = {"": 1, "b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1024), ("b", 1000), ("ib", 1024))
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in a size such as ``"8GiB"``, ``"500 MB"``, ``"64k"`` or ``"4096"`` (``k`` alone is 1024).
+
+    >>> parse_bytes("8GiB"), parse_bytes("1.5 kB")
+    (8589934592, 1500)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise EngineValueError(f"not a number of bytes: {text!r} (examples: '8GiB', '500MB', '4096')")
+    number = int(match[1]) if match[1].isdigit() else float(match[1])
+    return int(number * _UNITS[match[2]])
+
+
+def _count(text: str) -> int:
+    """A positive integer; of a list, as OpenMP allows, the first entry."""
+    number = int(text.split(",")[0])
+    if number < 1:
+        raise ValueError("a count is at least 1")
+    return number
+
+
+def _level(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("a level is at least 0")
+    return number
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _name(text: str) -> str:
+    return text.strip().lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One environment variable.
+
+    ``parse`` turns the text into a value or raises ValueError; ``expects`` says in words what it takes.
+    ``in_cache_key``: plans made under another value must not be reused.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    expects: str
+    default: Any
+    help: str
+    in_cache_key: bool = False
+
+    def read(self) -> Any:
+        """The value now; the default where the variable is absent or empty."""
+        text = os.environ.get(self.name, "")
+        if not text.strip():
+            return self.default
+        try:
+            return self.parse(text)
+        except (ValueError, RuntimeError) as error:
+            raise EngineValueError(
+                f"environment variable {self.name}={text!r}: expected {self.expects} ({error})"
+            ) from None
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option(
+            name="EINSUM_ENGINE_ISA",
+            parse=_name,
+            expects="the name of an instruction set",
+            default=None,
+            help="instruction set that kernels are generated for: avx512, avx2, sse2 or neon (default: the widest here)",
+            in_cache_key=True,
+        ),
+        Option(
+            name="EINSUM_ENGINE_NUM_THREADS",
+            parse=_count,
+            expects="an integer of at least 1",
+            default=None,
+            help="threads of a call that does not say threads= (default: OMP_NUM_THREADS, else the CPUs available)",
+            in_cache_key=True,
+        ),
+        Option(
+            name="OMP_NUM_THREADS",
+            parse=_count,
+            expects="an integer of at least 1, or a list of them",
+            default=None,
+            help="the same, where EINSUM_ENGINE_NUM_THREADS is not set",
+            in_cache_key=True,
+        ),
+        Option(
+            name="EINSUM_ENGINE_CACHE_DIR",
+            parse=_path,
+            expects="a folder",
+            default=None,
+            help="folder of compiled kernels (default: einsum_engine under XDG_CACHE_HOME or ~/.cache)",
+        ),
+        Option(
+            name="XDG_CACHE_HOME",
+            parse=Path,
+            expects="an absolute folder",
+            default=None,
+            help="parent of the default cache folder; a relative one is ignored, as the XDG specification says",
+        ),
+        Option(
+            name="EINSUM_ENGINE_POOL_BYTES",
+            parse=parse_bytes,
+            expects="a number of bytes such as 512MiB",
+            default=512 << 20,
+            help="bound on the large result buffers kept for reuse; 0 turns the pool off (default: 512MiB)",
+        ),
+        Option(
+            name="EINSUM_ENGINE_DUMP",
+            parse=_path,
+            expects="a folder",
+            default=None,
+            help="folder that the LLVM IR of every kernel generated is written to (default: nowhere)",
+        ),
+        Option(
+            name="EINSUM_ENGINE_DEBUG",
+            parse=_level,
+            expects="an integer of at least 0",
+            default=0,
+            help="1 prints the table of each plan that is made, 2 also what is compiled or read from disk (default: 0)",
+        ),
+    )
+}
+
+
+def get(name: str) -> Any:
+    """The value of the environment variable ``name`` now. EngineValueError names the variable and its bad value.
+
+    >>> get("EINSUM_ENGINE_DEBUG") >= 0
+    True
+    """
+    if name not in OPTIONS:
+        raise EngineValueError(f"unknown environment variable {name!r}; there are {', '.join(OPTIONS)}")
+    return OPTIONS[name].read()
+
+
+def cache_key() -> tuple[str | None, ...]:
+    """The texts of the variables that decide what a plan looks like: part of the key of any cached plan."""
+    return tuple(os.environ.get(option.name) for option in OPTIONS.values() if option.in_cache_key)
+
+
+def table() -> str:
+    """All variables, one a line: name, value now, and what it does."""
+    width = max(map(len, OPTIONS))
+    return "\n".join(
+        f"{option.name:<{width}}  {'(not set)' if os.environ.get(option.name) is None else os.environ[option.name]}"
+        f"  {option.help}"
+        for option in OPTIONS.values()
+    )
+
+
+def threads(requested: int | None = None) -> int:
+    """Threads to use: ``requested``, else EINSUM_ENGINE_NUM_THREADS, else OMP_NUM_THREADS, else `available_cpus`.
+
+    >>> threads(3)
+    3
+    """
+    if requested is not None:
+        return _checked_threads(requested)
+    return get("EINSUM_ENGINE_NUM_THREADS") or get("OMP_NUM_THREADS") or available_cpus()
+
+
+def _checked_threads(requested: int) -> int:
+    try:
+        number = requested.__index__()
+    except AttributeError:
+        raise EngineTypeError(f"threads={requested!r}: expected an integer, not {type(requested).__name__}") from None
+    if number < 1:
+        raise EngineValueError(f"threads={requested!r}: expected at least 1")
+    return number
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use: its affinity mask, limited by the quota of its control group."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_cpus()
+    return affinity if quota is None else max(1, min(affinity, quota))
+
+
+@lru_cache(maxsize=1)
+def _cgroup_cpus() -> int | None:
+    # Once per process: a dozen small files are read, and container runtimes set quotas at the start.
+    return cgroup_cpus(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+
+
+def cgroup_cpus(membership: Path, mount: Path) -> int | None:
+    """The CPU quota of a control group, rounded up to whole CPUs; None where there is none.
+
+    ``membership`` is ``/proc/self/cgroup``, ``mount`` is where the hierarchies are mounted (versions 1 and 2, and both
+    at once). The tightest quota from the group up to the root counts.
+    """
+    quotas = []
+    for line in _read(membership).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        roots = (mount / controllers, mount / "cpu") if controllers else (mount, mount / "unified")
+        for root in roots:
+            quotas += [quota for group in _ancestors(root, path) if (quota := _group_quota(group)) is not None]
+    return min(quotas, default=None)
+
+
+def _ancestors(root: Path, path: str) -> list[Path]:
+    """The folders of a control group and of its ancestors; inside a container often only the root is there."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _group_quota(group: Path) -> int | None:
+    words = _read(group / "cpu.max").split()
+    if len(words) != 2:
+        words = [_read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()]
+    quota, period = words
+    # Version 2 writes "max", version 1 writes -1 where there is no limit.
+    if not quota.isdigit() or not period.isdigit() or not int(quota) or not int(period):
+        return None
+    return -(-int(quota) // int(period))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def cache_dir() -> Path:
+    """Folder of the compiled kernels; not created here, and perhaps not writable."""
+    chosen = get("EINSUM_ENGINE_CACHE_DIR")
+    if chosen is not None:
+        return chosen
+    parent = get("XDG_CACHE_HOME")
+    if parent is None or not parent.is_absolute():
+        try:
+            parent = Path.home() / ".cache"
+        except RuntimeError:
+            # A user without a home: a folder that cannot be made, so that the cache stays in memory and says so.
+            # A shared temporary folder would let other users put code there.
+            parent = Path(os.devnull)
+    return parent / "einsum_engine"
