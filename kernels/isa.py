@@ -1,0 +1,166 @@
+"""The instruction sets that kernels are generated for: one row each, and which of them this machine runs.
+
+Pure data: planners read it for vector widths and register counts, the generator for the target machine.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from .. import config
+from ..errors import EngineValueError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ISA:
+    """One instruction set.
+
+    ``triple_arch`` is the first part of the LLVM target triple, ``cpu`` and ``features`` are LLVM's names (a feature
+    carries its sign: ``+fma``), ``host_flags`` the flags that ``/proc/cpuinfo`` must show. ``registers`` counts vector
+    registers of ``vector_bits`` bits; ``masks``: loads and stores may be masked by lane; ``half``: converts between
+    float16 and float32 in hardware.
+    """
+
+    name: str
+    triple_arch: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bits: int
+    registers: int
+    masks: bool
+    half: bool
+    host_flags: tuple[str, ...]
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of ``itemsize`` bytes in one vector register.
+
+        >>> get("avx2").lanes(8)
+        4
+        """
+        return self.vector_bits // (8 * itemsize)
+
+
+_AVX2_FLAGS = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
+_AVX512_PARTS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+
+# Widest first within an architecture: `host_isas` keeps this order.
+ISAS: dict[str, ISA] = {
+    isa.name: isa
+    for isa in (
+        ISA(
+            name="avx512",
+            triple_arch="x86_64",
+            cpu="x86-64-v4",
+            # LLVM tunes x86-64-v4 for 256 bits; kernels are written for 512.
+            features=("-prefer-256-bit", *(f"+{part}" for part in _AVX512_PARTS), "+avx2", "+fma", "+f16c"),
+            vector_bits=512,
+            registers=32,
+            masks=True,
+            half=True,
+            host_flags=(*_AVX512_PARTS, *_AVX2_FLAGS),
+        ),
+        ISA(
+            name="avx2",
+            triple_arch="x86_64",
+            cpu="x86-64-v3",
+            features=("+avx2", "+fma", "+f16c"),
+            vector_bits=256,
+            registers=16,
+            masks=False,
+            half=True,
+            host_flags=_AVX2_FLAGS,
+        ),
+        # SSE2 is part of every x86-64 CPU, and NEON of every 64-bit ARM: no flag to look for.
+        ISA(
+            name="sse2",
+            triple_arch="x86_64",
+            cpu="x86-64",
+            features=("+sse2",),
+            vector_bits=128,
+            registers=16,
+            masks=False,
+            half=False,
+            host_flags=(),
+        ),
+        ISA(
+            name="neon",
+            triple_arch="aarch64",
+            cpu="generic",
+            features=("+neon",),
+            vector_bits=128,
+            registers=32,
+            masks=False,
+            half=True,
+            host_flags=(),
+        ),
+    )
+}
+
+
+def get(name: str) -> ISA:
+    """The row called ``name``; EngineValueError lists the names there are.
+
+    >>> get("avx512").registers
+    32
+    """
+    if name not in ISAS:
+        raise EngineValueError(f"unknown instruction set {name!r}; there are {', '.join(ISAS)}")
+    return ISAS[name]
+
+
+def host_isas() -> tuple[ISA, ...]:
+    """The instruction sets that this machine runs, widest first; never empty on x86-64 and 64-bit ARM."""
+    return runnable(platform.machine(), _host_flags())
+
+
+def runnable(machine: str, flags: frozenset[str]) -> tuple[ISA, ...]:
+    """The instruction sets of a ``machine`` (as `platform.machine` names it) whose CPU shows ``flags``."""
+    arch = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}.get(machine.lower())
+    return tuple(isa for isa in ISAS.values() if isa.triple_arch == arch and flags.issuperset(isa.host_flags))
+
+
+@lru_cache(maxsize=1)
+def _host_flags() -> frozenset[str]:
+    """Flags of the first CPU in /proc/cpuinfo; none elsewhere than on Linux, which leaves the baseline sets."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    return parse_cpuinfo(text)
+
+
+def parse_cpuinfo(text: str) -> frozenset[str]:
+    """The flags in the text of /proc/cpuinfo (``flags`` on x86, ``Features`` on ARM).
+
+    >>> sorted(parse_cpuinfo("model name\\t: x\\nflags\\t\\t: sse2 avx2\\n"))
+    ['avx2', 'sse2']
+    """
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def active_isa(name: str | None = None) -> ISA:
+    """The instruction set to generate for: ``name``, else EINSUM_ENGINE_ISA, else the widest that runs here.
+
+    EngineValueError where the name is unknown or this machine cannot run it.
+    """
+    source = "isa"
+    if name is None:
+        source, name = "environment variable EINSUM_ENGINE_ISA", config.get("EINSUM_ENGINE_ISA")
+    here = host_isas()
+    if name is None:
+        if not here:
+            raise EngineValueError(f"no kernels for this machine: {platform.machine()!r} is neither x86-64 nor AArch64")
+        return here[0]
+    names = ", ".join(isa.name for isa in here) or "none"
+    if name not in ISAS:
+        raise EngineValueError(f"{source}={name!r}: unknown instruction set; there are {', '.join(ISAS)}")
+    if ISAS[name] not in here:
+        raise EngineValueError(f"{source}={name!r}: this machine ({platform.machine()}) runs {names}")
+    return ISAS[name]
