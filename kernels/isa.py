@@ -34,6 +34,11 @@ class ISA:
     half: bool
     host_flags: tuple[str, ...]
 
+    @property
+    def triple(self) -> str:
+        """LLVM's target triple: ELF objects, as the machines that are tested use."""
+        return f"{self.triple_arch}-unknown-linux-gnu"
+
     def lanes(self, itemsize: int) -> int:
         """Elements of ``itemsize`` bytes in one vector register.
 

@@ -35,7 +35,7 @@ def test_llvm_knows_cpu_and_every_feature(name):
     row = isas.get(name)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    target = llvm.Target.from_triple(f"{row.triple_arch}-unknown-linux-gnu")
+    target = llvm.Target.from_triple(row.triple)
     machine = target.create_target_machine(cpu=row.cpu, features=",".join(row.features))
     lanes = row.lanes(8)
     text = (
