@@ -39,6 +39,11 @@ class ISA:
         """LLVM's target triple: ELF objects, as the machines that are tested use."""
         return f"{self.triple_arch}-unknown-linux-gnu"
 
+    @property
+    def fma(self) -> bool:
+        """A fused multiply-add exists in hardware; elsewhere kernels multiply and add, never call a library."""
+        return self.triple_arch == "aarch64" or "+fma" in self.features
+
     def lanes(self, itemsize: int) -> int:
         """Elements of ``itemsize`` bytes in one vector register.
 
