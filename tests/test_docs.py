@@ -1,0 +1,114 @@
+"""What the documentation says is run: Python blocks of the pages, doctests of the modules, links, tables."""
+
+import ast
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import einsum_engine
+from einsum_engine import config
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PACKAGES = ("einsum_engine", *(f"einsum_engine.{name}" for name in ("passes", "planners", "kernels", "bench")))
+
+
+def page_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def python_blocks(text: str) -> list[str]:
+    """The fenced Python blocks of a page, each padded by empty lines so that tracebacks show the page's lines."""
+    fence = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return ["\n" * text[: match.start(1)].count("\n") + match[1] for match in fence.finditer(text)]
+
+
+def missing_package(block: str) -> str | None:
+    """The first package that a block imports and that is not installed."""
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            if importlib.util.find_spec(name.split(".")[0]) is None:
+                return name
+    return None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_python_blocks_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    absent = set()
+    blocks = python_blocks(path.read_text())
+    assert len(blocks) == path.read_text().count("```python")
+    for block in blocks:
+        if missing := missing_package(block):
+            absent.add(missing)
+            continue
+        exec(compile(block, str(path), "exec"), namespace)
+    if absent:
+        pytest.skip(f"blocks that need {', '.join(sorted(absent))} were left out")
+
+
+def module_names() -> list[str]:
+    names = list(PACKAGES)
+    for package in PACKAGES:
+        found = importlib.import_module(package)
+        names += [info.name for info in pkgutil.walk_packages(found.__path__, f"{package}.") if info.name not in names]
+    return names
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_doctests(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} does not say what it is for"
+    result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed; see the output above"
+
+
+def test_doctests_and_blocks_are_found():
+    assert "einsum_engine.config" in module_names() and "einsum_engine.kernels.cpu" in module_names()
+    assert doctest.testmod(config).attempted > 0
+    assert python_blocks("a\n```python\nx = 1\n```\n```text\nno\n```\n```python\ny = 2\n```\n") == [
+        "\n\nx = 1\n",
+        "\n" * 8 + "y = 2\n",
+    ]
+    assert missing_package("import os, no_such_package.sub") == "no_such_package.sub"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_links_lead_somewhere(path):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_index_lists_every_page():
+    index = (DOCS / "index.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+def test_configuration_page_is_the_table_of_variables():
+    rows = [line for line in (DOCS / "configuration.md").read_text().splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{option.name}` | {option.expects} | {option.help} |" for option in config.OPTIONS.values()]
+
+
+def test_readme_has_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("python3 -m venv")]
+    assert [line.rsplit("&& ", 1)[1] for line in lines] == [
+        ".venv/bin/einsum-engine bench thesis",
+        ".venv/bin/python -m pytest",
+    ]
+
+
+def test_version_is_one():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", einsum_engine.__version__)
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
