@@ -1,0 +1,76 @@
+"""The binary interface between plans and compiled kernels: word positions in the step table and the context.
+
+Everything is int64. A step is `STEP_WORDS` words; the first 16 mean the same for every family, the rest belong to
+the family. Table words hold absolute addresses of offset vectors (int64, bytes). A kernel is a *task function*
+``void task(ctx, step, task, worker)``: it computes share ``task`` of ``step[NTASKS]`` shares and may use the scratch
+memory of ``worker``. Tasks of one step never write the same bytes, so they may run in any order on any thread.
+"""
+
+from __future__ import annotations
+
+STEP_WORDS = 64
+
+# -- header ----------------------------------------------------------------------------------------------------
+FN = 0  # address of the task function
+NTASKS = 1
+KIND = 2  # RUN, or control flow: see below
+OUT_SLOT, OUT_OFFSET = 3, 4
+A_SLOT, A_OFFSET = 5, 6
+B_SLOT, B_OFFSET = 7, 8
+PROLOGUE = 9  # address of a tile function applied while packing, 0: none
+EPILOGUE = 10  # address of a tile function applied before storing, 0: none
+EPILOGUE_ARG = 11
+EXTENT = 12  # address of an int64 that replaces NTASKS at run time, 0: none
+NEXT = 13  # for BRANCH and LOOP: the row to go to
+PARALLEL = 14  # worth waking the pool
+TICKS = 15  # nanoseconds spent, accumulated when profiling is on
+
+# kinds of rows
+RUN, BRANCH, LOOP, STOP = 0, 1, 2, 3
+
+# -- context ---------------------------------------------------------------------------------------------------
+CTX_BASES = 0  # address of the array of base addresses, one per slot
+CTX_SCRATCH = 1  # base address of scratch memory
+CTX_SCRATCH_STRIDE = 2  # bytes per worker
+CTX_POOL = 3  # address of the pool, 0: run tasks in the caller
+CTX_THREADS = 4  # workers to use, the caller included
+CTX_DEADLINE = 5  # CLOCK_MONOTONIC ns after which the walker returns between steps, 0: never
+CTX_PROFILE = 6  # accumulate TICKS
+CTX_CLOCK = 7  # address of clock_gettime
+CTX_WORDS = 16
+
+# -- family: gemm ----------------------------------------------------------------------------------------------
+# lanes side M (operand A), broadcast side N (operand B), four outer loops with a table per operand
+G_OUTER = 16  # 4 loops x (count, table A, table B, table C): words 16..31
+G_OUTER_TOTAL = 32  # product of the counts
+G_M = 33  # valid rows of the inner M (before padding to panels)
+G_PANELS = 34  # panels of the inner M
+G_TM_A, G_TM_C = 35, 36  # panels*MR offsets each
+G_VALID = 37  # panels: valid lanes of each
+G_FLAGS = 38  # panels: bit 0: A lanes contiguous, bit 1: C lanes contiguous
+G_N = 39
+G_TN_B, G_TN_C = 40, 41  # N offsets each (padded to a multiple of NR by repeating the last)
+G_K = 42
+G_TK_A, G_TK_B = 43, 44
+G_KC = 45  # K block
+G_A_STRIDE = 46  # bytes between packed A panels when A is prepacked (FBL), 0: pack in the task
+G_B_STRIDE = 47  # bytes between packed B panels when B is prepacked
+G_PACK = 48  # address of the pack function
+G_PACK_MODE = 49
+G_OUTER_BLOCK, G_PANEL_BLOCK, G_N_BLOCK = 50, 51, 52  # task shape
+G_PANEL_TASKS, G_N_TASKS = 53, 54
+G_ACCUMULATE = 55  # add to C instead of overwriting
+G_SIGNS = 56  # complex: bit 0 conjugate A, bit 1 conjugate B
+
+# -- pack function: void pack(args) with args an array of words ----------------------------------------------
+P_DST, P_SRC = 0, 1
+P_PANELS, P_WIDTH = 2, 3  # panels, lanes per panel
+P_LANES = 4  # table of panels*width offsets
+P_VALID = 5  # table of valid lanes per panel
+P_K, P_TK = 6, 7
+P_MODE = 8
+P_STRIDE = 9  # bytes between destination panels
+P_WORDS = 10
+
+# pack modes: how the source runs
+LANES_RUN, K_RUN, PANEL_RUN, SCATTERED = 0, 1, 2, 3

@@ -1,0 +1,90 @@
+"""From an IR module to callable machine code, for a row of the ISA table, through the disk cache.
+
+One MCJIT engine per ISA holds every loaded object. A kernel is compiled at most once per machine: the object file
+goes to `kernels.diskcache` under a key of kernel name, source digest, ISA and LLVM version.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable
+
+from llvmlite import binding as llvm
+from llvmlite import ir
+
+from ..isa import ISA
+
+_lock = threading.RLock()
+_engines: dict[str, llvm.ExecutionEngine] = {}
+_initialised = False
+
+
+def _initialise() -> None:
+    global _initialised
+    if not _initialised:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        _initialised = True
+
+
+def target_machine(isa: ISA) -> llvm.TargetMachine:
+    """LLVM target of an ISA row; position-independent so that objects can be loaded anywhere."""
+    _initialise()
+    target = llvm.Target.from_triple(isa.triple)
+    return target.create_target_machine(
+        cpu=isa.cpu, features=",".join(isa.features), opt=3, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """The standard pipeline without auto-vectorisation and unrolling: kernels say both explicitly."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def parse(module: ir.Module, isa: ISA) -> llvm.ModuleRef:
+    module.triple = isa.triple
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    return parsed
+
+
+def compile_object(module: ir.Module, isa: ISA) -> bytes:
+    """Optimised object code of a module."""
+    with _lock:
+        machine = target_machine(isa)
+        parsed = parse(module, isa)
+        optimise(parsed, machine)
+        return machine.emit_object(parsed)
+
+
+def assembly(module: ir.Module, isa: ISA) -> str:
+    """Optimised assembly text, for inspection and for ISAs that this machine cannot run."""
+    with _lock:
+        machine = target_machine(isa)
+        parsed = parse(module, isa)
+        optimise(parsed, machine)
+        return machine.emit_assembly(parsed)
+
+
+def _engine(isa: ISA) -> llvm.ExecutionEngine:
+    if isa.name not in _engines:
+        backing = llvm.parse_assembly(f'target triple = "{isa.triple}"')
+        _engines[isa.name] = llvm.create_mcjit_compiler(backing, target_machine(isa))
+    return _engines[isa.name]
+
+
+def load(data: bytes, symbols: tuple[str, ...], isa: ISA) -> tuple[int, ...]:
+    """Link an object into this process; addresses of its functions."""
+    with _lock:
+        engine = _engine(isa)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        engine.finalize_object()
+        return tuple(engine.get_function_address(s) for s in symbols)
+
+
+Generator = Callable[[ir.Module], tuple[str, ...]]

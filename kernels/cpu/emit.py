@@ -1,0 +1,399 @@
+"""A thin layer over `llvmlite.ir` in which kernels read like loop nests.
+
+`Val` wraps an SSA value with Python operators, `Fn` builds one function: structured loops and branches, mutable
+scalars (promoted to registers by LLVM), loads and stores by byte address, vectors, masks, gathers. Addresses are
+plain int64 values in bytes, because every operand of the engine is addressed by sums of byte offsets.
+
+Nothing here knows about contractions. No floating-point flag is ever set, so NaN, infinities and denormals keep
+their meaning; integer arithmetic wraps.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Iterator, Sequence
+
+from llvmlite import ir
+
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+F32 = ir.FloatType()
+F64 = ir.DoubleType()
+VOID = ir.VoidType()
+PTR = ir.PointerType()
+
+_SCALARS = {
+    "float32": F32,
+    "float64": F64,
+    "int8": I8,
+    "int16": I16,
+    "int32": I32,
+    "int64": I64,
+    "bool": I8,
+}
+
+
+def scalar_type(name: str) -> ir.Type:
+    """LLVM type of one real element of a kernel dtype (the part type for complex dtypes)."""
+    return _SCALARS[{"complex64": "float32", "complex128": "float64"}.get(name, name)]
+
+
+def vector_type(elem: ir.Type, lanes: int) -> ir.Type:
+    return elem if lanes == 1 else ir.VectorType(elem, lanes)
+
+
+def size_of(ty: ir.Type) -> int:
+    """Bytes of a scalar or vector type."""
+    if isinstance(ty, ir.VectorType):
+        return ty.count * size_of(ty.element)
+    if isinstance(ty, ir.IntType):
+        return max(1, ty.width // 8)
+    return 4 if ty == F32 else 8
+
+
+def _suffix(ty: ir.Type) -> str:
+    """Overload suffix of an LLVM intrinsic, for instance ``v16f32``."""
+    if isinstance(ty, ir.VectorType):
+        return f"v{ty.count}{_suffix(ty.element)}"
+    if isinstance(ty, ir.IntType):
+        return f"i{ty.width}"
+    return {F32: "f32", F64: "f64"}.get(ty, "p0")
+
+
+def _is_float(ty: ir.Type) -> bool:
+    elem = ty.element if isinstance(ty, ir.VectorType) else ty
+    return elem in (F32, F64)
+
+
+class Val:
+    """An SSA value with operators; integer operations are signed, Python numbers become constants of its type."""
+
+    __slots__ = ("f", "v")
+
+    def __init__(self, f: "Fn", v: ir.Value):
+        self.f, self.v = f, v
+
+    @property
+    def type(self) -> ir.Type:
+        return self.v.type
+
+    def _coerce(self, other) -> ir.Value:
+        return other.v if isinstance(other, Val) else self.f.const(self.type, other).v
+
+    def _binary(self, other, float_op: str, int_op: str) -> "Val":
+        name = float_op if _is_float(self.type) else int_op
+        return Val(self.f, getattr(self.f.b, name)(self.v, self._coerce(other)))
+
+    def __add__(self, other):
+        return self._binary(other, "fadd", "add")
+
+    def __sub__(self, other):
+        return self._binary(other, "fsub", "sub")
+
+    def __mul__(self, other):
+        return self._binary(other, "fmul", "mul")
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other):
+        return self._binary(other, "fdiv", "sdiv")
+
+    def __mod__(self, other):
+        return self._binary(other, "frem", "srem")
+
+    def __and__(self, other):
+        return Val(self.f, self.f.b.and_(self.v, self._coerce(other)))
+
+    def __or__(self, other):
+        return Val(self.f, self.f.b.or_(self.v, self._coerce(other)))
+
+    def __xor__(self, other):
+        return Val(self.f, self.f.b.xor(self.v, self._coerce(other)))
+
+    def __lshift__(self, other):
+        return Val(self.f, self.f.b.shl(self.v, self._coerce(other)))
+
+    def __rshift__(self, other):
+        """Logical shift right."""
+        return Val(self.f, self.f.b.lshr(self.v, self._coerce(other)))
+
+    def _compare(self, op: str, other) -> "Val":
+        method = self.f.b.fcmp_ordered if _is_float(self.type) else self.f.b.icmp_signed
+        return Val(self.f, method(op, self.v, self._coerce(other)))
+
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+    def eq(self, other) -> "Val":
+        return self._compare("==", other)
+
+    def ne(self, other) -> "Val":
+        return self._compare("!=", other)
+
+
+class Var:
+    """A mutable scalar or vector; LLVM promotes it to a register."""
+
+    __slots__ = ("f", "slot", "type")
+
+    def __init__(self, f: "Fn", init: Val):
+        self.f, self.type = f, init.type
+        with f.b.goto_entry_block():
+            self.slot = f.b.alloca(init.type)
+        self.set(init)
+
+    def get(self) -> Val:
+        return Val(self.f, self.f.b.load(self.slot, typ=self.type))
+
+    def set(self, value) -> None:
+        value = value if isinstance(value, Val) else self.f.const(self.type, value)
+        self.f.b.store(value.v, self.slot)
+
+    def add(self, value) -> None:
+        self.set(self.get() + value)
+
+
+class Fn:
+    """Builds one function ``name(args) -> ret`` in a module."""
+
+    def __init__(self, module: ir.Module, name: str, args: Sequence[ir.Type], ret: ir.Type = VOID, *, internal=False):
+        self.module = module
+        self.fn = ir.Function(module, ir.FunctionType(ret, list(args)), name)
+        if internal:
+            self.fn.linkage = "internal"
+        self.fn.attributes.add("nounwind")
+        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
+        self.args = [Val(self, a) for a in self.fn.args]
+
+    # -- constants -------------------------------------------------------------------------------------------
+    def const(self, ty: ir.Type, value) -> Val:
+        if isinstance(ty, ir.VectorType):
+            return Val(self, ir.Constant(ty, [value] * ty.count))
+        return Val(self, ir.Constant(ty, value))
+
+    def i64(self, value) -> Val:
+        return value if isinstance(value, Val) else self.const(I64, value)
+
+    def vector(self, elem: ir.Type, values: Sequence) -> Val:
+        return Val(self, ir.Constant(ir.VectorType(elem, len(values)), list(values)))
+
+    def zero(self, ty: ir.Type) -> Val:
+        return Val(self, ir.Constant(ty, None)) if isinstance(ty, ir.VectorType) else self.const(ty, 0)
+
+    # -- control flow ----------------------------------------------------------------------------------------
+    def var(self, init) -> Var:
+        return Var(self, self.i64(init))
+
+    @contextmanager
+    def range(self, start, stop, step=1) -> Iterator[Val]:
+        """``for i in range(start, stop, step)`` with step > 0; the bounds are evaluated once."""
+        i = self.var(start)
+        stop, step = self.i64(stop), self.i64(step)
+        head, body, done = (self.fn.append_basic_block(n) for n in ("head", "body", "done"))
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        self.b.cbranch((i.get() < stop).v, body, done)
+        self.b.position_at_end(body)
+        yield i.get()
+        i.add(step)
+        self.b.branch(head)
+        self.b.position_at_end(done)
+
+    @contextmanager
+    def while_(self) -> Iterator[tuple]:
+        """``with f.while_() as leave:`` loops until ``leave(cond)`` is true."""
+        head, done = self.fn.append_basic_block("loop"), self.fn.append_basic_block("left")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+
+        def leave(cond: Val) -> None:
+            following = self.fn.append_basic_block("stay")
+            self.b.cbranch(cond.v, done, following)
+            self.b.position_at_end(following)
+
+        yield leave
+        self.b.branch(head)
+        self.b.position_at_end(done)
+
+    @contextmanager
+    def if_(self, cond: Val, likely=None) -> Iterator[None]:
+        with self.b.if_then(cond.v, likely):
+            yield
+
+    @contextmanager
+    def if_else(self, cond: Val):
+        """``with f.if_else(c) as (then, otherwise): with then: ... with otherwise: ...``"""
+        with self.b.if_else(cond.v) as (then, otherwise):
+            yield then, otherwise
+
+    def ret(self, value: Val | None = None) -> None:
+        self.b.ret_void() if value is None else self.b.ret(value.v)
+
+    def call(self, target, args: Sequence[Val], ret: ir.Type = VOID) -> Val:
+        """Call an `Fn`, or a function at an int64 address with result type ``ret``."""
+        values = [a.v for a in args]
+        if isinstance(target, Fn):
+            return Val(self, self.b.call(target.fn, values))
+        signature = ir.FunctionType(ret, [a.type for a in values])
+        pointer = self.b.inttoptr(target.v, signature.as_pointer())
+        return Val(self, self.b.call(pointer, values))
+
+    # -- integers --------------------------------------------------------------------------------------------
+    def min(self, a, b) -> Val:
+        a, b = self.i64(a), self.i64(b)
+        return self.select(a < b, a, b)
+
+    def max(self, a, b) -> Val:
+        a, b = self.i64(a), self.i64(b)
+        return self.select(a > b, a, b)
+
+    def select(self, cond: Val, a: Val, b: Val) -> Val:
+        return Val(self, self.b.select(cond.v, a.v, b.v))
+
+    def ceil_div(self, a: Val, b) -> Val:
+        return (a + b - 1) // b
+
+    # -- memory ----------------------------------------------------------------------------------------------
+    def _pointer(self, addr: Val, ty: ir.Type) -> ir.Value:
+        return self.b.inttoptr(addr.v, ty.as_pointer())
+
+    def load(self, ty: ir.Type, addr: Val, align: int = 1) -> Val:
+        return Val(self, self.b.load(self._pointer(addr, ty), typ=ty, align=align))
+
+    def store(self, value: Val, addr: Val, align: int = 1) -> None:
+        self.b.store(value.v, self._pointer(addr, value.type), align=align)
+
+    def word(self, addr: Val, index: int | Val = 0) -> Val:
+        """The int64 at ``addr + 8 * index``."""
+        return self.load(I64, addr + (self.i64(index) * 8), align=8)
+
+    def stream(self, value: Val, addr: Val) -> None:
+        """Non-temporal store of a whole, naturally aligned vector."""
+        instr = self.b.store(value.v, self._pointer(addr, value.type), align=size_of(value.type))
+        node = self.module.add_metadata([ir.Constant(I32, 1)])
+        instr.set_metadata("nontemporal", node)
+
+    def prefetch(self, addr: Val, write: bool = False, locality: int = 3) -> None:
+        fn = self._declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+        flags = [ir.Constant(I32, x) for x in (int(write), locality, 1)]
+        self.b.call(fn, [self.b.inttoptr(addr.v, PTR), *flags])
+
+    def stack(self, nbytes: int, align: int = 64) -> Val:
+        """Address of ``nbytes`` of stack, reserved once on entry."""
+        with self.b.goto_entry_block():
+            slot = self.b.alloca(ir.ArrayType(I8, nbytes))
+            slot.align = align
+            return Val(self, self.b.ptrtoint(slot, I64))
+
+    # -- vectors ---------------------------------------------------------------------------------------------
+    def _declare(self, name: str, ret: ir.Type, args: Sequence[ir.Type]) -> ir.Function:
+        existing = self.module.globals.get(name)
+        if existing is not None:
+            return existing
+        return ir.Function(self.module, ir.FunctionType(ret, list(args)), name)
+
+    def intrinsic(self, name: str, args: Sequence[Val]) -> Val:
+        """Call ``llvm.<name>`` overloaded on the type of its first argument; result of the same type."""
+        ty = args[0].type
+        fn = self._declare(f"llvm.{name}.{_suffix(ty)}", ty, [a.type for a in args])
+        return Val(self, self.b.call(fn, [a.v for a in args]))
+
+    def fma(self, a: Val, b: Val, c: Val) -> Val:
+        """``a * b + c``: fused for floats, wrap-around for integers."""
+        if _is_float(a.type):
+            return self.intrinsic("fma", [a, b, c])
+        return a * b + c
+
+    def splat(self, value: Val, lanes: int) -> Val:
+        if lanes == 1:
+            return value
+        ty = ir.VectorType(value.type, lanes)
+        one = self.b.insert_element(ir.Constant(ty, ir.Undefined), value.v, ir.Constant(I32, 0))
+        mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        return Val(self, self.b.shuffle_vector(one, ir.Constant(ty, ir.Undefined), mask))
+
+    def shuffle(self, a: Val, b: Val, lanes: Sequence[int]) -> Val:
+        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        return Val(self, self.b.shuffle_vector(a.v, b.v, mask))
+
+    def extract(self, vec: Val, lane) -> Val:
+        index = lane.v if isinstance(lane, Val) else ir.Constant(I32, lane)
+        return Val(self, self.b.extract_element(vec.v, index))
+
+    def insert(self, vec: Val, value: Val, lane: int) -> Val:
+        return Val(self, self.b.insert_element(vec.v, value.v, ir.Constant(I32, lane)))
+
+    def bitcast(self, value: Val, ty: ir.Type) -> Val:
+        return Val(self, self.b.bitcast(value.v, ty))
+
+    def convert(self, value: Val, op: str, ty: ir.Type) -> Val:
+        """``op`` is an LLVM cast: ``sext zext trunc sitofp uitofp fptosi fpext fptrunc``."""
+        return Val(self, getattr(self.b, op)(value.v, ty))
+
+    def lane_mask(self, count: Val, lanes: int, first: int = 0) -> Val:
+        """Mask whose lane ``l`` is set when ``first + l < count``."""
+        index = self.vector(I64, [first + l for l in range(lanes)])
+        return index < self.splat(count, lanes)
+
+    def load_masked(self, ty: ir.VectorType, addr: Val, mask: Val) -> Val:
+        """Lanes that the mask clears are zero and are not read."""
+        args = [self.b.inttoptr(addr.v, PTR), mask.v, ir.Constant(ty, None)]
+        fn = self._declare(f"llvm.masked.load.{_suffix(ty)}.p0", ty, [a.type for a in args])
+        return Val(self, self.b.call(fn, args))
+
+    def store_masked(self, value: Val, addr: Val, mask: Val) -> None:
+        args = [value.v, self.b.inttoptr(addr.v, PTR), mask.v]
+        fn = self._declare(f"llvm.masked.store.{_suffix(value.type)}.p0", VOID, [a.type for a in args])
+        self.b.call(fn, args)
+
+    def _pointers(self, base: Val, offsets: Val) -> ir.Value:
+        count = offsets.type.count
+        total = self.splat(base, count) + offsets
+        return self.b.inttoptr(total.v, ir.VectorType(PTR, count))
+
+    def gather(self, elem: ir.Type, base: Val, offsets: Val, mask: Val) -> Val:
+        """Lane ``l`` reads the element at ``base + offsets[l]`` (bytes) where the mask is set, else zero."""
+        ty = ir.VectorType(elem, offsets.type.count)
+        args = [self._pointers(base, offsets), mask.v, ir.Constant(ty, None)]
+        name = f"llvm.masked.gather.{_suffix(ty)}.v{ty.count}p0"
+        return Val(self, self.b.call(self._declare(name, ty, [a.type for a in args]), args))
+
+    def scatter(self, value: Val, base: Val, offsets: Val, mask: Val) -> None:
+        args = [value.v, self._pointers(base, offsets), mask.v]
+        name = f"llvm.masked.scatter.{_suffix(value.type)}.v{value.type.count}p0"
+        self.b.call(self._declare(name, VOID, [a.type for a in args]), args)
+
+    def reduce_add(self, vec: Val) -> Val:
+        """Sum of the lanes by pairwise halving (a fixed order, the same on every ISA)."""
+        while isinstance(vec.type, ir.VectorType) and vec.type.count > 1:
+            half = vec.type.count // 2
+            low = self.shuffle(vec, vec, range(half))
+            high = self.shuffle(vec, vec, range(half, 2 * half))
+            vec = low + high
+        return self.extract(vec, 0) if isinstance(vec.type, ir.VectorType) else vec
+
+    # -- atomics ---------------------------------------------------------------------------------------------
+    def atomic_add(self, addr: Val, value) -> Val:
+        """Returns the old int64."""
+        return Val(self, self.b.atomic_rmw("add", self._pointer(addr, I64), self.i64(value).v, "seq_cst"))
+
+    def atomic_swap(self, addr: Val, value) -> Val:
+        return Val(self, self.b.atomic_rmw("xchg", self._pointer(addr, I64), self.i64(value).v, "seq_cst"))
+
+    def atomic_load(self, addr: Val) -> Val:
+        return Val(self, self.b.load_atomic(self._pointer(addr, I64), "seq_cst", 8, typ=I64))
+
+    def atomic_store(self, value, addr: Val) -> None:
+        self.b.store_atomic(self.i64(value).v, self._pointer(addr, I64), "seq_cst", 8)
