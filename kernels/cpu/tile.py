@@ -45,6 +45,12 @@ class TileSpec:
         modes = f"{'p' if self.a_packed else 'd'}{'p' if self.b_packed else 'd'}"
         return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
 
+    @classmethod
+    def from_name(cls, name: str) -> "TileSpec":
+        _, dtype, tile, modes = name.split("_")
+        mv, nr = map(int, tile.split("x"))
+        return cls(dtype=dtype, mv=mv, nr=nr, a_packed=modes[0] == "p", b_packed=modes[1] == "p")
+
 
 class TileEmitter:
     """Emits the pieces of one `TileSpec` into a function."""

@@ -1,0 +1,109 @@
+"""Every compiled kernel by name: where it is generated, and its address in this process.
+
+``BUILDERS`` is the table: a name pattern and the function that emits it. A name is resolved once per process: from
+memory, else from disk, else by compiling. `compilations` counts the last case, which a warm cache never meets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Callable
+
+from llvmlite import binding as llvm
+from llvmlite import ir
+
+from ... import config
+from .. import diskcache
+from ..isa import ISA
+from . import codegen, pack, tile, walker
+
+Builder = Callable[[ir.Module, str, ISA], None]
+
+
+def _gemm(module: ir.Module, name: str, isa: ISA) -> None:
+    tile.build_gemm(module, tile.TileSpec.from_name(name), isa)
+
+
+def _pack(module: ir.Module, name: str, isa: ISA) -> None:
+    pack.build_pack(module, int(name.rsplit("_", 1)[1]), isa)
+
+
+BUILDERS: list[tuple[re.Pattern, Builder]] = [
+    (re.compile(r"walk"), walker.build_walker),
+    (re.compile(r"worker_loop"), walker.build_worker_loop),
+    (re.compile(r"gemm_\w+_\d+x\d+_[pd][pd]"), _gemm),
+    (re.compile(r"pack_\d+"), _pack),
+    (re.compile(r"packtask_\d+"), pack.build_pack_task),
+]
+
+_lock = threading.RLock()
+_addresses: dict[tuple[str, str], int] = {}
+compilations = 0
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """Digest of everything that decides what machine code a name stands for."""
+    digest = hashlib.sha256(repr(llvm.llvm_version_info).encode())
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), here.parent / "isa.py"]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(name: str, isa: ISA) -> ir.Module:
+    """IR module holding the function ``name``."""
+    for pattern, builder in BUILDERS:
+        if pattern.fullmatch(name):
+            module = ir.Module(name)
+            builder(module, name, isa)
+            return module
+    raise KeyError(f"no generator for kernel {name!r}")
+
+
+def address(name: str, isa: ISA) -> int:
+    """Address of a kernel, compiled if no cache has it."""
+    key = (name, isa.name)
+    found = _addresses.get(key)
+    if found is None:
+        with _lock:
+            found = _addresses.get(key)
+            if found is None:
+                found = _addresses[key] = _load(name, isa)
+    return found
+
+
+def _load(name: str, isa: ISA) -> int:
+    path = diskcache.folder(isa.name, source_digest()) / f"{name}.o"
+    data = diskcache.read(path)
+    if data is None:
+        data = _compile(name, isa)
+        diskcache.write(path, data)
+    return codegen.load(data, (name,), isa)[0]
+
+
+def _compile(name: str, isa: ISA) -> bytes:
+    global compilations
+    compilations += 1
+    module = build(name, isa)
+    dump = config.get("EINSUM_ENGINE_DUMP")
+    if dump:
+        Path(dump).mkdir(parents=True, exist_ok=True)
+        (Path(dump) / f"{name}_{isa.name}.ll").write_text(str(module))
+        (Path(dump) / f"{name}_{isa.name}.s").write_text(codegen.assembly(module, isa))
+    return codegen.compile_object(module, isa)
+
+
+def _forked() -> None:
+    """A lock held by another thread at the time of the fork would never be released in the child."""
+    global _lock
+    _lock = threading.RLock()
+    codegen._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)

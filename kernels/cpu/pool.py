@@ -1,0 +1,89 @@
+"""The process's thread pool: memory, semaphores and the Python threads that serve it.
+
+Threads are started on demand and sleep while idle. A forked child starts with an empty pool of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import numpy as np
+
+from ..isa import ISA
+from . import library, walker
+
+_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+_POLLS = 2000
+_lock = threading.Lock()
+_pool: "Pool | None" = None
+
+
+def aligned_words(count: int, alignment: int = 64) -> np.ndarray:
+    """Zeroed int64 array whose first byte is aligned."""
+    raw = np.zeros(count + alignment // 8, np.int64)
+    skip = (-raw.ctypes.data % alignment) // 8
+    return raw[skip : skip + count]
+
+
+class Pool:
+    """Pool memory and its threads; ``address`` goes into the context of every call that may use it."""
+
+    def __init__(self, isa: ISA):
+        self.isa = isa
+        self.words = aligned_words(walker.POOL_WORDS)
+        self.address = self.words.ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        for word, name in (
+            (walker.POOL_SEM_WAIT, "sem_wait"),
+            (walker.POOL_SEM_TRYWAIT, "sem_trywait"),
+            (walker.POOL_SEM_POST, "sem_post"),
+        ):
+            self.words[word] = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+        self.words[walker.POOL_SPIN] = _POLLS
+        self._init_semaphore = libc.sem_init
+        self._semaphore(walker.POOL_DONE)
+
+    def _semaphore(self, word: int) -> None:
+        self._init_semaphore(ctypes.c_void_p(self.address + 8 * word), 0, 0)
+
+    def grow(self, workers: int) -> None:
+        """At least ``workers`` helper threads (the caller is one more)."""
+        workers = min(workers, walker.MAX_WORKERS)
+        with _lock:
+            for index in range(int(self.words[walker.POOL_WORKERS]), workers):
+                self._semaphore(walker.POOL_WAKE + walker.SEM_WORDS * index)
+                self._start(index)
+                self.words[walker.POOL_WORKERS] = index + 1
+
+    def _start(self, index: int) -> None:
+        loop = _WORKER(library.address("worker_loop", self.isa))
+        memory = self.words  # the thread keeps the pool's memory alive
+
+        def serve() -> None:
+            loop(memory.ctypes.data, index)
+
+        threading.Thread(target=serve, name=f"einsum-engine-{index}", daemon=True).start()
+
+
+def address(isa: ISA, threads: int) -> int:
+    """Address of the pool with at least ``threads - 1`` helpers; 0 for one thread."""
+    global _pool
+    if threads <= 1:
+        return 0
+    if _pool is None:
+        with _lock:
+            if _pool is None:
+                _pool = Pool(isa)
+    if _pool.words[walker.POOL_WORKERS] < threads - 1:
+        _pool.grow(threads - 1)
+    return _pool.address
+
+
+def _forked() -> None:
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)

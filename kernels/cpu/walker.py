@@ -1,0 +1,177 @@
+"""The walker: one native call runs a step table, alone or with the pool's threads.
+
+The pool is plain memory (`POOL_*` words) shared by generated code and the Python threads that lend themselves to
+`worker_loop`. One caller at a time owns it; whoever finds it taken runs its tasks alone, so any number of Python
+threads may call at once and never more than the pool's threads work on one plan. Workers sleep on a semaphore;
+after a job they poll it for some microseconds, because the next step of the same plan follows at once.
+
+Which thread runs a task never changes a result: tasks write disjoint bytes and are cut by the plan, not by load.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..isa import ISA
+from . import abi
+from .emit import I32, I64, Fn, Val, Var
+
+# words of the pool; each group on a cache line of its own
+POOL_BUSY = 0
+POOL_JOB = 8  # ctx, row, number of tasks
+POOL_NEXT = 16  # next task to take
+POOL_PENDING = 24  # helpers that have not finished
+POOL_WORKERS = 32
+POOL_QUIT = 33
+POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST = 34, 35, 36  # addresses of libc functions
+POOL_SPIN = 37  # polls before sleeping
+POOL_DONE = 40  # sem_t
+POOL_WAKE = 48  # one sem_t of SEM_WORDS per worker
+SEM_WORDS = 8
+MAX_WORKERS = 256
+POOL_WORDS = POOL_WAKE + SEM_WORDS * MAX_WORKERS
+
+_CLOCK_MONOTONIC = 1
+
+
+def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
+    """``int64 walk(ctx, table, first)``: runs rows from ``first``; -1 at the end, else the row to go on with."""
+    dispatch = _build_dispatch(module)
+    f = Fn(module, name, [I64] * 3, I64)
+    ctx, table, first = f.args
+    index, result = Var(f, first), f.var(-1)
+    deadline = f.word(ctx, abi.CTX_DEADLINE)
+    profile = f.word(ctx, abi.CTX_PROFILE)
+    time = f.stack(16)
+    with f.while_() as leave:
+        row = table + index.get() * (8 * abi.STEP_WORDS)
+        kind = f.word(row, abi.KIND)
+        leave(kind.eq(abi.STOP))
+        following = Var(f, index.get() + 1)
+        with f.if_else(kind.eq(abi.RUN)) as (run, control):
+            with run:
+                _run_row(f, ctx, row, dispatch, profile, time)
+            with control:
+                _control_row(f, row, kind, following)
+        index.set(following.get())
+        late = f.var(0)
+        with f.if_(deadline.ne(0)):
+            late.set(Val(f, f.b.zext((_now(f, ctx, time) > deadline).v, I64)))
+        with f.if_(late.get().ne(0)):
+            result.set(index.get())
+        leave(late.get().ne(0))
+    f.ret(result.get())
+
+
+def _now(f: Fn, ctx: Val, time: Val) -> Val:
+    """CLOCK_MONOTONIC in nanoseconds."""
+    f.call(f.word(ctx, abi.CTX_CLOCK), [f.const(I32, _CLOCK_MONOTONIC), time], I32)
+    return f.word(time) * 1_000_000_000 + f.word(time, 1)
+
+
+def _run_row(f: Fn, ctx: Val, row: Val, dispatch: Fn, profile: Val, time: Val) -> None:
+    started = f.var(0)
+    with f.if_(profile.ne(0)):
+        started.set(_now(f, ctx, time))
+    tasks = Var(f, f.word(row, abi.NTASKS))
+    extent = f.word(row, abi.EXTENT)
+    with f.if_(extent.ne(0)):
+        tasks.set(f.word(extent))
+    pool = f.word(ctx, abi.CTX_POOL)
+    shared = pool.ne(0) & f.word(row, abi.PARALLEL).ne(0) & (tasks.get() > 1)
+    with f.if_else(shared) as (then, otherwise):
+        with then:
+            f.call(dispatch, [pool, ctx, row, tasks.get()])
+        with otherwise:
+            _run_alone(f, ctx, row, tasks.get())
+    with f.if_(profile.ne(0)):
+        spent = _now(f, ctx, time) - started.get()
+        f.store(f.word(row, abi.TICKS) + spent, row + 8 * abi.TICKS)
+
+
+def _run_alone(f: Fn, ctx: Val, row: Val, tasks: Val) -> None:
+    fn = f.word(row, abi.FN)
+    with f.range(0, tasks) as t:
+        f.call(fn, [ctx, row, t, f.i64(0)])
+
+
+def _control_row(f: Fn, row: Val, kind: Val, following: Var) -> None:
+    """BRANCH goes to NEXT when the int64 at EXTENT is 0; LOOP decrements it and goes to NEXT while positive."""
+    cell, target = f.word(row, abi.EXTENT), f.word(row, abi.NEXT)
+    value = Var(f, f.word(cell))
+    with f.if_else(kind.eq(abi.BRANCH)) as (branch, loop):
+        with branch:
+            with f.if_(value.get().eq(0)):
+                following.set(target)
+        with loop:
+            value.add(-1)
+            f.store(value.get(), cell)
+            with f.if_(value.get() > 0):
+                following.set(target)
+
+
+def _build_dispatch(module: ir.Module) -> Fn:
+    """Share the tasks of a row with the pool; alone if another caller has it."""
+    f = Fn(module, "dispatch", [I64] * 4, internal=True)
+    pool, ctx, row, tasks = f.args
+    with f.if_else(f.atomic_swap(pool + 8 * POOL_BUSY, 1).ne(0)) as (taken, free):
+        with taken:
+            _run_alone(f, ctx, row, tasks)
+        with free:
+            helpers = f.min(f.min(f.word(ctx, abi.CTX_THREADS) - 1, f.word(pool, POOL_WORKERS)), tasks - 1)
+            for shift, value in enumerate((ctx, row, tasks)):
+                f.store(value, pool + 8 * (POOL_JOB + shift))
+            f.atomic_store(0, pool + 8 * POOL_NEXT)
+            f.atomic_store(helpers, pool + 8 * POOL_PENDING)
+            with f.range(0, helpers) as w:
+                _semaphore(f, pool, POOL_SEM_POST, _wake(pool, w))
+            _take_tasks(f, pool, f.i64(0))
+            with f.if_(helpers > 0):
+                _wait(f, pool, pool + 8 * POOL_DONE)
+            f.atomic_store(0, pool + 8 * POOL_BUSY)
+    f.ret()
+    return f
+
+
+def _wake(pool: Val, worker: Val) -> Val:
+    return pool + 8 * POOL_WAKE + worker * (8 * SEM_WORDS)
+
+
+def _semaphore(f: Fn, pool: Val, function: int, semaphore: Val) -> Val:
+    return f.call(f.word(pool, function), [semaphore], I32)
+
+
+def _take_tasks(f: Fn, pool: Val, worker: Val) -> None:
+    ctx, row, tasks = (f.word(pool, POOL_JOB + i) for i in range(3))
+    fn = f.word(row, abi.FN)
+    with f.while_() as leave:
+        t = f.atomic_add(pool + 8 * POOL_NEXT, 1)
+        leave(t >= tasks)
+        f.call(fn, [ctx, row, t, worker])
+
+
+def _wait(f: Fn, pool: Val, semaphore: Val) -> None:
+    """Poll for a while, then sleep; interrupted sleeps are resumed."""
+    polls, got = f.var(0), f.var(0)
+    with f.while_() as leave:
+        leave(got.get().ne(0) | (polls.get() >= f.word(pool, POOL_SPIN)))
+        with f.if_(_semaphore(f, pool, POOL_SEM_TRYWAIT, semaphore).eq(0)):
+            got.set(1)
+        polls.add(1)
+    with f.while_() as leave:
+        leave(got.get().ne(0))
+        with f.if_(_semaphore(f, pool, POOL_SEM_WAIT, semaphore).eq(0)):
+            got.set(1)
+
+
+def build_worker_loop(module: ir.Module, name: str, isa: ISA) -> None:
+    """``void worker_loop(pool, worker)``: serve jobs until POOL_QUIT is set."""
+    f = Fn(module, name, [I64] * 2)
+    pool, worker = f.args
+    with f.while_() as leave:
+        _wait(f, pool, _wake(pool, worker))
+        leave(f.atomic_load(pool + 8 * POOL_QUIT).ne(0))
+        _take_tasks(f, pool, worker + 1)
+        with f.if_(f.atomic_add(pool + 8 * POOL_PENDING, -1).eq(1)):
+            _semaphore(f, pool, POOL_SEM_POST, pool + 8 * POOL_DONE)
+    f.ret()

@@ -1,0 +1,57 @@
+"""Compiled kernels on disk: written atomically, verified on reading; a damaged file is a miss, never a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+from .. import config
+
+_MAGIC = b"einsum-engine-object-1\n"
+_DIGEST_BYTES = 32
+_warned = False
+
+
+def folder(isa_name: str, digest: str) -> Path:
+    """Where objects of one ISA and one version of the generator live."""
+    return config.cache_dir() / "kernels" / f"{isa_name}-{digest[:20]}"
+
+
+def read(path: Path) -> bytes | None:
+    """The object stored at ``path``; None if it is missing, unreadable, truncated or altered."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head = len(_MAGIC) + _DIGEST_BYTES
+    if len(data) <= head or not data.startswith(_MAGIC):
+        return None
+    body = data[head:]
+    return body if hashlib.sha256(body).digest() == data[len(_MAGIC) : head] else None
+
+
+def write(path: Path, body: bytes) -> None:
+    """Store an object so that readers see all of it or nothing; a folder that cannot be written costs one warning."""
+    global _warned
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        if not _warned:
+            _warned = True
+            warnings.warn(
+                f"kernel cache {path.parent} cannot be written ({error}): kernels are kept in memory only; "
+                "set EINSUM_ENGINE_CACHE_DIR to a writable folder",
+                RuntimeWarning,
+                stacklevel=2,
+            )
