@@ -1,0 +1,285 @@
+"""Whether a result is right: component-wise error against an independent reference.
+
+PASS means an error of each component within ``4 (K + 2) eps`` of the same contraction of absolute values (``|A||B|``
+for two operands; K is the sum of the lengths of the sums along the path), and a largest error within 4 times that of
+the fastest peer, where one rounding of the largest component is always allowed. Integers and bool are exact.
+
+The reference is NumPy, step by step along the path, in a wider type: float64 for narrower dtypes, long double for
+float64. Where long double takes too long for everything, a sample of components is summed in it directly from the
+slices of the operands that they depend on, and the rest is compared with a reference in the dtype itself. Outputs of
+few components are judged over several draws of the operands, since a single component may be right by luck.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import numpy as np
+
+from ..errors import EngineValueError
+from .cases import numpy_dtype
+from .steps import ASCII, Path, Problem, StepCost, walk
+
+SLACK = 4
+# A reference in float64 is made up to this many flops and bytes, one in long double up to this many multiply-adds.
+_WIDE_FLOPS = 2e11
+_WIDE_BYTES = 4e9
+_LONG_MULTIPLY_ADDS = 3e8
+_SAMPLES = 64
+_SAMPLE_MULTIPLY_ADDS = 2e7
+# Fewer components than this are judged over several draws.
+_FEW = 32
+_DRAWS = 16
+# The largest of all errors beside the largest of a sample of them: a factor of two is usual for normal ones.
+_BEYOND_SAMPLE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """How far one result is from the reference.
+
+    ``error`` is relative to ``|A||B|``, the largest over the components known in a wider type (over all, where all
+    are); for exact dtypes the number of wrong components. ``everywhere`` is the largest over all components.
+    """
+
+    error: float
+    everywhere: float
+    problem: str | None = None
+
+    def merge(self, other: "Finding") -> "Finding":
+        """The worse of two findings of the same thing."""
+        return Finding(
+            error=max(self.error, other.error),
+            everywhere=max(self.everywhere, other.everywhere),
+            problem=self.problem or other.problem,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """PASS or FAIL, and why."""
+
+    passed: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reference:
+    """What the result of a contraction must be.
+
+    ``values`` and ``scale`` (``|A||B|``, None for exact dtypes) have the output's shape. ``wide`` says that ``values``
+    is known in a wider type; if not, ``sample`` maps some output positions to values that are. ``summed`` is K.
+    """
+
+    dtype: np.dtype[Any]
+    values: np.ndarray
+    scale: np.ndarray | None
+    wide: bool
+    sample: dict[tuple[int, ...], Any]
+    summed: int
+
+    @property
+    def bound(self) -> float:
+        """The largest error allowed whatever the peers do, relative to ``|A||B|``."""
+        return SLACK * (self.summed + 2) * epsilon(self.dtype)
+
+    @property
+    def rounding(self) -> float:
+        """One rounding of the largest component, relative to ``|A||B|``."""
+        return epsilon(self.dtype) * _largest(self.values, self.values * 0, self.scale)
+
+    def judge(self, result: Any) -> Finding:
+        """Compare one result; a wrong shape or dtype is a finding too."""
+        result = np.asarray(result)
+        if result.shape != self.values.shape or result.dtype != self.dtype:
+            problem = f"{result.dtype}{list(result.shape)} instead of {self.dtype}{list(self.values.shape)}"
+            return Finding(error=math.inf, everywhere=math.inf, problem=problem)
+        if self.scale is None:
+            wrong = int(np.count_nonzero(result != self.values))
+            return Finding(error=wrong, everywhere=wrong)
+        everywhere = _largest(_widen(result), self.values, self.scale)
+        return Finding(error=self._sampled(_widen(result)) if self.sample else everywhere, everywhere=everywhere)
+
+    def _sampled(self, result: np.ndarray) -> float:
+        assert self.scale is not None
+        return max(
+            _largest(np.asarray(result[where]), np.asarray(value), np.asarray(self.scale[where]))
+            for where, value in self.sample.items()
+        )
+
+    def verdict(self, ours: Finding, peer: Finding | None) -> Verdict:
+        """PASS or FAIL of our finding beside that of the fastest peer (None where no peer ran)."""
+        if ours.problem:
+            return Verdict(passed=False, reason=ours.problem)
+        if self.scale is None:
+            return Verdict(passed=ours.error == 0, reason=f"{int(ours.error)} wrong components" if ours.error else "")
+        for error, allowed, what in self._demands(ours, peer):
+            if not error <= allowed:
+                return Verdict(passed=False, reason=f"error {error:.1e} over {allowed:.1e}, {what}")
+        return Verdict(passed=True)
+
+    def _demands(self, ours: Finding, peer: Finding | None) -> list[tuple[float, float, str]]:
+        # A reference of our own precision may be off by as much as a result.
+        bound = self.bound if self.wide else 2 * self.bound
+        demands = [(ours.error, self.bound if self.wide or self.sample else bound, "4 (K + 2) eps")]
+        demands.append((ours.everywhere, bound, "4 (K + 2) eps"))
+        if peer is None or peer.problem:
+            return demands
+        if self.wide or self.sample:
+            allowed = max(SLACK * peer.error, self.rounding)
+            demands.append((ours.error, allowed, "4 times the peer's error"))
+            if self.sample:
+                own = self._sampled(self.values)
+                allowed = _BEYOND_SAMPLE * (allowed + max(own, self.rounding))
+                demands.append((ours.everywhere, allowed, "what the sample allows elsewhere"))
+        else:
+            allowed = SLACK * max(peer.error, math.sqrt(self.summed + 2) * self.rounding)
+            demands.append((ours.error, allowed, "4 times the peer's error"))
+        return demands
+
+
+def make_reference(
+    problem: Problem, path: Path, arrays: Sequence[np.ndarray], dtype_name: str, seed: int = 0
+) -> Reference:
+    """Contract ``arrays`` with NumPy along ``path`` and return what a result is judged by."""
+    dtype = numpy_dtype(dtype_name)
+    steps = walk(problem, path)
+    if dtype.kind in "iub":
+        values = contract(steps, arrays, optimize=False)
+        return Reference(dtype=dtype, values=values, scale=None, wide=True, sample={}, summed=0)
+
+    wide = _widened(dtype)
+    full = not _is_long(wide) and _affordable(steps, dtype, wide)
+    sample = {} if full else _sample(problem, path, arrays, wide, seed)
+    full = full or (not sample and _affordable(steps, dtype, wide))
+    values = contract(steps, [array.astype(wide if full else _native(dtype)) for array in arrays])
+    real = np.dtype(np.float64) if _affordable(steps, dtype, np.dtype(np.float64)) else values.real.dtype
+    scale = contract(steps, [np.abs(array.astype(_native(dtype))).astype(real) for array in arrays])
+    if not np.all(np.isfinite(scale)):
+        raise EngineValueError(f"{problem.eq!r}: the sum of absolute values overflows {scale.dtype}")
+    summed = sum(step.summed for step in steps)
+    return Reference(dtype=dtype, values=values, scale=scale, wide=full, sample=sample, summed=summed)
+
+
+def draws(problem: Problem) -> int:
+    """How many draws of the operands a fair judgement takes: several where the output has few components."""
+    size = math.prod(problem.output_shape)
+    return 1 if size >= _FEW or size == 0 else min(_DRAWS, -(-_FEW // size))
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The spacing of ``dtype`` at 1; 0 for exact dtypes."""
+    if dtype.kind in "iub":
+        return 0.0
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps if dtype.kind == "V" else np.finfo(dtype).eps)
+
+
+def contract(steps: Sequence[StepCost], arrays: Sequence[np.ndarray], *, optimize: bool = True) -> np.ndarray:
+    """NumPy, one step after the other. ``optimize`` sends the products to BLAS."""
+    live = list(arrays)
+    for step in steps:
+        taken = [live[position] for position in step.positions]
+        for position in sorted(step.positions, reverse=True):
+            del live[position]
+        live.append(_einsum(step.eq, taken, optimize))
+    return live[0]
+
+
+def _einsum(eq: str, taken: Sequence[np.ndarray], optimize: bool) -> np.ndarray:
+    letters = dict.fromkeys(eq.replace(",", "").replace("->", ""))
+    inputs, _, output = eq.translate(str.maketrans(dict(zip(letters, ASCII)))).partition("->")
+    unique = "".join(dict.fromkeys(output))
+    value = np.asarray(np.einsum(f"{inputs}->{unique}", *taken, optimize=optimize))
+    if unique == output:
+        return value
+    # NumPy has no repeated output index: fill the diagonal of zeros through the view that it does have.
+    result = np.zeros([value.shape[unique.index(index)] for index in output], dtype=value.dtype)
+    np.einsum(f"{output}->{unique}", result)[...] = value
+    return result
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    # Sums of halves would be sequential and in half: their references are float32 at least.
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _is_long(dtype: np.dtype[Any]) -> bool:
+    return dtype.itemsize > 8 * (1 + (dtype.kind == "c"))
+
+
+def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind == "c":
+        return np.dtype(np.complex128 if dtype.itemsize == 8 else np.clongdouble)
+    return np.dtype(np.float64 if dtype.itemsize < 8 or dtype.kind == "V" else np.longdouble)
+
+
+def _widen(result: Any) -> Any:
+    # Differences are taken in the wider of two types; bfloat16 has no common type with NumPy's own.
+    return result.astype(np.float32) if result.dtype.kind == "V" or result.dtype.itemsize == 2 else result
+
+
+def _affordable(steps: Sequence[StepCost], dtype: np.dtype[Any], wide: np.dtype[Any]) -> bool:
+    """Whether a reference in ``wide`` is more accurate than ``dtype`` and takes seconds at most."""
+    multiply_adds = sum(step.multiply_adds + step.adds for step in steps)
+    largest = max(sum(step.elements) for step in steps)
+    if largest * wide.itemsize > _WIDE_BYTES:
+        return False
+    if _is_long(wide):
+        return multiply_adds <= _LONG_MULTIPLY_ADDS and epsilon(wide) < epsilon(dtype)
+    return 2 * multiply_adds <= _WIDE_FLOPS
+
+
+def _largest(result: Any, values: Any, scale: Any) -> float:
+    """The largest ``|result - values| / scale``; 0/0 counts 0, and a NaN counts as infinite."""
+    if values.size == 0:
+        return 0.0
+    difference = np.abs(result - values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(difference == 0, 0.0, difference / scale)
+    largest = float(np.max(relative))
+    return math.inf if math.isnan(largest) else largest
+
+
+def _sample(
+    problem: Problem, path: Path, arrays: Sequence[np.ndarray], wide: np.dtype[Any], seed: int
+) -> dict[tuple[int, ...], Any]:
+    """Components in the type ``wide``: the first, the last and random ones, as many as a short time allows."""
+    fixed = set(problem.output)
+    terms = tuple("".join(index for index in term if index not in fixed) for term in problem.terms)
+    shapes = tuple(
+        tuple(size for index, size in zip(term, shape) if index not in fixed)
+        for term, shape in zip(problem.terms, problem.shapes)
+    )
+    steps = walk(Problem(terms=terms, output="", shapes=shapes), path)
+    cost = max(1, sum(step.multiply_adds + step.adds for step in steps))
+    count = min(_SAMPLES, int(_SAMPLE_MULTIPLY_ADDS // cost))
+    few = count < min(_SAMPLES, math.prod(problem.output_shape)) / 4
+    if few or epsilon(wide) >= epsilon(arrays[0].dtype) or 0 in problem.output_shape:
+        return {}
+    found = {}
+    for point in _points(problem, count, seed):
+        slices = [_slice(array, term, point) for array, term in zip(arrays, problem.terms)]
+        value = contract(steps, [np.asarray(part).astype(wide) for part in slices], optimize=False)
+        found[tuple(point[index] for index in problem.output)] = value[()]
+    return found
+
+
+def _points(problem: Problem, count: int, seed: int) -> list[dict[str, int]]:
+    rng = np.random.default_rng(seed)
+    sizes = {index: problem.sizes[index] for index in dict.fromkeys(problem.output)}
+    if not sizes:
+        return [{}][:count]
+    points = [dict.fromkeys(sizes, 0), {index: size - 1 for index, size in sizes.items()}]
+    points += [{index: int(rng.integers(size)) for index, size in sizes.items()} for _ in range(max(0, count - 2))]
+    return points[:count]
+
+
+def _slice(array: np.ndarray, term: str, point: dict[str, int]) -> np.ndarray:
+    where = tuple(
+        min(point[index], size - 1) if index in point else slice(None) for index, size in zip(term, array.shape)
+    )
+    return np.asarray(array[where])
