@@ -1,0 +1,383 @@
+"""The libraries that the engine is compared with: one row each in `PEERS`.
+
+A peer prepares a call for a task: everything that can be done once (parsing, path, compilation, conversion of the
+operands to its own arrays) is done there, so that only the contraction is timed. Results must be C-contiguous and
+fresh; where a library returns a view or a transposed array, the copy that makes it so is part of the timed call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, Callable, Sequence
+
+import numpy as np
+
+from .steps import Path, Problem, walk
+
+# One loop over all indices is left out where it takes seconds a call and wins nothing: its iterations times the
+# square of the number of operands is what its time grows with.
+_MOST_LOOP = 1e9
+# A library's own path is left out where it costs this many times ours.
+_MOST_COST_RATIO = 30
+
+
+class Unsupported(Exception):
+    """A peer that cannot run a task; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What a peer is asked for: an explicit expression, operands, and the engine's path."""
+
+    problem: Problem
+    arrays: tuple[np.ndarray, ...]
+    path: tuple[tuple[int, ...], ...]
+    dtype: str
+    threads: int = 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.problem.shapes
+
+    def ascii_eq(self) -> str:
+        eq = self.problem.ascii_eq()
+        if eq is None:
+            raise Unsupported("more than 52 indices")
+        return eq
+
+    def multiply_adds(self, path: Path) -> int:
+        return sum(step.multiply_adds + step.adds for step in walk(self.problem, path))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """A prepared contraction: ``function(*args)``; ``to_numpy`` turns its result into an array for the check.
+
+    ``convert`` turns NumPy operands into the library's arrays. ``with_out(out)`` gives the function that writes into
+    ``out``, where the library can.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    convert: Callable[[np.ndarray], Any] = np.asarray
+    to_numpy: Callable[[Any], np.ndarray] = np.asarray
+    with_out: Callable[[np.ndarray], Callable[..., Any]] | None = None
+    variant: str = "own path"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One row of the table.
+
+    ``prepare(task, path)`` makes the call; ``find_path(task)`` the library's own path (None: it takes no path).
+    ``modules`` must be importable; ``dtypes`` are those it computes itself (None: all).
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    prepare: Callable[[Task, Path | None], Call]
+    find_path: Callable[[Task], Path] | None = None
+    dtypes: tuple[str, ...] | None = None
+
+    def missing(self) -> str | None:
+        """The first module that is not installed, or None."""
+        return next((name for name in self.modules if importlib.util.find_spec(name) is None), None)
+
+    def versions(self) -> dict[str, str]:
+        """Version of each of its packages."""
+        return {name: importlib.metadata.version(name) for name in self.modules}
+
+    def calls(self, task: Task) -> list[Call]:
+        """The prepared calls, on its own path and on ours where they differ.
+
+        Raises Unsupported with the reason if there is none.
+        """
+        if self.dtypes is not None and task.dtype not in self.dtypes:
+            raise Unsupported(f"no {task.dtype}")
+        made, reasons = [], []
+        for variant, path in self._paths(task, reasons):
+            try:
+                made.append(finished(self.prepare(task, path), task, variant))
+            except Unsupported as error:
+                reasons.append(str(error))
+            except Exception as error:  # whatever a library raises is its reason, and the others go on
+                reasons.append(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+        if not made:
+            raise Unsupported("; ".join(dict.fromkeys(reasons)))
+        return made
+
+    def _paths(self, task: Task, reasons: list[str]) -> list[tuple[str, Path | None]]:
+        if self.find_path is None or len(task.arrays) <= 2:
+            return [("own path", None)]
+        ours = binary_steps(task.path, len(task.arrays))
+        paths: list[tuple[str, Path | None]] = [("our path", ours)]
+        try:
+            own = tuple(tuple(sorted(step)) for step in self.find_path(task))
+            ratio = task.multiply_adds(own) / max(1, task.multiply_adds(ours))
+        except Exception as error:
+            reasons.append(f"own path: {type(error).__name__}: {error}")
+            return paths
+        if own == tuple(tuple(sorted(step)) for step in ours):
+            return [("both paths", ours)]
+        if ratio > _MOST_COST_RATIO:
+            reasons.append(f"its own path costs {ratio:.0f} times ours")
+            return paths
+        return [("own path", own), *paths]
+
+
+def binary_steps(path: Path, operands: int) -> tuple[tuple[int, ...], ...]:
+    """``path`` without its steps of one operand, which only libraries of ours know.
+
+    >>> binary_steps([(0,), (0, 1)], 2)
+    ((0, 1),)
+    """
+    live, kept, steps = list(range(operands)), list(range(operands)), []
+    for number, positions in enumerate(path):
+        names = [live[position] for position in positions]
+        live = [name for name in live if name not in names]
+        if len(names) == 1:
+            live.append(names[0])
+            continue
+        steps.append(tuple(sorted(kept.index(name) for name in names)))
+        kept = [name for name in kept if name not in names]
+        live.append(operands + number)
+        kept.append(operands + number)
+    return tuple(steps)
+
+
+def finished(call: Call, task: Task, variant: str) -> Call:
+    """``call`` with what it takes to make its result C-contiguous and fresh, found by calling it once."""
+    finish = _finisher(call.function(*call.args), call.args)
+    function = call.function
+    if finish is not None:
+        function = _compose(finish, call.function)
+    return replace(call, function=function, variant=variant)
+
+
+def _compose(finish: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arrays: finish(function(*arrays))
+
+
+def _finisher(result: Any, args: Sequence[Any]) -> Callable[[Any], Any] | None:
+    if isinstance(result, np.ndarray):
+        if any(np.may_share_memory(result, arg) for arg in args):
+            return partial(np.array, order="C")
+        return None if result.flags.c_contiguous else np.ascontiguousarray
+    if type(result).__module__.partition(".")[0] == "torch":
+        if any(result.untyped_storage().data_ptr() == arg.untyped_storage().data_ptr() for arg in args):
+            return lambda tensor: tensor.contiguous().clone()
+        return None if result.is_contiguous() else lambda tensor: tensor.contiguous()
+    return None
+
+
+# --- NumPy -----------------------------------------------------------------------------------------------------
+
+
+def _numpy_plain(task: Task, path: Path | None) -> Call:
+    if task.problem.loop_size * len(task.arrays) ** 2 > _MOST_LOOP:
+        raise Unsupported(f"one loop of {task.problem.loop_size:.1e} iterations over {len(task.arrays)} operands")
+    function = partial(np.einsum, task.ascii_eq())
+    return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+def _numpy_path(task: Task) -> Path:
+    return tuple(np.einsum_path(task.ascii_eq(), *task.arrays, optimize="greedy")[0][1:])
+
+
+def _explicit(path: Path | None, task: Task) -> list[Any]:
+    steps = [tuple(range(len(task.arrays)))] if path is None else list(path)
+    return ["einsum_path", *steps]
+
+
+def _numpy_optimized(task: Task, path: Path | None) -> Call:
+    function = partial(np.einsum, task.ascii_eq(), optimize=_explicit(path, task))
+    return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+# --- opt_einsum ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _auto_path(eq: str, shapes: tuple[tuple[int, ...], ...]) -> Path:
+    import opt_einsum
+
+    return tuple(opt_einsum.contract_path(eq, *shapes, shapes=True, optimize="auto")[0])
+
+
+def _opt_einsum_path(task: Task) -> Path:
+    return _auto_path(task.problem.eq, task.shapes)
+
+
+def _expression(task: Task, path: Path | None) -> Any:
+    import opt_einsum
+
+    optimize = [tuple(range(len(task.arrays)))] if path is None else list(path)
+    return opt_einsum.contract_expression(task.problem.eq, *task.shapes, optimize=optimize)
+
+
+def _opt_einsum_numpy(task: Task, path: Path | None) -> Call:
+    function = _expression(task, path)
+    return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------
+
+_TORCH_DTYPES = (
+    *("float32", "float64", "complex64", "complex128", "float16", "bfloat16"),
+    *("int8", "int16", "int32", "int64", "uint8"),
+)
+
+
+def _to_torch(array: np.ndarray) -> Any:
+    import torch
+
+    if array.dtype.kind == "V":  # bfloat16 has no buffer format: its bits go over as integers
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _from_torch(tensor: Any) -> np.ndarray:
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
+
+
+def _torch_call(task: Task, function: Callable[..., Any]) -> Call:
+    import torch
+
+    torch.set_num_threads(task.threads)
+    args = tuple(map(_to_torch, task.arrays))
+    return Call(function=function, args=args, convert=_to_torch, to_numpy=_from_torch)
+
+
+def _opt_einsum_torch(task: Task, path: Path | None) -> Call:
+    return _torch_call(task, _expression(task, path))
+
+
+def _torch_einsum(task: Task, path: Path | None) -> Call:
+    import torch
+
+    # torch.einsum finds its own path through opt_einsum; ours is given to it pair by pair.
+    if path is None or path == _opt_einsum_path(task):
+        return _torch_call(task, partial(torch.einsum, task.ascii_eq()))
+    steps = [(step.positions, _ascii(step.eq)) for step in walk(task.problem, path)]
+    return _torch_call(task, partial(_pairwise, torch.einsum, steps))
+
+
+def _ascii(eq: str) -> str:
+    inputs, _, output = eq.partition("->")
+    renamed = Problem(terms=tuple(inputs.split(",")), output=output, shapes=()).ascii_eq()
+    if renamed is None:
+        raise Unsupported("more than 52 indices")
+    return renamed
+
+
+def _pairwise(einsum: Callable[..., Any], steps: Sequence[tuple[tuple[int, ...], str]], *arrays: Any) -> Any:
+    live = list(arrays)
+    for positions, eq in steps:
+        taken = [live[position] for position in positions]
+        for position in sorted(positions, reverse=True):
+            del live[position]
+        live.append(einsum(eq, *taken))
+    return live[0]
+
+
+# --- JAX -------------------------------------------------------------------------------------------------------
+
+
+def _jax(task: Task, path: Path | None) -> Call:
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    optimize = [tuple(range(len(task.arrays)))] if path is None else list(path)
+    jitted = jax.jit(lambda *arrays: jnp.einsum(task.problem.eq, *arrays, optimize=optimize))
+    args = tuple(jnp.asarray(array) for array in task.arrays)
+    return Call(function=lambda *arrays: jitted(*arrays).block_until_ready(), args=args, convert=jnp.asarray)
+
+
+# --- TBLIS -----------------------------------------------------------------------------------------------------
+
+
+def _tblis(task: Task, path: Path | None) -> Call:
+    import pytblis
+
+    pytblis.set_num_threads(task.threads)
+    function = partial(pytblis.einsum, task.ascii_eq(), optimize=_explicit(path, task), order="C")
+    return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+# --- cotengra --------------------------------------------------------------------------------------------------
+
+
+def _cotengra_path(task: Task) -> Path:
+    import cotengra
+
+    return tuple(cotengra.einsum_tree(task.problem.eq, *task.shapes, optimize="auto").get_path())
+
+
+def _cotengra(task: Task, path: Path | None) -> Call:
+    import cotengra
+
+    optimize = "auto" if path is None else [tuple(step) for step in path]
+    function = cotengra.einsum_expression(task.problem.eq, *task.shapes, optimize=optimize)
+    return Call(function=function, args=task.arrays)
+
+
+PEERS = (
+    Peer(name="numpy", modules=("numpy",), prepare=_numpy_plain),
+    Peer(name="numpy-optimize", modules=("numpy",), prepare=_numpy_optimized, find_path=_numpy_path),
+    Peer(name="opt_einsum", modules=("opt_einsum",), prepare=_opt_einsum_numpy, find_path=_opt_einsum_path),
+    Peer(
+        name="opt_einsum-torch",
+        modules=("opt_einsum", "torch"),
+        prepare=_opt_einsum_torch,
+        find_path=_opt_einsum_path,
+        dtypes=_TORCH_DTYPES,
+    ),
+    Peer(name="torch", modules=("torch",), prepare=_torch_einsum, find_path=_opt_einsum_path, dtypes=_TORCH_DTYPES),
+    Peer(name="jax", modules=("jax",), prepare=_jax, find_path=_opt_einsum_path),
+    Peer(
+        name="tblis",
+        modules=("pytblis",),
+        prepare=_tblis,
+        find_path=_numpy_path,
+        dtypes=("float32", "float64", "complex64", "complex128"),
+    ),
+    Peer(name="cotengra", modules=("cotengra",), prepare=_cotengra, find_path=_cotengra_path),
+)
+
+
+def choose(names: Sequence[str] | None) -> tuple[list[Peer], list[str]]:
+    """The installed peers among ``names`` (None: all), and a remark for each that is not installed.
+
+    Raises ValueError for an unknown name, with the names there are.
+    """
+    from ..errors import EngineValueError
+
+    table = {peer.name: peer for peer in PEERS}
+    unknown = [name for name in names or () if name not in table]
+    if unknown:
+        raise EngineValueError(f"unknown peer {unknown[0]!r}; peers: {', '.join(table)}")
+    found, remarks = [], []
+    for name in table if names is None else dict.fromkeys(names):
+        missing = table[name].missing()
+        if missing is None:
+            found.append(table[name])
+        else:
+            remarks.append(f"{name}: left out, {missing} is not installed")
+    return found, remarks
+
+
+def import_all(peers: Sequence[Peer]) -> None:
+    """Import every module of ``peers`` now, so that no import falls into a timing."""
+    for name in dict.fromkeys(module for peer in peers for module in peer.modules):
+        importlib.import_module(name)

@@ -1,0 +1,149 @@
+"""Timing: candidates in alternation in one process, medians, and waiting until other libraries are idle.
+
+A sample is a run of enough calls to last `SAMPLE_SECONDS`; its value is the time of one call. Rounds visit the
+candidates in a rotating order, so that drift of the machine meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Callable, Iterator, Sequence
+
+SAMPLE_SECONDS = 200e-6
+# A candidate this much slower than the fastest of its kind gets a few samples only.
+_CONTENDER = 1.5
+_FEW_SAMPLES = 3
+_LONGEST_WAIT = 0.3
+_POLL_SECONDS = 1e-3
+# Calls shorter than this are repeated once untimed after a switch, so that each finds its own data in cache.
+_WARM_SECONDS = 10e-3
+
+
+@dataclass(kw_only=True)
+class Candidate:
+    """One thing to time: ``function(*args)``. ``kind`` groups those that compete (``"fresh"`` or ``"out"``)."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kind: str = "fresh"
+    samples: list[float] = field(default_factory=list)
+    calls: int = 1
+
+    @property
+    def median(self) -> float:
+        """Median seconds of one call."""
+        return statistics.median(self.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders."""
+
+    seconds: float = 3.0
+    least_rounds: int = 5
+    most_rounds: int = 25
+
+
+QUICK = Budget(seconds=0.6, least_rounds=3, most_rounds=9)
+
+
+def time_calls(candidate: Candidate, calls: int) -> float:
+    """Seconds of one call, over ``calls`` calls in a row."""
+    function, args = candidate.function, candidate.args
+    start = time.perf_counter()
+    for _ in repeat(None, calls):
+        function(*args)
+    return (time.perf_counter() - start) / calls
+
+
+def wait_until_idle(longest: float = _LONGEST_WAIT) -> bool:
+    """Sleep until no thread of this process burns CPU time (pools spin for a while after a call).
+
+    Returns False if they still do after ``longest`` seconds.
+    """
+    deadline = time.perf_counter() + longest
+    while True:
+        start, busy = time.perf_counter(), time.process_time()
+        time.sleep(_POLL_SECONDS)
+        elapsed = time.perf_counter() - start
+        if time.process_time() - busy < 0.25 * elapsed:
+            return True
+        if time.perf_counter() > deadline:
+            return False
+
+
+def compare(
+    candidates: Sequence[Candidate],
+    *,
+    always: Sequence[str] = (),
+    budget: Budget = Budget(),
+    settle: Callable[[], Any] = wait_until_idle,
+) -> None:
+    """Fill ``samples`` of all candidates, in alternation.
+
+    Those named in ``always``, and those near the fastest of their kind, are sampled in every round until the budget
+    is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable.
+    """
+    deadline = time.perf_counter() + budget.seconds
+    with _without_gc():
+        for candidate in candidates:
+            _probe(candidate, settle)
+        for number in range(budget.most_rounds):
+            if number >= budget.least_rounds and time.perf_counter() > deadline:
+                break
+            chosen = [each for each in candidates if _is_due(each, candidates, always, budget)]
+            turn = number % max(1, len(chosen))
+            for candidate in chosen[turn:] + chosen[:turn]:
+                settle()
+                _sample(candidate)
+
+
+def _probe(candidate: Candidate, settle: Callable[[], Any]) -> None:
+    """Choose the number of calls of a sample; the probe itself counts as a sample where one call is long."""
+    settle()
+    seconds = time_calls(candidate, 1)
+    while seconds * candidate.calls < SAMPLE_SECONDS:
+        needed = int(SAMPLE_SECONDS / max(seconds, 1e-9)) + 1
+        candidate.calls = min(max(needed, candidate.calls + 1), 10 * candidate.calls)
+        seconds = time_calls(candidate, candidate.calls)
+    candidate.samples.append(seconds)
+
+
+def _sample(candidate: Candidate) -> None:
+    if candidate.samples[-1] * candidate.calls < _WARM_SECONDS:
+        time_calls(candidate, max(1, candidate.calls // 4))
+    candidate.samples.append(time_calls(candidate, candidate.calls))
+
+
+def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: Budget) -> bool:
+    if candidate.name in always:
+        return True
+    rivals = [each.median for each in candidates if each.kind == candidate.kind and each.name not in always]
+    if candidate.median <= _CONTENDER * min(rivals):
+        return True
+    return len(candidate.samples) < _FEW_SAMPLES and candidate.median * candidate.calls < budget.seconds / 20
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def seconds_of(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Time of one call and its result, for things that happen once: planning, a first call."""
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
