@@ -321,7 +321,9 @@ def _tblis(task: Task, path: Path | None) -> Call:
 def _cotengra_path(task: Task) -> Path:
     import cotengra
 
-    return tuple(cotengra.einsum_tree(task.problem.eq, *task.shapes, optimize="auto").get_path())
+    # As its preset "auto", without the pool of workers that would be forked out of a process full of threads.
+    optimizer = cotengra.AutoOptimizer(parallel=False)
+    return tuple(cotengra.einsum_tree(task.problem.eq, *task.shapes, optimize=optimizer).get_path())
 
 
 def _cotengra(task: Task, path: Path | None) -> Call:

@@ -16,8 +16,7 @@ _THREAD_VARIABLES = (
     "EINSUM_ENGINE_NUM_THREADS",
     "NPROC",
 )
-# cotengra's path search would fork a pool of workers out of a process full of threads.
-_OTHER_VARIABLES = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "COTENGRA_NUM_WORKERS": "1"}
+_OTHER_VARIABLES = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
 
 
 def available_cpus() -> int:
