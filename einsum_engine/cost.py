@@ -1,0 +1,54 @@
+"""What a step costs: flops, bytes and a predicted time.
+
+Flops count one multiplication and one addition per term; a complex multiply-add counts 8. The time is the larger of
+flops over peak and bytes over bandwidth (a roofline), plus a constant per step. Constants are those measured on this
+machine when `einsum-engine info` or the bench has measured them, else typical ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEP_SECONDS = 1.5e-7
+COMPLEX = ("complex64", "complex128")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Rates of one thread: flops per second by dtype, bytes per second for data in cache and in memory."""
+
+    peak: dict[str, float]
+    cache_bandwidth: float = 60e9
+    memory_bandwidth: float = 15e9
+    cache_bytes: int = 1 << 20
+
+    def bandwidth(self, nbytes: int) -> float:
+        return self.cache_bandwidth if nbytes <= self.cache_bytes else self.memory_bandwidth
+
+
+def typical_machine(vector_bits: int, fma: bool) -> Machine:
+    """Rates of a common core at 3 GHz: one (512 bits) or two vector FMAs a cycle."""
+    per_cycle = vector_bits / 8 * (2 if vector_bits < 512 else 1) * (2 if fma else 1)
+    rate = 3e9 * per_cycle
+    peak = {"float32": rate / 4, "float64": rate / 8, "complex64": rate / 4, "complex128": rate / 8}
+    for name, size in (("int8", 1), ("bool", 1), ("int16", 2), ("int32", 4), ("int64", 8)):
+        peak[name] = rate / max(size, 4) / 2
+    return Machine(peak=peak)
+
+
+def contraction_flops(points: int, dtype: str, summed: bool) -> int:
+    """Operations of a step over ``points`` index combinations.
+
+    >>> contraction_flops(1000, "float64", True), contraction_flops(1000, "complex64", True)
+    (2000, 8000)
+    """
+    if dtype in COMPLEX:
+        return points * (8 if summed else 6)
+    return points * (2 if summed else 1)
+
+
+def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int = 1) -> float:
+    """Predicted time of one step on ``threads`` threads."""
+    compute = flops / (machine.peak.get(dtype, 1e9) * threads)
+    move = nbytes / (machine.bandwidth(nbytes) * (threads if nbytes <= machine.cache_bytes else 1.5))
+    return max(compute, move) + STEP_SECONDS

@@ -1,0 +1,206 @@
+"""Runs a `Plan`: lowers it to the native step table once, then every call is one native call.
+
+`bind` lays out the step table, the offset vectors and the addresses of the kernels; a `NativePlan` owns them. Each
+concurrent call borrows a *frame*: context words, base addresses and an arena for intermediates. Frames are kept
+for the next call, so a steady stream of calls allocates nothing but results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import deque
+from typing import Sequence
+
+import numpy as np
+
+from . import config
+from .errors import EngineMemoryError, EngineTypeError
+from .kernels import isa as isa_table
+from .kernels.cpu import abi, library, pool
+from .plan import Plan
+
+_WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often, so that signals are seen
+_LONG_SECONDS = 0.02
+_ALIGNMENT = 64
+
+
+def bind(plan: Plan) -> "NativePlan":
+    """Lowers ``plan`` and resolves its kernels (from memory, disk, or by compiling each once per machine)."""
+    return NativePlan(plan)
+
+
+class NativePlan:
+    """A plan with addresses. Safe to call from several threads at once."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._isa = isa_table.get(plan.isa)
+        self._rows, self._tables = _lower(plan, self._isa)
+        self._walk = _WALK(library.address("walk", self._isa))
+        self._frames: deque[_Frame] = deque()
+        self._keep_bytes = config.get("EINSUM_ENGINE_POOL_BYTES")
+        self._scratch = max((s.args.scratch for s in plan.steps), default=0)
+        self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
+        self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
+        self._long = plan.seconds > _LONG_SECONDS
+
+    def run(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
+        """Computes into ``out``; ``arrays`` and ``out`` have exactly the shapes, strides and dtypes of the request.
+
+        EngineMemoryError names the bytes of the arena when it cannot be had.
+        """
+        addresses = [address(a) for a in arrays]
+        self.run_addresses(addresses, address(out), alpha, beta)
+
+    def run_addresses(self, addresses: Sequence[int], out: int, alpha: complex = 1, beta: complex = 0) -> None:
+        """`run` for base addresses of arrays that the caller keeps alive."""
+        frame = self._borrow()
+        bases = frame.bases
+        bases[: len(addresses)] = addresses
+        bases[len(addresses)] = out
+        frame.set_scalars(alpha, beta)
+        try:
+            self._go(frame)
+        finally:
+            if frame.nbytes <= self._keep_bytes:
+                self._frames.append(frame)
+
+    def _go(self, frame: "_Frame") -> None:
+        context = frame.context
+        context[abi.CTX_POOL] = pool.address(self._isa, self.plan.threads) if self._parallel else 0
+        row = 0
+        while row >= 0:
+            if self._long:
+                context[abi.CTX_DEADLINE] = time.monotonic_ns() + _SLICE_NS
+            row = self._walk(frame.context_address, self._table_address, row)
+
+    @property
+    def _table_address(self) -> int:
+        return self._rows.ctypes.data
+
+    def _borrow(self) -> "_Frame":
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return _Frame(self.plan, self._scratch)
+
+    def profile(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> list[float]:
+        """Seconds spent in each step during one call."""
+        self._rows[:, abi.TICKS] = 0
+        frame = self._borrow()
+        frame.context[abi.CTX_PROFILE] = 1
+        self._frames.append(frame)
+        self.run(arrays, out)
+        frame.context[abi.CTX_PROFILE] = 0
+        return [int(t) * 1e-9 for t in self._rows[: len(self.plan.steps), abi.TICKS]]
+
+
+class _Frame:
+    """Memory of one call: context, base addresses, alpha and beta, arena."""
+
+    def __init__(self, plan: Plan, scratch: int):
+        operands = len(plan.expr.inputs)
+        self.nbytes = plan.arena_bytes
+        try:
+            self._memory = np.empty(plan.arena_bytes + _ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise EngineMemoryError(
+                f"{plan.expr.eq!r}: no memory for {plan.arena_bytes} bytes of intermediates and scratch "
+                f"(peak_bytes of this plan: {plan.peak_bytes})"
+            ) from None
+        start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self.bases = np.zeros(operands + 3, np.int64)
+        self.context = np.zeros(abi.CTX_WORDS, np.int64)
+        self.scalars = np.zeros(4, np.float64)
+        self.bases[operands + 1] = start
+        self.bases[operands + 2] = self.scalars.ctypes.data
+        self.context[abi.CTX_BASES] = self.bases.ctypes.data
+        self.context[abi.CTX_SCRATCH] = start + plan.arena_bytes - scratch * plan.threads
+        self.context[abi.CTX_SCRATCH_STRIDE] = scratch
+        self.context[abi.CTX_THREADS] = plan.threads
+        self.context[abi.CTX_CLOCK] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+        self.context_address = self.context.ctypes.data
+        self.set_scalars(1, 0)
+
+    def set_scalars(self, alpha: complex, beta: complex) -> None:
+        self.scalars[:] = (alpha.real, alpha.imag, beta.real, beta.imag)
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element."""
+    return array.__array_interface__["data"][0]
+
+
+def _lower(plan: Plan, isa) -> tuple[np.ndarray, np.ndarray]:
+    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors."""
+    unique: dict[int, tuple[int, np.ndarray]] = {}
+    length = 0
+    for step in plan.steps:
+        for table in step.args.tables.values():
+            if id(table) not in unique:
+                unique[id(table)] = (length, table)
+                length += len(table)
+    tables = pool.aligned_words(max(length, 1))
+    for start, table in unique.values():
+        tables[start : start + len(table)] = table
+    base = tables.ctypes.data
+    rows = pool.aligned_words((len(plan.steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
+    for row, step in zip(rows, plan.steps):
+        for word, value in step.args.words.items():
+            row[word] = value
+        for word, table in step.args.tables.items():
+            row[word] = base + 8 * unique[id(table)][0]
+        for word, name in step.args.kernels.items():
+            row[word] = library.address(name, isa)
+        row[abi.NTASKS] = step.args.tasks
+        row[abi.KIND] = abi.RUN
+    rows[-1, abi.KIND] = abi.STOP
+    return rows, tables
+
+
+def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The plan's steps with `np.einsum`, one after the other: the same order, none of the kernels.
+
+    A sum that needs another result dtype is converted at the end, as the plan does.
+    """
+    if len(arrays) != len(plan.expr.inputs):
+        raise EngineTypeError(f"{plan.expr.eq!r} takes {len(plan.expr.inputs)} operands, {len(arrays)} given")
+    values: dict[int, np.ndarray] = {}
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.kind == "input":
+            values[number] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
+    compute = np.dtype("uint8" if plan.compute_dtype == "bool" else plan.compute_dtype)
+    for step in plan.steps:
+        if step.family == "pack" or step.output in values:
+            continue
+        letters = {axis.index: chr(0x3B1 + n) for n, axis in enumerate(_all_axes(plan, step))}
+        terms = ["".join(letters[a.index] for a in plan.buffers[i].layout.axes) for i in step.inputs]
+        target = plan.buffers[step.output]
+        equation = ",".join(terms) + "->" + "".join(letters[a.index] for a in target.layout.axes)
+        operands = [values[i].astype(compute) for i in step.inputs]
+        values[step.output] = np.einsum(equation, *operands)
+    result = values[next(i for i, b in enumerate(plan.buffers) if b.kind == "output")]
+    return result.astype(plan.dtype).reshape(plan.expr.output_shape)
+
+
+def _all_axes(plan: Plan, step):
+    seen: dict = {}
+    for number in (*step.inputs, step.output):
+        for axis in plan.buffers[number].layout.axes:
+            seen.setdefault(axis.index, axis)
+    return seen.values()
+
+
+def _squeezed(plan: Plan, position: int, array: np.ndarray) -> np.ndarray:
+    """Operand without size-1 axes, its repeated indices taken as a diagonal: the form that plans work on."""
+    term = plan.expr.inputs[position]
+    kept: dict = {}
+    for axis, index in enumerate(term):
+        if array.shape[axis] != 1:
+            kept.setdefault(index, []).append(axis)
+    view = array
+    strides = tuple(sum(array.strides[a] for a in axes) for axes in kept.values())
+    shape = tuple(array.shape[axes[0]] for axes in kept.values())
+    return np.lib.stride_tricks.as_strided(view, shape, strides)

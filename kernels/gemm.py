@@ -1,0 +1,259 @@
+"""The GEMM family on the Python side: its problem as data, lowering to a row of the step table, NumPy reference.
+
+A `GemmProblem` is a contraction after layout: every operand is addressed by sums of offset vectors (bytes),
+
+    C[o, m, n] (+)= sum_k A[o, m, k] * B[o, n, k]
+    address of A = base + sum of outer tables + tm_a[m] + tk_a[k], and so on,
+
+with M cut into panels of MR lanes (``valid`` of them exist in each panel).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cpu import abi
+from .row import Row
+from .tiles import COMPLEX, ITEMSIZE
+
+ZERO = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operand:
+    """Where an operand of a row starts: slot of the base address and byte offset."""
+
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GemmProblem:
+    """One packed or direct GEMM.
+
+    ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``tm_a``, ``tm_c``: panels x MR
+    offsets; ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
+    contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
+    ``b_mode``: ``direct`` or ``panels``. ``blocks``: outer indices, panels and columns per task.
+    """
+
+    dtype: str
+    mv: int
+    nr: int
+    mr: int
+    a: Operand
+    b: Operand
+    c: Operand
+    outer: tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]
+    tm_a: np.ndarray
+    tm_c: np.ndarray
+    valid: np.ndarray
+    run: np.ndarray
+    tn_b: np.ndarray
+    tn_c: np.ndarray
+    tk_a: np.ndarray
+    tk_b: np.ndarray
+    a_mode: str
+    b_mode: str
+    a_stride: int = 0
+    b_stride: int = 0
+    pack_mode: int = abi.SCATTERED
+    kc: int = 256
+    blocks: tuple[int, int, int] = (1, 1, 1)
+    conj_a: bool = False
+    conj_b: bool = False
+    accumulate: bool = False
+    parallel: bool = False
+
+    @property
+    def kernel(self) -> str:
+        modes = ("d" if self.a_mode == "direct" else "p") + ("d" if self.b_mode == "direct" else "p")
+        return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
+
+    @property
+    def outer_total(self) -> int:
+        return int(np.prod([count for count, *_ in self.outer], dtype=np.int64))
+
+    @property
+    def panels(self) -> int:
+        return len(self.valid)
+
+    @property
+    def tasks(self) -> tuple[int, int, int]:
+        """Number of tasks along outer, panels and columns."""
+        totals = (self.outer_total, self.panels, len(self.tn_b))
+        return tuple(-(-total // block) for total, block in zip(totals, self.blocks))
+
+
+def lower(p: GemmProblem) -> Row:
+    """The row of the step table that computes ``p``."""
+    outer_tasks, panel_tasks, n_tasks = p.tasks
+    words = {
+        abi.OUT_SLOT: p.c.slot,
+        abi.OUT_OFFSET: p.c.offset,
+        abi.A_SLOT: p.a.slot,
+        abi.A_OFFSET: p.a.offset,
+        abi.B_SLOT: p.b.slot,
+        abi.B_OFFSET: p.b.offset,
+        abi.PARALLEL: int(p.parallel),
+        abi.G_OUTER_TOTAL: p.outer_total,
+        abi.G_M: int(p.valid.sum()),
+        abi.G_PANELS: p.panels,
+        abi.G_N: len(p.tn_b),
+        abi.G_K: len(p.tk_a),
+        abi.G_KC: p.kc,
+        abi.G_A_STRIDE: p.a_stride,
+        abi.G_B_STRIDE: p.b_stride,
+        abi.G_PACK_MODE: p.pack_mode,
+        abi.G_OUTER_BLOCK: p.blocks[0],
+        abi.G_PANEL_BLOCK: p.blocks[1],
+        abi.G_N_BLOCK: p.blocks[2],
+        abi.G_PANEL_TASKS: panel_tasks,
+        abi.G_N_TASKS: n_tasks,
+        abi.G_ACCUMULATE: int(p.accumulate),
+        abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+    }
+    tables = {
+        abi.G_TM_A: p.tm_a,
+        abi.G_TM_C: p.tm_c,
+        abi.G_VALID: p.valid,
+        abi.G_FLAGS: p.run * 2 + 1,
+        abi.G_TN_B: _padded(p.tn_b, p.nr),
+        abi.G_TN_C: _padded(p.tn_c, p.nr),
+        abi.G_TK_A: p.tk_a,
+        abi.G_TK_B: p.tk_b,
+    }
+    for level, (count, *operands) in enumerate(_four(p.outer)):
+        at = abi.G_OUTER + 4 * level
+        words[at] = count
+        if count > 1:
+            tables |= {at + 1 + i: table for i, table in enumerate(operands)}
+    kernels = {abi.FN: p.kernel}
+    scratch = 0
+    if p.a_mode == "pack":
+        kernels[abi.G_PACK] = f"pack_{ITEMSIZE[p.dtype]}"
+        scratch = p.blocks[1] * p.mr * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype]
+    tasks = outer_tasks * panel_tasks * n_tasks
+    return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
+
+
+def _padded(table: np.ndarray, multiple: int) -> np.ndarray:
+    """Repeats the last entry so that a whole tile may be addressed at the edge."""
+    extra = -len(table) % multiple
+    return np.concatenate([table, np.repeat(table[-1:], extra)]) if extra else table
+
+
+def _four(outer: tuple) -> tuple:
+    return ((1, ZERO, ZERO, ZERO),) * (4 - len(outer)) + tuple(outer)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackProblem:
+    """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``."""
+
+    itemsize: int
+    width: int
+    src: Operand
+    dst: Operand
+    outer: tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]
+    lanes: np.ndarray
+    valid: np.ndarray
+    tk: np.ndarray
+    stride: int
+    mode: int
+    block: int
+    parallel: bool = False
+
+    @property
+    def kernel(self) -> str:
+        return f"packtask_{self.itemsize}"
+
+
+def lower_pack(p: PackProblem) -> Row:
+    """The row of the step table that packs ``p``."""
+    shares = -(-len(p.valid) // p.block)
+    words = {
+        abi.OUT_SLOT: p.dst.slot,
+        abi.OUT_OFFSET: p.dst.offset,
+        abi.A_SLOT: p.src.slot,
+        abi.A_OFFSET: p.src.offset,
+        abi.PARALLEL: int(p.parallel),
+        abi.G_PANELS: len(p.valid),
+        abi.G_N: p.width,
+        abi.G_K: len(p.tk),
+        abi.G_A_STRIDE: p.stride,
+        abi.G_PACK_MODE: p.mode,
+        abi.G_PANEL_TASKS: shares,
+        abi.G_PANEL_BLOCK: p.block,
+    }
+    tables = {abi.G_TM_A: p.lanes, abi.G_VALID: p.valid, abi.G_TK_A: p.tk}
+    total = 1
+    for level, (count, *operands) in enumerate(_four(p.outer)):
+        at = abi.G_OUTER + 4 * level
+        words[at] = count
+        total *= count
+        if count > 1:
+            tables |= {at + 1 + i: table for i, table in enumerate(operands)}
+    return Row(words=words, tables=tables, kernels={abi.FN: p.kernel}, tasks=shares * total)
+
+
+# -- reference ---------------------------------------------------------------------------------------------------
+def reference(p: GemmProblem, memory: dict[int, np.ndarray]) -> None:
+    """What the kernel computes, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
+    for offsets in _outer_offsets(p.outer):
+        a, b, c = (operand.offset + off for operand, off in zip((p.a, p.b, p.c), offsets))
+        lanes = np.concatenate([np.arange(v) + i * p.mr for i, v in enumerate(p.valid)])
+        if p.a_mode == "panels":
+            item = ITEMSIZE[p.dtype]
+            at_m = lanes // p.mr * p.a_stride + lanes % p.mr * item
+            at_k = np.arange(len(p.tk_a)) * p.mr * item
+        else:
+            at_m, at_k = p.tm_a[lanes], p.tk_a
+        left = _read(memory[p.a.slot], a + at_m[:, None] + at_k[None, :], p.dtype)
+        if p.b_mode == "panels":
+            n, item = np.arange(len(p.tn_b)), ITEMSIZE[p.dtype]
+            at = n[:, None] // p.nr * p.b_stride + n[:, None] % p.nr * item + np.arange(len(p.tk_b)) * p.nr * item
+        else:
+            at = p.tn_b[:, None] + p.tk_b[None, :]
+        right = _read(memory[p.b.slot], b + at, p.dtype)
+        product = _product(left, right, p)
+        where = c + p.tm_c[lanes][:, None] + p.tn_c[None, :]
+        if p.accumulate:
+            product = _add(product, _read(memory[p.c.slot], where, p.dtype), p.dtype)
+        _write(memory[p.c.slot], where, product)
+
+
+def _outer_offsets(outer):
+    if not outer:
+        yield (0, 0, 0)
+        return
+    count, *tables = outer[0]
+    for i in range(count):
+        head = tuple(int(t[i]) if count > 1 else 0 for t in tables)
+        for tail in _outer_offsets(outer[1:]):
+            yield tuple(x + y for x, y in zip(head, tail))
+
+
+def _product(left: np.ndarray, right: np.ndarray, p: GemmProblem) -> np.ndarray:
+    if p.dtype == "bool":
+        return (left.astype(bool) @ right.astype(bool).T).astype(np.uint8)
+    if p.dtype in COMPLEX:
+        left = left.conj() if p.conj_a else left
+        right = right.conj() if p.conj_b else right
+    return left @ right.T
+
+
+def _add(x: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
+    return x | y if dtype == "bool" else x + y
+
+
+def _read(memory: np.ndarray, at: np.ndarray, dtype: str) -> np.ndarray:
+    kind = np.dtype(np.uint8 if dtype == "bool" else dtype)
+    return memory[at[..., None] + np.arange(kind.itemsize)].view(kind)[..., 0]
+
+
+def _write(memory: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
+    values = np.ascontiguousarray(values)
+    memory[at[..., None] + np.arange(values.itemsize)] = values.view(np.uint8).reshape(*values.shape, values.itemsize)

@@ -1,0 +1,75 @@
+"""The register tiles of the GEMM family, per instruction set and dtype: one table, read by planners and warm-up.
+
+A tile is ``(mv, nr)``: ``mv`` vectors of lanes times ``nr`` broadcast columns. It needs ``mv * nr`` accumulators
+(twice that for complex dtypes, whose products with re(b) and im(b) are kept apart), ``mv`` operand vectors and one
+broadcast; `check` refuses a row that would spill. Wide rows serve large N, tall rows spend the freed registers on
+the lanes side where N is small.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .isa import ISA, ISAS
+
+REAL = ("float32", "float64", "int8", "int16", "int32", "int64", "bool")
+COMPLEX = ("complex64", "complex128")
+DTYPES = REAL + COMPLEX
+ITEMSIZE = {
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+}
+
+# (registers, complex?) -> tiles, from the widest N down
+_TILES = {
+    (32, False): ((2, 14), (3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1)),
+    (32, True): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),
+    (16, False): ((2, 6), (3, 4), (1, 6), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
+    (16, True): ((2, 3), (1, 4), (1, 2), (3, 2), (2, 1), (1, 1)),
+}  # fmt: skip
+
+
+def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
+    """Tiles of one dtype on one instruction set."""
+    return _TILES[isa.registers, dtype in COMPLEX]
+
+
+def check(isa: ISA, dtype: str, tile: tuple[int, int]) -> None:
+    """Raises ValueError when the tile cannot be held in registers."""
+    mv, nr = tile
+    needed = mv * nr * (2 if dtype in COMPLEX else 1) + mv + 1
+    if needed > isa.registers:
+        raise ValueError(f"tile {mv}x{nr} of {dtype} needs {needed} registers, {isa.name} has {isa.registers}")
+
+
+def elements(isa: ISA, dtype: str) -> int:
+    """Elements of ``dtype`` in one vector (a complex element takes two lanes)."""
+    return isa.vector_bits // (8 * ITEMSIZE[dtype])
+
+
+@lru_cache(maxsize=None)
+def efficiency(isa: ISA, dtype: str, tile: tuple[int, int]) -> float:
+    """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
+
+    A k step issues ``mv`` vector loads and ``nr`` broadcasts beside its FMAs (two loads a cycle), and every
+    accumulator is updated once, so at least latency x throughput of them must be in flight.
+    """
+    mv, nr = tile
+    parts = 2 if dtype in COMPLEX else 1
+    fmas = mv * nr * parts
+    loads = mv + nr * parts
+    cycles = max(fmas, loads, 4 if isa.vector_bits == 512 else 8) + 0.25
+    return fmas / cycles
+
+
+for _isa in ISAS.values():
+    for _dtype in DTYPES:
+        for _tile in tiles(_isa, _dtype):
+            check(_isa, _dtype, _tile)

@@ -1,0 +1,319 @@
+"""`build_plan`: the whole way from a request to a `Plan`.
+
+1. operations on values (`operations`), in execution order;
+2. layouts, backwards: the output's is known, and the planner of each operation lays out its free operands;
+3. an arena offset for each intermediate and packed copy, by lifetime;
+4. one step per row of the step table, forwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Iterator
+
+from .. import cost
+from ..kernels import gemm as gemm_family
+from ..kernels import isa as isa_table
+from ..kernels.cpu import abi
+from ..kernels.gemm import Operand
+from ..kernels.row import Row
+from ..plan import Axis, Buffer, Layout, Plan, Step
+from .arena import Lifetime, allocate
+from .gemm import Contraction, GemmPlan, plan_gemm
+from .nests import NestPlan, natural_axes, plan_nest
+from .operations import Operation, OperationList, Value, itemsize
+from .request import PlanRequest
+
+__all__ = ["PlanRequest", "build_plan"]
+
+# compute dtype of storage dtypes that have no kernels of their own
+_COMPUTE = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "uint8": "int8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
+
+
+def compute_dtype(request: PlanRequest) -> str:
+    """The dtype that kernels compute in: that of the result or of `accumulate`, as the kernels know it."""
+    name = request.accumulate or request.dtype
+    return _COMPUTE.get(name, name)
+
+
+def build_plan(request: PlanRequest) -> Plan:
+    """The plan of one request; deterministic.
+
+    Source: the reverse pass and the fixed-block layout of intermediates follow M. Koch, "Compiling the Einstein
+    summation convention to LIBXSMM library calls" (2023), section 5; separable blocks and packing are this engine's.
+    """
+    return _Builder(request).build()
+
+
+class _Builder:
+    def __init__(self, request: PlanRequest):
+        self.request = request
+        self.isa = isa_table.get(request.isa)
+        self.compute = compute_dtype(request)
+        self.list = OperationList(request, self.compute)
+        self.machine = _machine(self.isa.vector_bits, self.isa.fma)
+        self.steps: list[Step] = []
+
+    def build(self) -> Plan:
+        self.list.build()
+        for operation in reversed(self.list.operations):
+            self._lay_out(operation)
+        arena_slot = len(self.request.expr.inputs) + 1
+        arena = self._allocate(arena_slot)
+        for value in self.list.values:
+            value.nbytes = value.nbytes or self._nbytes(value)
+        self.position = {id(v): i for i, v in enumerate(self.list.values)}
+        self.buffers = [self._buffer(v) for v in self.list.values]
+        for operation in self.list.operations:
+            for step in self._emit(operation):
+                self.steps.append(step)
+        return self._plan(arena)
+
+    # -- layouts, backwards ----------------------------------------------------------------------------------
+    def _lay_out(self, operation: Operation) -> None:
+        output = operation.output
+        assert output.axes is not None
+        if operation.kind == "gemm":
+            self._lay_out_gemm(operation)
+            return
+        for value in operation.inputs:
+            if value.axes is None:
+                value.axes = natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
+        operation.plan = plan_nest(operation, self.list.sizes, self.isa, self.request.threads)
+
+    def _lay_out_gemm(self, operation: Operation) -> None:
+        x, y = operation.inputs
+        out = operation.output
+        in_x, in_y, in_out = set(x.term), set(y.term), set(out.term)
+        contraction = Contraction(
+            dtype=self.compute,
+            sizes=self.list.sizes,
+            batch=tuple(i for i in out.term if i in in_x and i in in_y),
+            m=tuple(i for i in out.term if i in in_x and i not in in_y),
+            n=tuple(i for i in out.term if i in in_y and i not in in_x),
+            k=tuple(i for i in x.term if i in in_y and i not in in_out),
+            left=x.axes,
+            right=y.axes,
+            out=out.axes,
+            conj_left=x.conj,
+            conj_right=y.conj,
+            panels_left=self._writes_panels(x),
+            panels_right=self._writes_panels(y),
+        )
+        plan = plan_gemm(contraction, self.isa, self.request.threads)
+        operation.plan = plan
+        left, right = (y, x) if plan.swapped else (x, y)
+        for value, layout in ((left, plan.left_layout), (right, plan.right_layout)):
+            if layout is not None:
+                _give_layout(value, layout)
+
+    def _writes_panels(self, value: Value) -> bool:
+        """Only a GEMM writes through tables that are not linear."""
+        producer = next((o for o in self.list.operations if o.output is value), None)
+        return producer is not None and producer.kind == "gemm"
+
+    # -- memory ----------------------------------------------------------------------------------------------
+    def _nbytes(self, value: Value) -> int:
+        size = itemsize(value.dtype)
+        for index in value.term:
+            size *= self.list.sizes[index]
+        return size
+
+    def _allocate(self, slot: int) -> int:
+        """Places intermediates, packed copies and temporaries; bytes of the arena."""
+        lifetimes, born, dies = [], {}, {}
+        self.pack_offsets: dict[tuple[int, str], int] = {}
+        packs: dict[int, tuple[int, str]] = {}
+        for number, operation in enumerate(self.list.operations):
+            born[operation.output.number] = number
+            for value in operation.inputs:
+                dies[value.number] = number
+            for side, nbytes in _temporaries(operation.plan):
+                key = -1 - len(packs)
+                packs[key] = (number, side)
+                lifetimes.append(Lifetime(key=key, nbytes=nbytes, first=number, last=number))
+        for value in self.list.values:
+            if value.kind == "arena":
+                value.nbytes = value.nbytes or self._nbytes(value)
+                first = born[value.number]
+                lifetimes.append(
+                    Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
+                )
+        offsets, arena = allocate(lifetimes)
+        for value in self.list.values:
+            if value.kind == "arena":
+                value.slot, value.offset = slot, offsets[value.number]
+        self.pack_offsets = {packs[key]: offsets[key] for key in packs}
+        self.arena_slot = slot
+        return arena
+
+    def _buffer(self, value: Value) -> Buffer:
+        axes = tuple(value.axes[i] for i in value.term)
+        return Buffer(
+            name={"input": f"in{value.slot}", "output": "out"}.get(value.kind, f"t{value.number}"),
+            kind=value.kind,
+            slot=value.slot,
+            offset=value.offset,
+            nbytes=value.nbytes,
+            dtype=value.dtype,
+            layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
+        )
+
+    # -- steps, forwards -------------------------------------------------------------------------------------
+    def _emit(self, operation: Operation) -> Iterator[Step]:
+        number = self.list.operations.index(operation)
+        if isinstance(operation.plan, GemmPlan):
+            yield from self._emit_gemm(operation, number)
+            return
+        plan: NestPlan = operation.plan
+        temporary = Operand(slot=self.arena_slot, offset=self.pack_offsets.get((number, "temporary"), 0))
+        values = (operation.output, *operation.inputs)
+        for row in plan.rows([Operand(slot=v.slot, offset=v.offset) for v in values], temporary):
+            yield self._step(operation, row, operation.kind, row.kernels[0], ())
+
+    def _emit_gemm(self, operation: Operation, number: int) -> Iterator[Step]:
+        plan: GemmPlan = operation.plan
+        x, y = operation.inputs
+        places = {}
+        for side, value, pack in (
+            ("left", y if plan.swapped else x, plan.pack_left),
+            ("right", x if plan.swapped else y, plan.pack_right),
+        ):
+            places[side] = Operand(slot=value.slot, offset=value.offset)
+            if pack is not None:
+                target = Operand(slot=self.arena_slot, offset=self.pack_offsets[number, side])
+                problem = replace(pack[0], src=places[side], dst=target)
+                row = gemm_family.lower_pack(problem)
+                yield self._step(operation, row, "pack", problem.kernel, (problem.width,), packed=value)
+                places[side] = target
+        out = Operand(slot=operation.output.slot, offset=operation.output.offset)
+        problem = replace(plan.problem, a=places["left"], b=places["right"], c=out)
+        yield self._step(
+            operation, gemm_family.lower(problem), "gemm", problem.kernel, (problem.mr, problem.nr), modes=plan.describe
+        )
+
+    def _step(self, operation: Operation, row: Row, family: str, kernel: str, tile, packed=None, modes=()) -> Step:
+        values = (packed,) if packed is not None else operation.inputs
+        flops, moved = self._work(operation, packed)
+        buffers = [self.buffers[self.position[id(v)]] for v in (*values, operation.output)]
+        threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
+        return Step(
+            number=len(self.steps),
+            expr=_expression(operation) if packed is None else f"pack {_term(packed.term)}",
+            family=family,
+            kernel=kernel,
+            tile=tile,
+            inputs=tuple(self.position[id(v)] for v in values),
+            output=self.position[id(operation.output)],
+            dims=self._dims(operation),
+            layouts=tuple(b.layout.describe() for b in buffers) + tuple(modes),
+            flops=flops,
+            bytes_moved=moved,
+            seconds=cost.seconds(flops, moved, self.compute, self.machine, threads),
+            tasks=row.tasks,
+            args=row,
+        )
+
+    def _work(self, operation: Operation, packed: Value | None) -> tuple[int, int]:
+        if packed is not None:
+            return 0, 2 * self._nbytes(packed)
+        moved = sum(self._nbytes(v) for v in (*operation.inputs, operation.output))
+        if operation.kind == "copy":
+            return 0, moved
+        points = 1
+        for index in {i for v in operation.inputs for i in v.term}:
+            points *= self.list.sizes[index]
+        if operation.kind == "sum":
+            return points, moved
+        return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
+
+    def _dims(self, operation: Operation) -> dict:
+        """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
+        terms = [v.term for v in operation.inputs]
+        left, right = set(terms[0]), set(terms[-1]) if len(terms) == 2 else set()
+        kept = set(operation.output.term)
+        groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
+        for index in dict.fromkeys(i for term in terms for i in term):
+            if index not in kept:
+                kind = "K"
+            elif index in left and index in right:
+                kind = "B"
+            else:
+                kind = "M" if index in left else "N"
+            groups[kind].append((index, self.list.sizes[index]))
+        return {k: tuple(v) for k, v in groups.items()}
+
+    def _plan(self, arena: int) -> Plan:
+        steps = tuple(self.steps)
+        scratch = max((s.args.scratch for s in steps), default=0)
+        scratch = -(-scratch // 64) * 64 * self.request.threads
+        tables = sum(8 * 64 + sum(t.nbytes for t in s.args.tables.values()) for s in steps) + 8 * 64
+        return Plan(
+            expr=self.request.expr,
+            path=self.request.order.path,
+            buffers=tuple(self.buffers),
+            steps=steps,
+            dtype=self.request.dtype,
+            compute_dtype=self.compute,
+            isa=self.isa.name,
+            threads=self.request.threads,
+            flops=sum(s.flops for s in steps),
+            bytes_moved=sum(s.bytes_moved for s in steps),
+            output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
+            arena_bytes=arena + scratch,
+            table_bytes=tables,
+        )
+
+    def _output_bytes(self) -> int:
+        size = itemsize(self.request.dtype)
+        for extent in self.request.expr.output_shape:
+            size *= extent
+        return size
+
+
+def _temporaries(plan) -> Iterator[tuple[str, int]]:
+    if isinstance(plan, GemmPlan):
+        for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
+            if pack is not None:
+                yield side, pack[1]
+    elif plan.temporary_bytes:
+        yield "temporary", plan.temporary_bytes
+
+
+def _give_layout(value: Value, layout: Layout) -> None:
+    value.axes = {axis.index: axis for axis in layout.axes}
+    value.layout_kind, value.panel = layout.kind, layout.panel
+    value.nbytes = max(itemsize(value.dtype), _extent(layout.axes, layout.itemsize, layout.panel))
+
+
+def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
+    """Bytes from the first element to the end of the last panel."""
+    last = item * max(panel, 1)
+    for axis in axes:
+        top = axis.size - 1
+        if axis.linear:
+            last += top * axis.stride
+        else:
+            last += top // axis.tile * axis.outer + (axis.tile - 1) * axis.stride
+    return last
+
+
+def _term(term) -> str:
+    return "".join(str(i) if len(str(i)) == 1 else f"{{{i}}}" for i in term)
+
+
+def _expression(operation: Operation) -> str:
+    return ",".join(_term(v.term) for v in operation.inputs) + "->" + _term(operation.output.term)
+
+
+@lru_cache(maxsize=8)
+def _machine(vector_bits: int, fma: bool) -> cost.Machine:
+    return cost.typical_machine(vector_bits, fma)

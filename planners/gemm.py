@@ -1,0 +1,510 @@
+"""Plans one contraction with summed dimensions as a GEMM: sides, tile, panels, access modes, tasks.
+
+Decisions go backwards through the tree: the layout of the output is known (the caller's, or what its consumer asked
+for), an input is known or *free*. A free operand gets the layout that the kernel reads without packing: panels
+(FBL) on a large lanes side, K-major rows else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from ..kernels import tiles as tile_table
+from ..kernels.cpu import abi
+from ..kernels.gemm import GemmProblem, Operand, PackProblem
+from ..kernels.isa import ISA
+from ..plan import Axis, Index, Layout
+from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, make_panels, split_long, total
+
+INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
+L1_BYTES = 24 << 10
+PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
+KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
+SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
+
+Axes = Mapping[Index, Axis]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contraction:
+    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
+
+    dtype: str
+    sizes: Mapping[Index, int]
+    batch: tuple[Index, ...]
+    m: tuple[Index, ...]  # in left and output
+    n: tuple[Index, ...]  # in right and output
+    k: tuple[Index, ...]
+    left: Axes | None
+    right: Axes | None
+    out: Axes
+    conj_left: bool = False
+    conj_right: bool = False
+    panels_left: bool = True  # a free left operand may be laid out in panels
+    panels_right: bool = True
+    left_packed: int = 0  # lanes per panel when left lies in FBL
+    accumulate: bool = False
+
+    def swapped(self) -> "Contraction":
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            left=self.right,
+            right=self.left,
+            conj_left=self.conj_right,
+            conj_right=self.conj_left,
+            panels_left=self.panels_right,
+            panels_right=self.panels_left,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GemmPlan:
+    """Everything decided about one GEMM. ``problem`` has slots still to be filled in (`place`).
+
+    ``left_layout``/``right_layout``: layouts given to free operands. ``packs``: packing steps to run before, for
+    ``left`` or ``right``, with the bytes of their buffers.
+    """
+
+    problem: GemmProblem
+    swapped: bool
+    left_layout: Layout | None
+    right_layout: Layout | None
+    pack_left: tuple[PackProblem, int] | None
+    pack_right: tuple[PackProblem, int] | None
+    describe: tuple[str, str]
+
+
+def plan_gemm(c: Contraction, isa: ISA, threads: int) -> GemmPlan:
+    """Chooses how to run ``c``; every size, stride and dtype is served."""
+    swapped = _lanes_on_right(c)
+    if swapped:
+        c = c.swapped()
+    return _Planner(c, isa, threads, swapped).plan()
+
+
+def _lanes_on_right(c: Contraction) -> bool:
+    """The store side gets the lanes: the side that holds the fastest dimension of the output."""
+    strides = {i: abs(c.out[i].stride) for i in (*c.m, *c.n)}
+    if not c.n or not c.m:
+        return not c.m
+    rows, columns = (min((strides[i] for i in side), default=0) for side in (c.m, c.n))
+    return columns < rows
+
+
+class _Planner:
+    def __init__(self, c: Contraction, isa: ISA, threads: int, swapped: bool):
+        self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
+        self.item = tile_table.ITEMSIZE[c.dtype]
+        axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
+        self.known = {t: a for t, a in axes.items() if a is not None}
+
+    # -- dimensions ------------------------------------------------------------------------------------------
+    def _dims(self, indices: Sequence[Index], tensors: Sequence[int], order_by: int) -> list[Dim]:
+        """Fastest first by the stride in ``order_by``, fused where possible, long ones split."""
+        known = [t for t in tensors if t in self.known]
+        by = order_by if order_by in self.known else (known[0] if known else None)
+        ordered = list(indices)
+        if by is not None:
+            ordered.sort(key=lambda i: -abs(self.known[by][i].stride))
+        dims = [make_dim(i, self.c.sizes[i], {t: self.known[t][i] for t in known}) for i in ordered]
+        if all(t in self.known for t in tensors):
+            dims = split_long(fuse(dims))
+        return dims[::-1]
+
+    def plan(self) -> GemmPlan:
+        c = self.c
+        self.m_dims = self._dims(c.m, (LEFT, OUT), OUT)
+        self.n_dims = self._dims(c.n, (RIGHT, OUT), OUT)
+        self.b_dims = self._dims(c.batch, (LEFT, RIGHT, OUT), OUT)
+        self.k_dims = self._dims(c.k, (LEFT, RIGHT), self._k_order())
+        self.n_total, self.k_total = total(self.n_dims), total(self.k_dims)
+        (self.mv, self.nr), self.panels = self._choose_tile()
+        self.mr = self.panels.width
+        self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
+        self.tm_c, self.valid = self.panels.offsets(OUT), self.panels.valid()
+        a_mode = self._a_mode()
+        b_mode = self._b_mode()
+        return self._assemble(a_mode, b_mode)
+
+    def _k_order(self) -> int:
+        """Sum in the order in which an operand that must be packed along K runs."""
+        c = self.c
+        for tensor, axes in ((LEFT, c.left), (RIGHT, c.right)):
+            if axes is not None and any(abs(axes[i].stride) == self.item for i in c.k):
+                return tensor
+        return LEFT if c.left is not None else RIGHT
+
+    # -- tile ------------------------------------------------------------------------------------------------
+    def _choose_tile(self) -> tuple[tuple[int, int], Panels]:
+        best, best_cost = None, float("inf")
+        run_dim = self._run_dim()
+        contiguous = bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item
+        for tile in tile_table.tiles(self.isa, self.c.dtype):
+            width = tile[0] * tile_table.elements(self.isa, self.c.dtype)
+            if self.c.left_packed and width != self.c.left_packed:
+                continue
+            variants = (False, True) if len(self.m_dims) > 1 and self.m_dims[0].size * 2 <= width else (False,)
+            for extend in variants:
+                panels = make_panels(self.m_dims, width, extend, run_dim, INNER_ROWS)
+                cost = self._cost(tile, panels, contiguous and len(panels.lanes) + (panels.cut is not None) <= 1)
+                if cost < best_cost:
+                    best, best_cost = (tile, panels), cost
+        assert best is not None
+        return best
+
+    def _cost(self, tile: tuple[int, int], panels: Panels, contiguous: bool) -> float:
+        """Vector operations per batch: tile FMAs at the tile's efficiency, and stores."""
+        mv, nr = tile
+        lanes = tile_table.elements(self.isa, self.c.dtype)
+        parts = 2 if self.c.dtype in tile_table.COMPLEX else 1
+        columns = -(-self.n_total // nr) * nr
+        rate = tile_table.efficiency(self.isa, self.c.dtype, tile)
+        fmas = panels.padded / lanes * columns * self.k_total * parts / rate
+        elements = panels.padded * panels.box / panels.width * self.n_total
+        stores = elements / lanes if contiguous else elements * SCATTER_COST
+        calls = panels.padded / panels.width * (columns / nr) * 12.0
+        return fmas + stores + calls
+
+    def _run_dim(self) -> Dim | None:
+        """The dimension along which A is contiguous, if it is a row dimension other than the fastest of C."""
+        if self.c.left is None:
+            return None
+        for dim in self.m_dims[1:]:
+            if dim.stride(LEFT) == self.item:
+                return dim
+        return None
+
+    # -- operand A -------------------------------------------------------------------------------------------
+    def _lanes_contiguous(self) -> bool:
+        box = self.panels.box
+        used = self.tm_a[:, :box]
+        mask = np.arange(box - 1)[None, :] < self.valid[:, None] - 1
+        return bool(((np.diff(used, axis=1) == self.item) | ~mask).all())
+
+    def _a_mode(self) -> str:
+        """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
+        c, item = self.c, self.item
+        rows = self.panels.padded
+        if c.left is None:
+            small = rows * self.k_total * item <= 2 * L1_BYTES or self.panels.count == 1
+            if not c.panels_left:
+                return "direct-free"
+            return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
+        if c.left_packed:
+            return "panels"
+        column_panels = -(-self.n_total // self.nr)
+        if self._lanes_contiguous():
+            footprint = self.panels.count * self.mr * self.k_total * item
+            if column_panels <= 2 or footprint <= L1_BYTES:
+                return "direct"
+            return "pack"
+        if any(d.stride(LEFT) == item for d in self.b_dims) and self._batch_run() >= 8:
+            return "prepack"
+        return "pack"
+
+    def _batch_run(self) -> int:
+        return max((d.size for d in self.b_dims if d.stride(LEFT) == self.item), default=1)
+
+    def _pack_mode(self) -> int:
+        if self._lanes_contiguous():
+            return abi.LANES_RUN
+        if self.k_dims and self.k_dims[0].stride(LEFT) == self.item and self.k_dims[0].size >= 4:
+            return abi.K_RUN
+        if self.panels.run_last is not None:
+            return abi.PANEL_RUN
+        return abi.SCATTERED
+
+    # -- operand B -------------------------------------------------------------------------------------------
+    def _b_mode(self) -> str:
+        if self.c.right is None:
+            return "direct-free"
+        row_panels = self.panels.count * total(self.panels.outer)
+        if row_panels <= 3 or self.n_total * self.k_total * self.item <= L1_BYTES // 2:
+            return "direct"
+        return "prepack"
+
+    # -- assembly --------------------------------------------------------------------------------------------
+    def _assemble(self, a_mode: str, b_mode: str) -> GemmPlan:
+        c, item = self.c, self.item
+        left_layout = right_layout = pack_left = pack_right = None
+        a_stride = b_stride = 0
+        if a_mode == "free":
+            left_layout = self._fbl_layout()
+            a_mode, a_stride = "panels", self.k_total * self.mr * item
+            self._learn(LEFT, left_layout)
+        elif a_mode == "direct-free":
+            left_layout = self._row_layout(self.m_dims, c.m)
+            a_mode = "direct"
+            self._learn(LEFT, left_layout)
+        elif a_mode == "panels":
+            a_stride = self.k_total * self.mr * item
+        if b_mode == "direct-free":
+            right_layout = self._row_layout(self.n_dims, c.n)
+            self._learn(RIGHT, right_layout)
+            b_mode = "direct" if self._b_reads_well() else "prepack"
+        self.tm_a = self.panels.offsets(LEFT)
+        n_dims = self.n_dims[::-1]
+        tables = {
+            "tn_b": flat_table(n_dims, RIGHT),
+            "tn_c": flat_table(n_dims, OUT),
+            "tk_a": flat_table(self.k_dims[::-1], LEFT),
+            "tk_b": flat_table(self.k_dims[::-1], RIGHT),
+        }
+        outer = self._outer()
+        a_table, b_table = None, None
+        if a_mode == "prepack":
+            pack_left, a_table, a_stride = self._prepack_left(tables)
+            a_mode = "panels"
+        if b_mode == "prepack":
+            pack_right, b_table, b_stride = self._prepack_right(tables)
+            b_mode = "panels"
+        outer = self._replace_outer(outer, a_table, b_table)
+        kc = self._kc()
+        nowhere = Operand(slot=0, offset=0)
+        problem = GemmProblem(
+            dtype=c.dtype,
+            mv=self.mv,
+            nr=self.nr,
+            mr=self.mr,
+            a=nowhere,
+            b=nowhere,
+            c=nowhere,
+            outer=outer,
+            tm_a=np.ascontiguousarray(self.tm_a.ravel()),
+            tm_c=np.ascontiguousarray(self.tm_c.ravel()),
+            valid=self.valid,
+            run=self._runs(),
+            a_mode=a_mode,
+            b_mode=b_mode,
+            a_stride=a_stride,
+            b_stride=b_stride,
+            pack_mode=self._pack_mode() if a_mode == "pack" else abi.SCATTERED,
+            kc=kc,
+            blocks=self._blocks(kc, a_mode, outer),
+            conj_a=c.conj_left,
+            conj_b=c.conj_right,
+            accumulate=c.accumulate,
+            parallel=self._parallel(),
+            **tables,
+        )
+        return GemmPlan(
+            problem=problem,
+            swapped=self.swapped,
+            left_layout=left_layout,
+            right_layout=right_layout,
+            pack_left=pack_left,
+            pack_right=pack_right,
+            describe=(a_mode, b_mode),
+        )
+
+    def _learn(self, tensor: int, layout: Layout) -> None:
+        """A free tensor got its layout: dimensions made before know it from now on."""
+        axes = {axis.index: axis for axis in layout.axes}
+        self.known[tensor] = axes
+        groups = {LEFT: ("b_dims", "m_dims", "k_dims"), RIGHT: ("b_dims", "n_dims", "k_dims")}[tensor]
+        renewed: dict[int, Dim] = {}
+        for name in groups:
+            fresh = []
+            for dim in getattr(self, name):
+                axes_of = {t: self.known[t][dim.indices[0]] for t in (*dim.strides, *dim.tables, tensor)}
+                renewed[id(dim)] = make_dim(dim.indices[0], dim.size, axes_of)
+                fresh.append(renewed[id(dim)])
+            setattr(self, name, fresh)
+        if tensor == LEFT:
+            p, new = self.panels, lambda d: renewed.get(id(d), d)
+            self.panels = replace(
+                p,
+                lanes=tuple(map(new, p.lanes)),
+                cut=None if p.cut is None else new(p.cut),
+                rest=tuple(map(new, p.rest)),
+                run_last=None if p.run_last is None else new(p.run_last),
+                outer=tuple(map(new, p.outer)),
+            )
+
+    def _row_layout(self, side: Sequence[Dim], indices: Sequence[Index]) -> Layout:
+        """[batch][k][side] with the side fastest: rows that are read in place."""
+        order = [*self.b_dims[::-1], *self.k_dims[::-1], *side[::-1]]
+        return strided_layout([(d.indices[0], d.size) for d in order], self.item)
+
+    def _fbl_layout(self) -> Layout:
+        """[batch][outer][panel][k][lane]: the panels of this GEMM, in the order in which it walks them."""
+        p, item = self.panels, self.item
+        axes: list[Axis] = []
+        stride = item
+        for dim in p.lanes:
+            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
+            stride *= dim.size
+        cut_inner, stride = stride, p.width * item
+        for dim in self.k_dims:
+            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
+            stride *= dim.size
+        if p.cut is not None:
+            axes.append(
+                Axis(index=p.cut.indices[0], size=p.cut.size, stride=cut_inner, tile=p.tile, outer=stride)
+                if p.cuts > 1
+                else Axis.strided(p.cut.indices[0], p.cut.size, cut_inner)
+            )
+            stride *= p.cuts
+        for dim in (*p.rest[::-1], *p.outer[::-1], *self.b_dims):
+            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
+            stride *= dim.size
+        return Layout(kind="fbl", axes=tuple(axes[::-1]), itemsize=item, panel=p.width)
+
+    def _b_reads_well(self) -> bool:
+        row_panels = self.panels.count * total(self.panels.outer)
+        return row_panels <= 3 or self.n_total * self.k_total * self.item <= L1_BYTES // 2
+
+    # -- outer loops -----------------------------------------------------------------------------------------
+    def _outer(self) -> tuple:
+        """Loops over batch and what was split off M: fastest last."""
+        loops = []
+        for dims in (self.b_dims[::-1], self.panels.outer):
+            if total(dims) > 1:
+                loops.append((total(dims), *(flat_table(dims, t) for t in (LEFT, RIGHT, OUT))))
+        return tuple(loops)
+
+    def _replace_outer(self, outer: tuple, a_table, b_table) -> tuple:
+        """Packed copies have batch strides of their own."""
+        out = []
+        for position, (count, a, b, c) in enumerate(outer):
+            first = position == 0 and total(self.b_dims) > 1
+            if a_table is not None:
+                a = a_table[position]
+            if b_table is not None:
+                b = b_table if first else np.zeros(count, np.int64)
+            out.append((count, a, b, c))
+        return tuple(out)
+
+    # -- packing steps ---------------------------------------------------------------------------------------
+    def _prepack_left(self, tables: dict):
+        """All of A to panels [outer][panel][batch]: the batch runs fastest, so that PANEL_RUN applies."""
+        p, item = self.panels, self.item
+        size = self.k_total * self.mr * item
+        batch = flat_table(self.b_dims[::-1], LEFT)
+        count, outer_total = len(batch), total(p.outer)
+        lanes = (self.tm_a[:, None, :] + batch[None, :, None]).reshape(-1, self.mr)
+        outer = ()
+        if outer_total > 1:
+            stride = p.count * count * size
+            steps = np.arange(outer_total, dtype=np.int64) * stride
+            outer = ((outer_total, flat_table(p.outer, LEFT), steps, steps),)
+        nowhere = Operand(slot=0, offset=0)
+        pack = PackProblem(
+            itemsize=item,
+            width=self.mr,
+            src=nowhere,
+            dst=nowhere,
+            outer=outer,
+            lanes=np.ascontiguousarray(lanes.ravel()),
+            valid=np.repeat(self.valid, count),
+            tk=tables["tk_a"],
+            stride=size,
+            mode=abi.PANEL_RUN,
+            block=self._pack_block(p.count * count, size),
+            parallel=self._parallel(),
+        )
+        table = [np.arange(count, dtype=np.int64) * size] if count > 1 else []
+        if outer_total > 1:
+            table.append(np.arange(outer_total, dtype=np.int64) * p.count * count * size)
+        return (pack, outer_total * p.count * count * size), table, count * size
+
+    def _prepack_right(self, tables: dict):
+        """All of B to panels of NR columns, [panel][batch]."""
+        item, nr = self.item, self.nr
+        size = self.k_total * nr * item
+        batch = flat_table(self.b_dims[::-1], RIGHT)
+        count, n = len(batch), self.n_total
+        panels = -(-n // nr)
+        columns = np.minimum(np.arange(panels * nr), n - 1)
+        lanes = (tables["tn_b"][columns].reshape(panels, 1, nr) + batch[None, :, None]).reshape(-1)
+        valid = np.full(panels, nr, np.int64)
+        valid[-1] = n - (panels - 1) * nr
+        nowhere = Operand(slot=0, offset=0)
+        pack = PackProblem(
+            itemsize=item,
+            width=nr,
+            src=nowhere,
+            dst=nowhere,
+            outer=(),
+            lanes=np.ascontiguousarray(lanes),
+            valid=np.repeat(valid, count),
+            tk=tables["tk_b"],
+            stride=size,
+            mode=self._pack_right_mode(),
+            block=self._pack_block(panels * count, size),
+            parallel=self._parallel(),
+        )
+        return (pack, panels * count * size), np.arange(count, dtype=np.int64) * size, count * size
+
+    def _pack_right_mode(self) -> int:
+        item = self.item
+        if self.n_dims and self.n_dims[0].stride(RIGHT) == item:
+            return abi.LANES_RUN
+        if self.k_dims and self.k_dims[0].stride(RIGHT) == item and self.k_dims[0].size >= 4:
+            return abi.K_RUN
+        if any(d.stride(RIGHT) == item for d in self.b_dims):
+            return abi.PANEL_RUN
+        return abi.SCATTERED
+
+    def _pack_block(self, panels: int, size: int) -> int:
+        """Panels per task: a few tasks per thread, whole transposed groups of 16."""
+        share = -(-panels // max(1, 4 * self.threads)) if panels * size > PACK_BYTES else panels
+        return min(panels, -(-share // 16) * 16)
+
+    # -- tasks -----------------------------------------------------------------------------------------------
+    def _kc(self) -> int:
+        limit = KC[self.item]
+        blocks = -(-self.k_total // limit)
+        return -(-self.k_total // blocks)
+
+    def _seconds(self) -> float:
+        work = self.panels.padded * self.n_total * self.k_total * total(self.b_dims)
+        return work / (2e10 if self.item <= 4 else 1e10)
+
+    def _parallel(self) -> bool:
+        return self.threads > 1 and self._seconds() > 4e-5
+
+    def _blocks(self, kc: int, a_mode: str, outer: tuple) -> tuple[int, int, int]:
+        """Outer indices, panels and columns per task: packed A in L2, several tasks a thread."""
+        n, panels = self.n_total, self.panels.count
+        outer_total = total(self.b_dims) * total(self.panels.outer)
+        panel_block = max(1, min(panels, PACK_BYTES // (self.mr * kc * self.item)))
+        if a_mode == "pack" and panel_block > 16:
+            panel_block -= panel_block % 16
+        panel_block = -(-panels // -(-panels // panel_block))
+        if not self._parallel():
+            return outer_total, panel_block, n
+        wanted = 4 * self.threads
+        tasks = -(-panels // panel_block)
+        if outer_total >= wanted:
+            return max(1, outer_total // (2 * wanted)), panel_block, n
+        if tasks * outer_total < wanted:
+            panel_block = max(1, -(-panels * outer_total // wanted))
+            tasks = -(-panels // panel_block)
+        n_block = n
+        if tasks * outer_total < wanted and n > 2 * self.nr:
+            pieces = min(-(-wanted // (tasks * outer_total)), -(-n // self.nr))
+            n_block = -(-(-(-n // pieces)) // self.nr) * self.nr
+        return 1, panel_block, n_block
+
+    def _runs(self) -> np.ndarray:
+        """1 for panels whose lanes are contiguous in C."""
+        box = self.panels.box
+        steps = np.diff(self.tm_c[:, :box], axis=1) == self.item
+        beyond = np.arange(box - 1)[None, :] >= self.valid[:, None] - 1
+        return (steps | beyond).all(axis=1).astype(np.int64)
+
+
+def strided_layout(order: Sequence[tuple[Index, int]], item: int) -> Layout:
+    """Contiguous layout, first index slowest."""
+    axes: list[Axis] = []
+    stride = item
+    for index, size in reversed(order):
+        axes.append(Axis.strided(index, size, stride))
+        stride *= size
+    return Layout(kind="strided", axes=tuple(axes[::-1]), itemsize=item)

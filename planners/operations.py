@@ -1,0 +1,161 @@
+"""From a contraction path to operations on single-assignment values, before any layout is chosen.
+
+Each value is produced once and consumed at most once. Operations: ``copy`` (cast, permutation, diagonal, scaling),
+``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..kernels.tiles import COMPLEX
+from ..plan import Axis, Index
+from .request import PlanRequest
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read."""
+
+    number: int
+    term: tuple[Index, ...]
+    dtype: str
+    kind: str  # input, output, arena
+    axes: dict[Index, Axis] | None = None
+    conj: bool = False
+    slot: int = -1
+    offset: int = 0
+    nbytes: int = 0
+    swapped_bytes: bool = False
+    layout_kind: str = "strided"
+    panel: int = 0
+
+
+@dataclass(eq=False)
+class Operation:
+    """One step: ``kind``, the values read and the value written."""
+
+    kind: str
+    inputs: tuple[Value, ...]
+    output: Value
+    scaled: bool = False
+    plan: object = None  # what the planner of its kind decided
+    packs: list = field(default_factory=list)
+
+
+class OperationList:
+    """Builds the operations of a request, in execution order."""
+
+    def __init__(self, request: PlanRequest, compute: str):
+        self.request, self.compute = request, compute
+        self.values: list[Value] = []
+        self.operations: list[Operation] = []
+        sizes = request.expr.sizes
+        self.sizes = {i: s for i, s in sizes.items() if s != 1}
+        self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
+
+    def new(self, term: tuple[Index, ...], dtype: str, kind: str = "arena", **more) -> Value:
+        value = Value(number=len(self.values), term=term, dtype=dtype, kind=kind, **more)
+        self.values.append(value)
+        return value
+
+    def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
+        self.operations.append(Operation(kind, inputs, output, **more))
+        return output
+
+    def build(self) -> None:
+        operands = [self._input(position) for position in range(len(self.request.expr.inputs))]
+        output = self._output()
+        current = [self._cast(value) for value in operands]
+        uses = Counter(i for value in current for i in set(value.term))
+        uses.update(self.out_term)
+        for group in self.request.order.path:
+            chosen = [current.pop(p) for p in sorted(group, reverse=True)][::-1]
+            for value in chosen:
+                uses.subtract(value.term)
+            result = self._pair(*chosen, uses) if len(chosen) == 2 else chosen[0]
+            uses.update(result.term)
+            current.append(result)
+        self._finish(current[0], output)
+
+    # -- values ----------------------------------------------------------------------------------------------
+    def _input(self, position: int) -> Value:
+        request = self.request
+        term = request.expr.inputs[position]
+        strides: dict[Index, int] = {}
+        for index, size, stride in zip(term, request.expr.shapes[position], request.strides[position]):
+            if index in self.sizes and size != 1:
+                strides[index] = strides.get(index, 0) + stride
+        return self.new(
+            tuple(strides),
+            request.dtypes[position],
+            kind="input",
+            axes={i: Axis.strided(i, self.sizes[i], s) for i, s in strides.items()},
+            conj=position in request.conj and request.dtypes[position] in COMPLEX,
+            slot=position,
+            swapped_bytes=position in request.byteswapped,
+        )
+
+    def _output(self) -> Value:
+        request = self.request
+        shape, strides = request.expr.output_shape, request.out_strides
+        if strides is None:
+            strides, step = [0] * len(shape), itemsize(request.dtype)
+            for position in reversed(range(len(shape))):
+                strides[position] = step
+                step *= shape[position]
+        total: dict[Index, int] = {}
+        for index, stride in zip(request.expr.output, strides):
+            total[index] = total.get(index, 0) + stride
+        axes = {i: Axis.strided(i, self.sizes[i], total[i]) for i in self.out_term}
+        return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
+
+    def _cast(self, value: Value) -> Value:
+        if value.dtype == self.compute and not value.swapped_bytes:
+            return value
+        conj, value.conj = value.conj, False
+        return self.apply("copy", (value,), self.new(value.term, self.compute, conj=conj))
+
+    # -- operations ------------------------------------------------------------------------------------------
+    def _lone(self, value: Value, kept) -> Value:
+        """Sums the indices that nobody else needs."""
+        term = tuple(i for i in value.term if kept(i))
+        if term == value.term:
+            return value
+        return self.apply("sum", (value,), self.new(term, self.compute, conj=value.conj))
+
+    def _pair(self, x: Value, y: Value, uses: Counter) -> Value:
+        kept_x, kept_y = set(y.term), set(x.term)
+        x = self._lone(x, lambda i: i in kept_x or uses[i] > 0)
+        y = self._lone(y, lambda i: i in kept_y or uses[i] > 0)
+        both = [*x.term, *(i for i in y.term if i not in x.term)]
+        term = tuple(i for i in both if uses[i] > 0)
+        kind = "mul" if len(term) == len(both) else "gemm"
+        return self.apply(kind, (x, y), self.new(term, self.compute))
+
+    def _finish(self, value: Value, output: Value) -> None:
+        """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
+        value = self._lone(value, lambda i: i in output.term)
+        last = self.operations[-1] if self.operations else None
+        direct = (
+            last is not None
+            and last.output is value
+            and output.dtype == value.dtype
+            and not value.conj
+            and not self.request.scaled
+        )
+        if direct:
+            last.output = output
+            self.values.remove(value)
+        else:
+            self.apply("copy", (value,), output, scaled=self.request.scaled)
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element of a dtype by NumPy name."""
+    sizes = {"bool": 1, "float16": 2, "bfloat16": 2}
+    if dtype in sizes:
+        return sizes[dtype]
+    digits = "".join(ch for ch in dtype if ch.isdigit())
+    return int(digits) // 8

@@ -1,0 +1,32 @@
+"""What a plan is made for: the expression, how the operands lie in memory, and the options that change the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """Hashable request for one plan.
+
+    ``dtypes``: NumPy names (``bfloat16`` too), native byte order unless the operand is in ``byteswapped``;
+    ``strides``: bytes per operand axis; ``out_strides``: bytes per output axis, None for a fresh result in C order
+    (a repeated output index addresses a diagonal); ``dtype``: of the result; ``accumulate``: dtype in which sums are
+    kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
+    ``order``: an `order.Order`; ``constants``: operand positions whose values never change.
+    """
+
+    expr: Any
+    dtypes: tuple[str, ...]
+    strides: tuple[tuple[int, ...], ...]
+    out_strides: tuple[int, ...] | None
+    dtype: str
+    accumulate: str | None = None
+    conj: tuple[int, ...] = ()
+    scaled: bool = False
+    threads: int = 1
+    isa: str
+    order: Any
+    constants: tuple[int, ...] = ()
+    byteswapped: tuple[int, ...] = ()

@@ -1,0 +1,211 @@
+"""Dimension groups of one binary contraction, and how a group is cut into panels and lanes.
+
+A `Dim` is one dimension, or several fused ones, with its offset vector in every tensor that has it. `Panels` is the
+lanes side of a GEMM: a *box* of the fastest dimensions, the last of them possibly cut, fills the lanes of a panel,
+so that every offset stays a sum of per-dimension tables (no carries between remainders at run time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from ..plan import Axis, Index
+
+LEFT, RIGHT, OUT = 0, 1, 2
+SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dim:
+    """A dimension with one linear stride (``None``: not linear) or table per tensor; ``free`` tensors have neither."""
+
+    indices: tuple[Index, ...]
+    size: int
+    strides: Mapping[int, int | None]
+    tables: Mapping[int, np.ndarray]
+
+    def stride(self, tensor: int) -> int | None:
+        return self.strides.get(tensor)
+
+    def table(self, tensor: int) -> np.ndarray:
+        """Byte offsets of the values of this dimension; zeros where the tensor does not have it."""
+        found = self.tables.get(tensor)
+        if found is not None:
+            return found
+        stride = self.strides.get(tensor)
+        return np.arange(self.size, dtype=np.int64) * (stride or 0)
+
+
+def axis_table(axis: Axis) -> np.ndarray:
+    """``T[i] = (i // tile) * outer + (i % tile) * stride``."""
+    i = np.arange(axis.size, dtype=np.int64)
+    if axis.linear:
+        return i * axis.stride
+    return i // axis.tile * axis.outer + i % axis.tile * axis.stride
+
+
+def make_dim(index: Index, size: int, axes: Mapping[int, Axis]) -> Dim:
+    """Dimension of one index from its axis in each tensor that has it and whose layout is known."""
+    strides = {t: (axis.stride if axis.linear else None) for t, axis in axes.items()}
+    tables = {t: axis_table(axis) for t, axis in axes.items() if not axis.linear}
+    return Dim(indices=(index,), size=size, strides=strides, tables=tables)
+
+
+def fuse(dims: Sequence[Dim]) -> list[Dim]:
+    """Merges neighbours (slow, fast) that form one linear dimension in every tensor that has them."""
+    out: list[Dim] = []
+    for dim in dims:
+        if out and _fusable(out[-1], dim):
+            slow = out.pop()
+            dim = Dim(
+                indices=slow.indices + dim.indices, size=slow.size * dim.size, strides=dim.strides, tables={}
+            )
+        out.append(dim)
+    return out
+
+
+def _fusable(slow: Dim, fast: Dim) -> bool:
+    if slow.tables or fast.tables or slow.strides.keys() != fast.strides.keys():
+        return False
+    return all(slow.strides[t] == fast.strides[t] * fast.size for t in fast.strides)
+
+
+def split_long(dims: Sequence[Dim]) -> list[Dim]:
+    """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
+    out: list[Dim] = []
+    for dim in dims:
+        inner = _divisor(dim.size) if dim.size > SPLIT_ABOVE and not dim.tables else 0
+        if inner:
+            outer = {t: s * inner for t, s in dim.strides.items()}
+            out.append(Dim(indices=dim.indices, size=dim.size // inner, strides=outer, tables={}))
+            dim = Dim(indices=dim.indices, size=inner, strides=dim.strides, tables={})
+        out.append(dim)
+    return out
+
+
+def _divisor(size: int) -> int:
+    """A divisor between 512 and SPLIT_ABOVE, multiples of 64 first; 0 if there is none."""
+    for step in (64, 16, 1):
+        for candidate in range(SPLIT_ABOVE - SPLIT_ABOVE % step, 511, -step):
+            if size % candidate == 0:
+                return candidate
+    return 0
+
+
+def total(dims: Sequence[Dim]) -> int:
+    return reduce(lambda n, d: n * d.size, dims, 1)
+
+
+def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
+    """Offsets of the combined index, first dimension slowest."""
+    table = np.zeros(1, np.int64)
+    for dim in dims:
+        table = (table[:, None] + dim.table(tensor)[None, :]).ravel()
+    return table
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panels:
+    """The lanes side: ``lanes`` whole fast dimensions, then ``cut`` by ``tile``, then ``rest`` (slow to fast) and
+    ``outer`` dimensions looped outside. ``box`` lanes of ``width`` are used in a whole panel."""
+
+    width: int
+    box: int
+    lanes: tuple[Dim, ...]  # whole dimensions within a panel, fastest first
+    cut: Dim | None
+    tile: int
+    rest: tuple[Dim, ...]  # dimensions that enumerate panels, slow to fast; the cut one is fastest
+    run_last: Dim | None  # enumerates panels faster than the cut (see PANEL_RUN)
+    outer: tuple[Dim, ...]
+
+    @property
+    def cuts(self) -> int:
+        return -(-self.cut.size // self.tile) if self.cut is not None else 1
+
+    @property
+    def count(self) -> int:
+        """Panels of the inner part."""
+        last = self.run_last.size if self.run_last is not None else 1
+        return total(self.rest) * self.cuts * last
+
+    @property
+    def padded(self) -> int:
+        """Rows computed, padding included, over all panels and outer loops."""
+        return self.count * self.width * total(self.outer)
+
+    def offsets(self, tensor: int) -> np.ndarray:
+        """(count, width) byte offsets; lanes past the box repeat the last."""
+        rest = flat_table(self.rest, tensor)
+        last = self.run_last.table(tensor) if self.run_last is not None else np.zeros(1, np.int64)
+        whole = flat_table(self.lanes[::-1], tensor)
+        if self.cut is None:
+            cut = np.zeros((1, 1), np.int64)
+        else:
+            values = np.arange(self.cuts * self.tile)
+            cut = self.cut.table(tensor)[np.minimum(values, self.cut.size - 1)].reshape(self.cuts, self.tile)
+        grid = (
+            rest[:, None, None, None, None]
+            + cut[None, :, None, :, None]
+            + last[None, None, :, None, None]
+            + whole[None, None, None, None, :]
+        ).reshape(self.count, self.box)
+        if self.box == self.width:
+            return grid
+        return np.concatenate([grid, np.repeat(grid[:, -1:], self.width - self.box, axis=1)], axis=1)
+
+    def valid(self) -> np.ndarray:
+        """(count,) lanes that exist in each panel."""
+        per_cut = np.full(self.cuts, self.box, np.int64)
+        if self.cut is not None:
+            per_cut[-1] = (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
+        last = self.run_last.size if self.run_last is not None else 1
+        return np.tile(np.repeat(per_cut, last), total(self.rest))
+
+
+def make_panels(dims: Sequence[Dim], width: int, extend: bool, run_dim: Dim | None, inner_target: int) -> Panels:
+    """Cuts ``dims`` (fastest first) into panels of ``width`` lanes.
+
+    ``extend`` lets the box take more than the fastest dimension; ``run_dim`` enumerates panels fastest when it is not
+    among the lanes; dimensions beyond ``inner_target`` rows go to the outer loops.
+    """
+    lanes: list[Dim] = []
+    filled, cut, tile, position = 1, None, 1, 0
+    while position < len(dims):
+        dim = dims[position]
+        if filled * dim.size <= width:
+            lanes.append(dim)
+            filled *= dim.size
+            position += 1
+            if not extend:
+                break
+            continue
+        tile = width // filled
+        if tile > 1 or not lanes:
+            cut, position = dim, position + 1
+        else:
+            tile = 1
+        break
+    remaining = list(dims[position:])
+    run_last = None
+    if run_dim is not None and any(d is run_dim for d in remaining):
+        remaining = [d for d in remaining if d is not run_dim]
+        run_last = run_dim
+    rows = width * (run_last.size if run_last else 1) * (-(-cut.size // tile) if cut is not None else 1)
+    inner = 0
+    while inner < len(remaining) and rows * remaining[inner].size <= inner_target:
+        rows *= remaining[inner].size
+        inner += 1
+    return Panels(
+        width=width,
+        box=filled * tile,
+        lanes=tuple(lanes),
+        cut=cut,
+        tile=tile,
+        rest=tuple(remaining[:inner][::-1]),
+        run_last=run_last,
+        outer=tuple(remaining[inner:][::-1]),
+    )
