@@ -280,7 +280,9 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
     text, inputs, output = subscripts.text, subscripts.terms, subscripts.output
     fixed = _integer_shapes(shapes, text)
     if len(fixed) != len(inputs):
-        raise EngineValueError(f"{quoted(text)} has {len(inputs)} terms but {len(fixed)} operands were given")
+        raise EngineValueError(
+            f"wrong number of operands for {quoted(text)}: {len(inputs)} in the subscripts, {len(fixed)} given"
+        )
     if subscripts.ellipsis:
         inputs, output = _expand(subscripts, fixed)
     sizes: dict[Index, int] = {}
@@ -322,7 +324,8 @@ def _expand(subscripts: _Subscripts, shapes: tuple[Shape, ...]) -> tuple[tuple[T
     if widest and Ellipsis not in subscripts.output:
         position = widths.index(widest)
         raise EngineValueError(
-            f"'...' stands for {widest} axes of operand {position}, the output of {quoted(subscripts.text)} has none"
+            f"the output of {quoted(subscripts.text)} has no '...' for {widest} of the axes of operand {position}, "
+            f"shape {shapes[position]}"
         )
     names = [f"{_ELLIPSIS}{i}" for i in range(widest)]
     inputs = tuple([_replace(term, names[widest - width :]) for term, width in zip(subscripts.terms, widths)])
@@ -375,10 +378,10 @@ def _rank_error(subscripts: _Subscripts, shapes: tuple[Shape, ...]) -> EngineVal
         dots = Ellipsis in term
         named = len(term) - dots
         if len(shape) < named or (len(shape) > named and not dots):
-            hint = "; '...' would take the rest" if len(shape) > named else ""
+            hint = " or more" if dots else "; '...' would take the other axes" if len(shape) > named else ""
             return EngineValueError(
-                f"operand {position} of {quoted(subscripts.text)} has {len(shape)} axes, shape {shape}, but its "
-                f"subscripts name {named}{' besides the ellipsis' if dots else ''}{hint}"
+                f"operand {position} of {quoted(subscripts.text)} has rank {len(shape)}, shape {shape}, but its "
+                f"subscripts are for rank {named}{hint}"
             )
     raise AssertionError("no operand of wrong rank")
 
