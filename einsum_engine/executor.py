@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
-from . import config
+from . import config, fastcall
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
 from .kernels.cpu import abi, library, pool
@@ -23,6 +23,7 @@ from .plan import Plan
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often, so that signals are seen
 _LONG_SECONDS = 0.02
+_TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
 
 
@@ -66,6 +67,27 @@ class NativePlan:
         finally:
             if frame.nbytes <= self._keep_bytes:
                 self._frames.append(frame)
+
+    def make_entry(self, dtypes, shapes, strides) -> Callable | None:
+        """A builtin ``f(*arrays)`` for exactly these operands that returns a fresh result, or NotImplemented for any
+        others; None where there can be none (result in panels of the caller's, long plans, foreign interpreters)."""
+        plan = self.plan
+        if self._long or plan.arena_bytes > self._keep_bytes or not _native(plan):
+            return None
+        frame = _Frame(plan, self._scratch)
+        frame.context[abi.CTX_POOL] = pool.address(self._isa, plan.threads) if self._parallel else 0
+        return fastcall.make_entry(
+            isa=self._isa,
+            dtypes=[np.dtype(d) for d in dtypes],
+            shapes=shapes,
+            strides=strides,
+            out_dtype=np.dtype(plan.dtype),
+            out_shape=plan.expr.output_shape,
+            context=frame.context_address,
+            table=self._table_address,
+            release_gil=plan.seconds > _TINY_SECONDS,
+            keep=(frame, self._rows, self._tables),
+        )
 
     def _go(self, frame: "_Frame") -> None:
         context = frame.context
@@ -131,6 +153,11 @@ class _Frame:
 def address(array: np.ndarray) -> int:
     """Address of the first element."""
     return array.__array_interface__["data"][0]
+
+
+def _native(plan: Plan) -> bool:
+    """NumPy's own dtypes, whose descriptors are singletons."""
+    return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
 
 
 def _lower(plan: Plan, isa) -> tuple[np.ndarray, np.ndarray]:

@@ -58,14 +58,13 @@ def elements(isa: ISA, dtype: str) -> int:
 def efficiency(isa: ISA, dtype: str, tile: tuple[int, int]) -> float:
     """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
 
-    A k step issues ``mv`` vector loads and ``nr`` broadcasts beside its FMAs (two loads a cycle), and every
-    accumulator is updated once, so at least latency x throughput of them must be in flight.
+    A k step issues one FMA a cycle (two where vectors are narrower), a load of a lanes vector from L2 takes two
+    cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles.
+    The constants are measured ones; `docs/performance.md` has the table.
     """
     mv, nr = tile
-    parts = 2 if dtype in COMPLEX else 1
-    fmas = mv * nr * parts
-    loads = mv + nr * parts
-    cycles = max(fmas, loads, 4 if isa.vector_bits == 512 else 8) + 0.25
+    fmas = mv * nr * (2 if dtype in COMPLEX else 1)
+    cycles = max(fmas, 2 * mv, 4 if isa.vector_bits == 512 else 8) + 0.3
     return fmas / cycles
 
 

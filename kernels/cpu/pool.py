@@ -1,6 +1,6 @@
 """The process's thread pool: memory, semaphores and the Python threads that serve it.
 
-Threads are started on demand and sleep while idle. A forked child starts with an empty pool of its own.
+Threads are started on demand and sleep while idle. A forked child starts with an empty pool.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ class Pool:
             self.words[word] = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
         self.words[walker.POOL_SPIN] = _POLLS
         self._init_semaphore = libc.sem_init
-        self._semaphore(walker.POOL_DONE)
+        self.reset_semaphores()
 
     def _semaphore(self, word: int) -> None:
         self._init_semaphore(ctypes.c_void_p(self.address + 8 * word), 0, 0)
+
+    def reset_semaphores(self) -> None:
+        self._semaphore(walker.POOL_DONE)
 
     def grow(self, workers: int) -> None:
         """At least ``workers`` helper threads (the caller is one more)."""
@@ -82,8 +85,13 @@ def address(isa: ISA, threads: int) -> int:
 
 
 def _forked() -> None:
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    """The child has none of the threads: the pool's memory stays (calls know its address), emptied of workers."""
+    global _lock
+    _lock = threading.Lock()
+    if _pool is not None:
+        _pool.words[walker.POOL_WORKERS] = 0
+        _pool.words[walker.POOL_BUSY] = 0
+        _pool.reset_semaphores()
 
 
 os.register_at_fork(after_in_child=_forked)

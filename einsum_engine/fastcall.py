@@ -1,0 +1,129 @@
+"""Builds the native entry of a plan (`kernels.cpu.entry`): a builtin function that takes exactly the plan's arrays.
+
+Everything that it relies on is checked first: 64-bit CPython with the GIL, and the array struct of the NumPy that is
+loaded. Where a check fails there is no entry, and every call takes the general path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+import sysconfig
+from functools import lru_cache
+from typing import Callable, Sequence
+
+import numpy as np
+
+from .kernels.cpu import entry, library
+from .kernels.isa import ISA
+
+_EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
+_METH_FASTCALL = 0x0080
+_IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """True when object and array structs are what the entry reads."""
+    if struct.calcsize("P") != 8 or sys.implementation.name != "cpython" or not _IMMORTAL_CHECKED:
+        return False
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return False
+    probe = np.zeros((3, 5, 7), np.float32)[1:, ::2].transpose(2, 0, 1)
+    word = lambda at: ctypes.c_int64.from_address(at).value  # noqa: E731
+    base = id(probe)
+    rank = ctypes.c_int32.from_address(base + entry.RANK).value
+    if rank != 3 or word(base + entry.TYPE) != id(np.ndarray):
+        return False
+    shape = tuple(word(word(base + entry.SHAPE) + 8 * i) for i in range(3))
+    strides = tuple(word(word(base + entry.STRIDES) + 8 * i) for i in range(3))
+    same = shape == probe.shape and strides == probe.strides and word(base + entry.DATA) == probe.ctypes.data
+    return same and word(base + entry.DESCR) == id(probe.dtype)
+
+
+@lru_cache(maxsize=1)
+def _api() -> tuple[int, int]:
+    """Addresses of PyArray_Empty and PyArray_Return."""
+    from numpy._core import _multiarray_umath
+
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = get(_multiarray_umath._ARRAY_API, None)
+    read = lambda i: ctypes.c_int64.from_address(table + 8 * i).value  # noqa: E731
+    return read(_EMPTY), read(_RETURN)
+
+
+def _symbol(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+
+
+def make_entry(
+    *,
+    isa: ISA,
+    dtypes: Sequence[np.dtype],
+    shapes: Sequence[tuple[int, ...]],
+    strides: Sequence[tuple[int, ...]],
+    out_dtype: np.dtype,
+    out_shape: tuple[int, ...],
+    context: int,
+    table: int,
+    release_gil: bool,
+    keep: tuple,
+) -> Callable | None:
+    """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
+
+    ``context`` and ``table`` are addresses of the call context and the step table; ``keep`` holds their owners alive
+    for as long as the function lives.
+    """
+    if not available():
+        return None
+    layouts = [np.array([*shape, *stride], np.int64) for shape, stride in zip(shapes, strides)]
+    expected = np.array(
+        [[id(d), len(s), a.ctypes.data] for d, s, a in zip(dtypes, shapes, layouts)], np.int64
+    ).reshape(-1, entry.EXPECTED_WORDS)
+    shape = np.array(out_shape or (0,), np.int64)
+    empty, ret = _api()
+    record = _Record(entry.E_WORDS)
+    record[:] = 0
+    words = {
+        entry.E_OPERANDS: len(dtypes),
+        entry.E_ARRAY_TYPE: id(np.ndarray),
+        entry.E_NOT_IMPLEMENTED: id(NotImplemented),
+        entry.E_CONTEXT: context,
+        entry.E_TABLE: table,
+        entry.E_WALK: library.address("walk", isa),
+        entry.E_OUT_DESCR: id(out_dtype),
+        entry.E_OUT_RANK: len(out_shape),
+        entry.E_OUT_SHAPE: shape.ctypes.data,
+        entry.E_EMPTY: empty,
+        entry.E_RETURN: ret,
+        entry.E_EXPECTED: expected.ctypes.data,
+    }
+    if release_gil:
+        words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}
+    for word, value in words.items():
+        record[word] = value
+    method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
+    record.keep = (layouts, expected, shape, method, tuple(dtypes), out_dtype, keep)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return new(ctypes.addressof(method), record, None)
+
+
+class _Record(np.ndarray):
+    """The record array, with a place for what must live as long as it."""
+
+    def __new__(cls, words: int):
+        return np.zeros(words, np.int64).view(cls)
+
+    keep: tuple = ()
