@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
+from functools import cached_property
 from typing import Callable, Sequence
 
 import numpy as np
@@ -68,19 +69,22 @@ class NativePlan:
             if frame.nbytes <= self._keep_bytes:
                 self._frames.append(frame)
 
-    def make_entry(self, dtypes, shapes, strides) -> Callable | None:
-        """A builtin ``f(*arrays)`` for exactly these operands that returns a fresh result, or NotImplemented for any
-        others; None where there can be none (result in panels of the caller's, long plans, foreign interpreters)."""
-        plan = self.plan
-        if self._long or plan.arena_bytes > self._keep_bytes or not _native(plan):
+    @cached_property
+    def entry(self) -> Callable | None:
+        """A builtin ``f(*arrays)`` for exactly the operands of the request: a fresh result in C order, or NotImplemented
+        for any others. None where there is none: an output of the caller's, scaling, a plan so long that it returns to
+        Python between steps, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
+        plan, request = self.plan, self.plan.request
+        plain = request.out_strides is None and not request.scaled and not request.byteswapped
+        if self._long or not plain or plan.arena_bytes > self._keep_bytes or not _numpy_only(plan):
             return None
         frame = _Frame(plan, self._scratch)
         frame.context[abi.CTX_POOL] = pool.address(self._isa, plan.threads) if self._parallel else 0
         return fastcall.make_entry(
             isa=self._isa,
-            dtypes=[np.dtype(d) for d in dtypes],
-            shapes=shapes,
-            strides=strides,
+            dtypes=[np.dtype(d) for d in request.dtypes],
+            shapes=plan.expr.shapes,
+            strides=request.strides,
             out_dtype=np.dtype(plan.dtype),
             out_shape=plan.expr.output_shape,
             context=frame.context_address,
@@ -155,7 +159,7 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _native(plan: Plan) -> bool:
+def _numpy_only(plan: Plan) -> bool:
     """NumPy's own dtypes, whose descriptors are singletons."""
     return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
 

@@ -115,6 +115,8 @@ class Step:
 class Plan:
     """A contraction, ready to be lowered: order, layouts, buffers and kernels.
 
+    ``request`` is the `planners.request.PlanRequest` that it was made for.
+
     ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
     """
 
@@ -131,6 +133,7 @@ class Plan:
     output_bytes: int
     arena_bytes: int
     table_bytes: int
+    request: Any = field(repr=False, default=None)
 
     @property
     def peak_bytes(self) -> int:

@@ -270,6 +270,7 @@ class _Builder:
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
             arena_bytes=arena + scratch,
             table_bytes=tables,
+            request=self.request,
         )
 
     def _output_bytes(self) -> int:
