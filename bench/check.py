@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import EngineValueError
 from .cases import numpy_dtype
-from .steps import ASCII, Path, Problem, StepCost, walk
+from .steps import ASCII, Path, Expression, StepCost, walk
 
 SLACK = 4
 # A reference in float64 is made up to this many flops and bytes, one in long double up to this many multiply-adds.
@@ -46,14 +46,14 @@ class Finding:
 
     error: float
     everywhere: float
-    problem: str | None = None
+    complaint: str | None = None
 
     def merge(self, other: "Finding") -> "Finding":
         """The worse of two findings of the same thing."""
         return Finding(
             error=max(self.error, other.error),
             everywhere=max(self.everywhere, other.everywhere),
-            problem=self.problem or other.problem,
+            complaint=self.complaint or other.complaint,
         )
 
 
@@ -94,8 +94,8 @@ class Reference:
         """Compare one result; a wrong shape or dtype is a finding too."""
         result = np.asarray(result)
         if result.shape != self.values.shape or result.dtype != self.dtype:
-            problem = f"{result.dtype}{list(result.shape)} instead of {self.dtype}{list(self.values.shape)}"
-            return Finding(error=math.inf, everywhere=math.inf, problem=problem)
+            complaint = f"{result.dtype}{list(result.shape)} instead of {self.dtype}{list(self.values.shape)}"
+            return Finding(error=math.inf, everywhere=math.inf, complaint=complaint)
         if self.scale is None:
             wrong = int(np.count_nonzero(result != self.values))
             return Finding(error=wrong, everywhere=wrong)
@@ -111,8 +111,8 @@ class Reference:
 
     def verdict(self, ours: Finding, peer: Finding | None) -> Verdict:
         """PASS or FAIL of our finding beside that of the fastest peer (None where no peer ran)."""
-        if ours.problem:
-            return Verdict(passed=False, reason=ours.problem)
+        if ours.complaint:
+            return Verdict(passed=False, reason=ours.complaint)
         if self.scale is None:
             return Verdict(passed=ours.error == 0, reason=f"{int(ours.error)} wrong components" if ours.error else "")
         for error, allowed, what in self._demands(ours, peer):
@@ -125,7 +125,7 @@ class Reference:
         bound = self.bound if self.wide else 2 * self.bound
         demands = [(ours.error, self.bound if self.wide or self.sample else bound, "4 (K + 2) eps")]
         demands.append((ours.everywhere, bound, "4 (K + 2) eps"))
-        if peer is None or peer.problem:
+        if peer is None or peer.complaint:
             return demands
         if self.wide or self.sample:
             allowed = max(SLACK * peer.error, self.rounding)
@@ -141,31 +141,31 @@ class Reference:
 
 
 def make_reference(
-    problem: Problem, path: Path, arrays: Sequence[np.ndarray], dtype_name: str, seed: int = 0
+    expression: Expression, path: Path, arrays: Sequence[np.ndarray], dtype_name: str, seed: int = 0
 ) -> Reference:
     """Contract ``arrays`` with NumPy along ``path`` and return what a result is judged by."""
     dtype = numpy_dtype(dtype_name)
-    steps = walk(problem, path)
+    steps = walk(expression, path)
     if dtype.kind in "iub":
         values = contract(steps, arrays, optimize=False)
         return Reference(dtype=dtype, values=values, scale=None, wide=True, sample={}, summed=0)
 
     wide = _widened(dtype)
     full = not _is_long(wide) and _affordable(steps, dtype, wide)
-    sample = {} if full else _sample(problem, path, arrays, wide, seed)
+    sample = {} if full else _sample(expression, path, arrays, wide, seed)
     full = full or (not sample and _affordable(steps, dtype, wide))
     values = contract(steps, [array.astype(wide if full else _native(dtype)) for array in arrays])
     real = np.dtype(np.float64) if _affordable(steps, dtype, np.dtype(np.float64)) else values.real.dtype
     scale = contract(steps, [np.abs(array.astype(_native(dtype))).astype(real) for array in arrays])
     if not np.all(np.isfinite(scale)):
-        raise EngineValueError(f"{problem.eq!r}: the sum of absolute values overflows {scale.dtype}")
+        raise EngineValueError(f"{expression.eq!r}: the sum of absolute values overflows {scale.dtype}")
     summed = sum(step.summed for step in steps)
     return Reference(dtype=dtype, values=values, scale=scale, wide=full, sample=sample, summed=summed)
 
 
-def draws(problem: Problem) -> int:
+def draws(expression: Expression) -> int:
     """How many draws of the operands a fair judgement takes: several where the output has few components."""
-    size = math.prod(problem.output_shape)
+    size = math.prod(expression.output_shape)
     return 1 if size >= _FEW or size == 0 else min(_DRAWS, -(-_FEW // size))
 
 
@@ -245,32 +245,32 @@ def _largest(result: Any, values: Any, scale: Any) -> float:
 
 
 def _sample(
-    problem: Problem, path: Path, arrays: Sequence[np.ndarray], wide: np.dtype[Any], seed: int
+    expression: Expression, path: Path, arrays: Sequence[np.ndarray], wide: np.dtype[Any], seed: int
 ) -> dict[tuple[int, ...], Any]:
     """Components in the type ``wide``: the first, the last and random ones, as many as a short time allows."""
-    fixed = set(problem.output)
-    terms = tuple("".join(index for index in term if index not in fixed) for term in problem.terms)
+    fixed = set(expression.output)
+    terms = tuple("".join(index for index in term if index not in fixed) for term in expression.terms)
     shapes = tuple(
         tuple(size for index, size in zip(term, shape) if index not in fixed)
-        for term, shape in zip(problem.terms, problem.shapes)
+        for term, shape in zip(expression.terms, expression.shapes)
     )
-    steps = walk(Problem(terms=terms, output="", shapes=shapes), path)
+    steps = walk(Expression(terms=terms, output="", shapes=shapes), path)
     cost = max(1, sum(step.multiply_adds + step.adds for step in steps))
     count = min(_SAMPLES, int(_SAMPLE_MULTIPLY_ADDS // cost))
-    few = count < min(_SAMPLES, math.prod(problem.output_shape)) / 4
-    if few or epsilon(wide) >= epsilon(arrays[0].dtype) or 0 in problem.output_shape:
+    few = count < min(_SAMPLES, math.prod(expression.output_shape)) / 4
+    if few or epsilon(wide) >= epsilon(arrays[0].dtype) or 0 in expression.output_shape:
         return {}
     found = {}
-    for point in _points(problem, count, seed):
-        slices = [_slice(array, term, point) for array, term in zip(arrays, problem.terms)]
+    for point in _points(expression, count, seed):
+        slices = [_slice(array, term, point) for array, term in zip(arrays, expression.terms)]
         value = contract(steps, [np.asarray(part).astype(wide) for part in slices], optimize=False)
-        found[tuple(point[index] for index in problem.output)] = value[()]
+        found[tuple(point[index] for index in expression.output)] = value[()]
     return found
 
 
-def _points(problem: Problem, count: int, seed: int) -> list[dict[str, int]]:
+def _points(expression: Expression, count: int, seed: int) -> list[dict[str, int]]:
     rng = np.random.default_rng(seed)
-    sizes = {index: problem.sizes[index] for index in dict.fromkeys(problem.output)}
+    sizes = {index: expression.sizes[index] for index in dict.fromkeys(expression.output)}
     if not sizes:
         return [{}][:count]
     points = [dict.fromkeys(sizes, 0), {index: size - 1 for index, size in sizes.items()}]

@@ -7,6 +7,7 @@ at that footprint; bytes are those of the distinct elements touched. The limits 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Callable, Sequence
 
 from .steps import StepCost
@@ -28,7 +29,8 @@ class Roof:
     """Peaks and bandwidths of this machine, each measured once, when first asked for.
 
     ``peak(dtype_name, threads)`` is in flop/s (a multiply-add counts two), ``bandwidth(nbytes, threads)`` in
-    bytes/s, reads and writes both counted. Without them, `einsum_engine.kernels.calibrate` measures.
+    bytes/s, reads and writes both counted. Without them, `einsum_engine.kernels.calibrate` measures, never taking a
+    figure of an earlier run.
 
     >>> roof = Roof(1, peak=lambda dtype, threads: 2e9, bandwidth=lambda nbytes, threads: 1e9)
     >>> roof.peak("complex64")
@@ -51,7 +53,7 @@ class Roof:
         """flop/s of the real dtype in which ``dtype`` is computed."""
         real = real_dtype(dtype)
         if real not in self.peaks:
-            measure = self._measure_peak or _calibrate().fma_peak
+            measure = self._measure_peak or partial(_calibrate().fma_peak, fresh=True)
             self.peaks[real] = float(measure(real, self.threads))
         return self.peaks[real]
 
@@ -59,7 +61,7 @@ class Roof:
         """bytes/s of a copy that touches about ``nbytes``: measured at the nearest quarter of an octave."""
         footprint = round(2 ** (round(4 * math.log2(max(nbytes, 1024))) / 4))
         if footprint not in self.bandwidths:
-            measure = self._measure_bandwidth or _calibrate().copy_bandwidth
+            measure = self._measure_bandwidth or partial(_calibrate().copy_bandwidth, fresh=True)
             self.bandwidths[footprint] = float(measure(footprint, self.threads))
         return self.bandwidths[footprint]
 

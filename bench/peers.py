@@ -16,7 +16,7 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 
-from .steps import Path, Problem, walk
+from .steps import Path, Expression, walk
 
 # One loop over all indices is left out where it takes seconds a call and wins nothing: its iterations times the
 # square of the number of operands is what its time grows with.
@@ -33,7 +33,7 @@ class Unsupported(Exception):
 class Task:
     """What a peer is asked for: an explicit expression, operands, and the engine's path."""
 
-    problem: Problem
+    expression: Expression
     arrays: tuple[np.ndarray, ...]
     path: tuple[tuple[int, ...], ...]
     dtype: str
@@ -41,16 +41,16 @@ class Task:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return self.problem.shapes
+        return self.expression.shapes
 
     def ascii_eq(self) -> str:
-        eq = self.problem.ascii_eq()
+        eq = self.expression.ascii_eq()
         if eq is None:
             raise Unsupported("more than 52 indices")
         return eq
 
     def multiply_adds(self, path: Path) -> int:
-        return sum(step.multiply_adds + step.adds for step in walk(self.problem, path))
+        return sum(step.multiply_adds + step.adds for step in walk(self.expression, path))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,8 +178,8 @@ def _finisher(result: Any, args: Sequence[Any]) -> Callable[[Any], Any] | None:
 
 
 def _numpy_plain(task: Task, path: Path | None) -> Call:
-    if task.problem.loop_size * len(task.arrays) ** 2 > _MOST_LOOP:
-        raise Unsupported(f"one loop of {task.problem.loop_size:.1e} iterations over {len(task.arrays)} operands")
+    if task.expression.loop_size * len(task.arrays) ** 2 > _MOST_LOOP:
+        raise Unsupported(f"one loop of {task.expression.loop_size:.1e} iterations over {len(task.arrays)} operands")
     function = partial(np.einsum, task.ascii_eq())
     return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
 
@@ -209,14 +209,14 @@ def _auto_path(eq: str, shapes: tuple[tuple[int, ...], ...]) -> Path:
 
 
 def _opt_einsum_path(task: Task) -> Path:
-    return _auto_path(task.problem.eq, task.shapes)
+    return _auto_path(task.expression.eq, task.shapes)
 
 
 def _expression(task: Task, path: Path | None) -> Any:
     import opt_einsum
 
     optimize = [tuple(range(len(task.arrays)))] if path is None else list(path)
-    return opt_einsum.contract_expression(task.problem.eq, *task.shapes, optimize=optimize)
+    return opt_einsum.contract_expression(task.expression.eq, *task.shapes, optimize=optimize)
 
 
 def _opt_einsum_numpy(task: Task, path: Path | None) -> Call:
@@ -268,13 +268,13 @@ def _torch_einsum(task: Task, path: Path | None) -> Call:
     # torch.einsum finds its own path through opt_einsum; ours is given to it pair by pair.
     if path is None or path == _opt_einsum_path(task):
         return _torch_call(task, partial(torch.einsum, task.ascii_eq()))
-    steps = [(step.positions, _ascii(step.eq)) for step in walk(task.problem, path)]
+    steps = [(step.positions, _ascii(step.eq)) for step in walk(task.expression, path)]
     return _torch_call(task, partial(_pairwise, torch.einsum, steps))
 
 
 def _ascii(eq: str) -> str:
     inputs, _, output = eq.partition("->")
-    renamed = Problem(terms=tuple(inputs.split(",")), output=output, shapes=()).ascii_eq()
+    renamed = Expression(terms=tuple(inputs.split(",")), output=output, shapes=()).ascii_eq()
     if renamed is None:
         raise Unsupported("more than 52 indices")
     return renamed
@@ -299,7 +299,7 @@ def _jax(task: Task, path: Path | None) -> Call:
 
     jax.config.update("jax_enable_x64", True)
     optimize = [tuple(range(len(task.arrays)))] if path is None else list(path)
-    jitted = jax.jit(lambda *arrays: jnp.einsum(task.problem.eq, *arrays, optimize=optimize))
+    jitted = jax.jit(lambda *arrays: jnp.einsum(task.expression.eq, *arrays, optimize=optimize))
     args = tuple(jnp.asarray(array) for array in task.arrays)
     return Call(function=lambda *arrays: jitted(*arrays).block_until_ready(), args=args, convert=jnp.asarray)
 
@@ -323,14 +323,14 @@ def _cotengra_path(task: Task) -> Path:
 
     # As its preset "auto", without the pool of workers that would be forked out of a process full of threads.
     optimizer = cotengra.AutoOptimizer(parallel=False)
-    return tuple(cotengra.einsum_tree(task.problem.eq, *task.shapes, optimize=optimizer).get_path())
+    return tuple(cotengra.einsum_tree(task.expression.eq, *task.shapes, optimize=optimizer).get_path())
 
 
 def _cotengra(task: Task, path: Path | None) -> Call:
     import cotengra
 
     optimize = "auto" if path is None else [tuple(step) for step in path]
-    function = cotengra.einsum_expression(task.problem.eq, *task.shapes, optimize=optimize)
+    function = cotengra.einsum_expression(task.expression.eq, *task.shapes, optimize=optimize)
     return Call(function=function, args=task.arrays)
 
 

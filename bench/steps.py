@@ -36,7 +36,7 @@ class StepCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Expression:
     """An expression in explicit form: one term per operand, an output term, the size of every index."""
 
     terms: tuple[str, ...]
@@ -75,48 +75,60 @@ class Problem:
         return self.eq.translate(table)
 
 
-def parse(expr: str, shapes: Sequence[tuple[int, ...]]) -> Problem:
+def parse(expr: str, shapes: Sequence[tuple[int, ...]]) -> Expression:
     """The explicit form of ``expr`` (an ellipsis gets letters of its own), read by opt_einsum's parser.
 
     >>> parse("ij,jk", [(2, 3), (3, 4)]).eq
     'ij,jk->ik'
     """
+    if "->" in expr and "." not in expr:
+        inputs, _, output = expr.replace(" ", "").partition("->")
+    else:
+        inputs, output = _canonical(expr, shapes)
+    expression = Expression(terms=tuple(inputs.split(",")), output=output, shapes=tuple(map(tuple, shapes)))
+    _check(expression, expr)
+    return expression
+
+
+def _canonical(expr: str, shapes: Sequence[tuple[int, ...]]) -> tuple[str, str]:
     from opt_einsum.parser import parse_einsum_input
 
     try:
         inputs, output, _ = parse_einsum_input((expr, *shapes), shapes=True)
     except (ValueError, TypeError, IndexError) as error:
         raise EngineValueError(f"{expr!r} with shapes {list(shapes)}: {error}") from error
-    problem = Problem(terms=tuple(inputs.split(",")), output=output, shapes=tuple(map(tuple, shapes)))
-    _check_ranks(problem, expr)
-    return problem
+    return inputs, output
 
 
-def _check_ranks(problem: Problem, expr: str) -> None:
-    sizes = problem.sizes
-    if len(problem.terms) != len(problem.shapes):
-        raise EngineValueError(f"{expr!r}: {len(problem.terms)} terms but {len(problem.shapes)} shapes")
-    for number, (term, shape) in enumerate(zip(problem.terms, problem.shapes)):
+def _check(expression: Expression, expr: str) -> None:
+    sizes = expression.sizes
+    if len(expression.terms) != len(expression.shapes):
+        raise EngineValueError(f"{expr!r}: {len(expression.terms)} terms but {len(expression.shapes)} shapes")
+    unknown = [index for index in expression.output if index not in sizes]
+    if unknown:
+        raise EngineValueError(f"{expr!r}: output index {unknown[0]!r} is in no operand")
+    for number, (term, shape) in enumerate(zip(expression.terms, expression.shapes)):
         if len(term) != len(shape):
             raise EngineValueError(f"{expr!r}: operand {number} has rank {len(shape)}, its term {term!r} {len(term)}")
         for index, size in zip(term, shape):
             if size not in (1, sizes[index]):
-                raise EngineValueError(f"{expr!r}: index {index!r} is {size} in operand {number}, {sizes[index]} before")
+                known = sizes[index]
+                raise EngineValueError(f"{expr!r}: index {index!r} is {size} in operand {number}, {known} before")
 
 
-def walk(problem: Problem, path: Path) -> list[StepCost]:
+def walk(expression: Expression, path: Path) -> list[StepCost]:
     """The steps of ``path``: each takes the terms at its positions away and appends the result.
 
     Indices that no later step needs are summed as early as possible. What a path leaves over is contracted in one
     last step; a last term that is not yet the output becomes a step of one operand.
     """
-    sizes = problem.sizes
-    live = [(term, _elements(term, shape)) for term, shape in zip(problem.terms, problem.shapes)]
+    sizes = expression.sizes
+    live = [(term, _elements(term, shape)) for term, shape in zip(expression.terms, expression.shapes)]
     steps = []
     for positions in path:
-        steps.append(_step(problem, sizes, live, tuple(positions)))
-    if not steps or len(live) > 1 or live[0][0] != problem.output:
-        steps.append(_step(problem, sizes, live, tuple(range(len(live)))))
+        steps.append(_step(expression, sizes, live, tuple(positions)))
+    if not steps or len(live) > 1 or live[0][0] != expression.output:
+        steps.append(_step(expression, sizes, live, tuple(range(len(live)))))
     return steps
 
 
@@ -125,16 +137,16 @@ def _elements(term: str, shape: Sequence[int]) -> int:
 
 
 def _step(
-    problem: Problem, sizes: dict[str, int], live: list[tuple[str, int]], positions: tuple[int, ...]
+    expression: Expression, sizes: dict[str, int], live: list[tuple[str, int]], positions: tuple[int, ...]
 ) -> StepCost:
     if not positions or max(positions) >= len(live) or len(set(positions)) != len(positions):
-        raise EngineValueError(f"{problem.eq!r}: path step {positions} does not fit {len(live)} operands")
+        raise EngineValueError(f"{expression.eq!r}: path step {positions} does not fit {len(live)} operands")
     taken = [live[position] for position in positions]
     for position in sorted(positions, reverse=True):
         del live[position]
-    needed = set("".join(term for term, _ in live)) | set(problem.output)
+    needed = set("".join(term for term, _ in live)) | set(expression.output)
     joined = dict.fromkeys("".join(term for term, _ in taken))
-    result = problem.output if not live else "".join(index for index in joined if index in needed)
+    result = expression.output if not live else "".join(index for index in joined if index in needed)
     kept = math.prod(sizes[index] for index in set(result))
     live.append((result, kept))
 

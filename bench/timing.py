@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class TimeBudget:
     """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders."""
 
     seconds: float = 3.0
@@ -50,7 +50,7 @@ class Budget:
     most_rounds: int = 25
 
 
-QUICK = Budget(seconds=0.6, least_rounds=3, most_rounds=9)
+QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9)
 
 
 def time_calls(candidate: Candidate, calls: int) -> float:
@@ -82,7 +82,7 @@ def compare(
     candidates: Sequence[Candidate],
     *,
     always: Sequence[str] = (),
-    budget: Budget = Budget(),
+    budget: TimeBudget = TimeBudget(),
     settle: Callable[[], Any] = wait_until_idle,
 ) -> None:
     """Fill ``samples`` of all candidates, in alternation.
@@ -121,7 +121,7 @@ def _sample(candidate: Candidate) -> None:
     candidate.samples.append(time_calls(candidate, candidate.calls))
 
 
-def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: Budget) -> bool:
+def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: TimeBudget) -> bool:
     if candidate.name in always:
         return True
     rivals = [each.median for each in candidates if each.kind == candidate.kind and each.name not in always]

@@ -1,0 +1,96 @@
+"""What a result was measured on: CPU, ISA, cores, caches, versions, commit. No host, user or path."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .threads import available_cpus
+
+_PACKAGES = ("numpy", "llvmlite", "numba", "opt_einsum", "cotengra", "torch", "jax", "pytblis", "threadpoolctl")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def describe() -> dict[str, Any]:
+    """Everything that goes into the head of a result file."""
+    return {
+        "cpu": cpu_model(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "isa": isa_name(),
+        "cores": available_cpus(),
+        "caches": caches(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "commit": commit(),
+    }
+
+
+def cpu_model() -> str:
+    """The CPU's own name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
+    return match.group(1).strip() if match else platform.machine()
+
+
+def isa_name() -> str:
+    """The instruction set that kernels are generated for."""
+    from ..kernels.isa import active_isa
+
+    return str(active_isa().name)
+
+
+def caches(folder: Path = _CACHES) -> list[dict[str, Any]]:
+    """Data and unified caches of the first core: level, kind and bytes; empty where the system does not tell."""
+    found = []
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            size = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size:
+            found.append({"level": level, "kind": kind, "bytes": int(size[1]) * _UNITS[size[2]]})
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of the engine and of the packages that take part, as far as they are installed."""
+    from .. import __version__
+
+    found = {"einsum_engine": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this file is tracked in, marked where files were changed; None outside one."""
+    here = Path(__file__).resolve()
+    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None
+    revision = _git(here.parent, "rev-parse", "HEAD")
+    changed = _git(here.parent, "status", "--porcelain", "--untracked-files=no")
+    return f"{revision} with changes" if changed else revision
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,339 @@
+"""Runs the benchmark: each case against every peer, judged, timed and held against its limit.
+
+`run_case` does one case and returns a `CaseResult`; `run` does all of them under one progress bar.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Callable, Iterable, Sequence
+
+import numpy as np
+
+from ..errors import EngineError, EngineTypeError
+from . import cases as case_table
+from .cases import Case
+from .check import Finding, Reference, Verdict, draws, make_reference
+from .limits import Roof, share, voids
+from .peers import Call, Peer, Task, Unsupported
+from .steps import parse, walk
+from .timing import QUICK, TimeBudget, Candidate, compare, seconds_of, wait_until_idle
+
+OURS = "einsum_engine"
+AGAIN = "einsum_engine again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run is made. ``budget`` bounds the timing of one case; ``settle`` waits between candidates."""
+
+    threads: int
+    budget: TimeBudget = TimeBudget()
+    settle: Callable[[], Any] = wait_until_idle
+
+    @classmethod
+    def quick(cls, threads: int) -> "Settings":
+        """Shorter samples: for a look, not for figures to keep."""
+        return cls(threads=threads, budget=QUICK)
+
+
+@dataclass(kw_only=True)
+class PeerResult:
+    """One peer on one case: median seconds and the path it was on, or why there is none."""
+
+    seconds: float | None = None
+    variant: str | None = None
+    out_seconds: float | None = None
+    error: float | None = None
+    reason: str | None = None
+
+
+@dataclass(kw_only=True)
+class CaseResult:
+    """Everything measured on one case; times in seconds, errors relative to ``|A||B|``."""
+
+    case: Case
+    seconds: float | None = None
+    again: float | None = None
+    out_seconds: float | None = None
+    peers: dict[str, PeerResult] = field(default_factory=dict)
+    best: str | None = None
+    limit: float | None = None
+    share: float | None = None
+    void: list[str] = field(default_factory=list)
+    error: float | None = None
+    bound: float | None = None
+    verdict: Verdict = Verdict(passed=False, reason="not run")
+    planning: dict[str, float] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    marks: list[str] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """Best peer over ours: above 1 the engine is faster."""
+        if self.best is None or self.seconds is None:
+            return None
+        best = self.peers[self.best].seconds
+        return None if best is None else best / self.seconds
+
+    @property
+    def out_ratio(self) -> float | None:
+        """The same where everybody writes into ``out=``."""
+        times = [peer.out_seconds for peer in self.peers.values() if peer.out_seconds is not None]
+        return min(times) / self.out_seconds if times and self.out_seconds else None
+
+    @property
+    def noise(self) -> float | None:
+        """Ours against ours: how far two equal things were apart, as a ratio of at least 1."""
+        if self.seconds is None or self.again is None:
+            return None
+        return max(self.seconds / self.again, self.again / self.seconds)
+
+
+def run(
+    cases: Sequence[Case],
+    engine: Any,
+    peers: Sequence[Peer],
+    settings: Settings,
+    roof: Roof,
+    on_result: Callable[[CaseResult], None] = lambda result: None,
+    progress: Callable[[Iterable[Case]], Iterable[Case]] = iter,
+) -> list[CaseResult]:
+    """Run ``cases`` one after the other; ``on_result`` sees each as soon as it is there.
+
+    ``engine`` is the module with the public API.
+    """
+    results = []
+    for case in progress(cases):
+        result = run_case(case, engine, peers, settings, roof)
+        results.append(result)
+        on_result(result)
+    return results
+
+
+def run_case(case: Case, engine: Any, peers: Sequence[Peer], settings: Settings, roof: Roof) -> CaseResult:
+    """One case: plan, first call, check, timing, limit. A failure of ours is a FAIL with its message."""
+    result = CaseResult(case=case)
+    try:
+        _run_case(result, engine, peers, settings, roof)
+    except (EngineError, MemoryError) as error:
+        result.verdict = Verdict(passed=False, reason=f"{type(error).__name__}: {error}")
+    return result
+
+
+def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: Settings, roof: Roof) -> None:
+    case = result.case
+    expression = parse(case.expr, case.shapes)
+    arrays = tuple(case_table.operands(case))
+    try:
+        compiled = _compile(case, engine, settings, result)
+        first, ours = seconds_of(lambda: compiled(*arrays))
+    except Exception as error:  # the other cases still count
+        result.verdict = Verdict(passed=False, reason=f"{type(error).__name__}: {error}")
+        return
+    result.planning["first_call"] = first
+
+    path = tuple(tuple(step) for step in compiled.plan.path)
+    task = Task(expression=expression, arrays=arrays, path=path, dtype=case.dtype, threads=settings.threads)
+    reference = make_reference(expression, path, arrays, case.dtype)
+    finding = _fresh(reference.judge(ours), ours, arrays)
+    del ours
+
+    calls, findings = _prepare(peers, task, reference, result)
+    fastest = _time(compiled, task, calls, settings, result)
+    _time_out(compiled, task, calls, reference, settings, result)
+    _judge(compiled, task, calls, (reference, finding, findings), fastest, result)
+    _hold_against_limit(task, roof, settings, result)
+
+
+def _compile(case: Case, engine: Any, settings: Settings, result: CaseResult) -> Any:
+    make = partial(
+        engine.compile, case.expr, *case.shapes, dtypes=[case.dtype] * len(case.shapes), threads=settings.threads
+    )
+    if case.path is None:
+        result.planning["with_search"], compiled = seconds_of(make)
+        result.planning["path_given"], _ = seconds_of(lambda: make(optimize=list(compiled.plan.path)))
+    else:
+        result.planning["path_given"], compiled = seconds_of(lambda: make(optimize=list(case.path or ())))
+    plan = compiled.plan
+    result.plan = {
+        "flops": plan.flops,
+        "bytes_moved": plan.bytes_moved,
+        "peak_bytes": plan.peak_bytes,
+        "kernels": [step.kernel for step in plan.steps],
+    }
+    if any("reference" in step.kernel or "reference" in step.family for step in plan.steps):
+        result.marks.append("reference kernel")
+    return compiled
+
+
+def _fresh(finding: Finding, ours: Any, arrays: Sequence[np.ndarray]) -> Finding:
+    array = np.asarray(ours)
+    complaint = None
+    if not array.flags.c_contiguous:
+        complaint = "the result is not C-contiguous"
+    elif array.ndim and any(np.may_share_memory(array, operand) for operand in arrays):
+        complaint = "the result shares memory with an operand"
+    return finding if complaint is None else finding.merge(Finding(error=0.0, everywhere=0.0, complaint=complaint))
+
+
+_Calls = dict[str, list[Call]]
+
+
+def _prepare(
+    peers: Sequence[Peer], task: Task, reference: Reference, result: CaseResult
+) -> tuple[_Calls, dict[str, Finding]]:
+    """Calls of every peer that can run the task and gets it right, and what was found of each."""
+    calls: _Calls = {}
+    findings = {}
+    for peer in peers:
+        row = result.peers[peer.name] = PeerResult()
+        try:
+            made = peer.calls(task)
+        except Unsupported as error:
+            row.reason = str(error)
+            continue
+        found = {call.variant: reference.judge(call.to_numpy(call.function(*call.args))) for call in made}
+        right = [call for call in made if reference.verdict(found[call.variant], None).passed]
+        if not right:
+            row.reason = "wrong: " + reference.verdict(found[made[0].variant], None).reason
+            continue
+        calls[peer.name] = right
+        findings.update({f"{peer.name} {call.variant}": found[call.variant] for call in right})
+    return calls, findings
+
+
+def _time(compiled: Any, task: Task, calls: _Calls, settings: Settings, result: CaseResult) -> str | None:
+    """Fill the fresh-result times; returns the key of the fastest call."""
+    candidates = {
+        f"{name} {call.variant}": Candidate(name=f"{name} {call.variant}", function=call.function, args=call.args)
+        for name, made in calls.items()
+        for call in made
+    }
+    ours = Candidate(name=OURS, function=compiled, args=task.arrays)
+    again = Candidate(name=AGAIN, function=compiled, args=task.arrays)
+    compare(
+        [ours, *candidates.values(), again], always=(OURS, AGAIN), budget=settings.budget, settle=settings.settle
+    )
+    result.seconds, result.again = ours.median, again.median
+    for name, made in calls.items():
+        variant = min((call.variant for call in made), key=lambda each: candidates[f"{name} {each}"].median)
+        result.peers[name].variant = variant
+        result.peers[name].seconds = candidates[f"{name} {variant}"].median
+    if not calls:
+        return None
+    result.best = min(calls, key=lambda name: result.peers[name].seconds or math.inf)
+    return f"{result.best} {result.peers[result.best].variant}"
+
+
+def _time_out(
+    compiled: Any, task: Task, calls: _Calls, reference: Reference, settings: Settings, result: CaseResult
+) -> None:
+    """Times with ``out=``: ours, and each peer that takes it, on the path that was its faster one."""
+    out = np.empty(task.expression.output_shape, dtype=reference.dtype)
+    ours = Candidate(name=OURS, function=partial(compiled, out=out), args=task.arrays, kind="out")
+    others = {}
+    for name, made in calls.items():
+        call = next(each for each in made if each.variant == result.peers[name].variant)
+        function = call.with_out(out) if call.with_out else None
+        if function is not None and _writes(function, call.args, out, reference):
+            others[name] = Candidate(name=name, function=function, args=call.args, kind="out")
+    if not _writes(ours.function, ours.args, out, reference):
+        result.marks.append("wrong with out=")
+        return
+    half = TimeBudget(
+        seconds=settings.budget.seconds / 2,
+        least_rounds=settings.budget.least_rounds,
+        most_rounds=settings.budget.most_rounds,
+    )
+    compare([ours, *others.values()], always=(OURS,), budget=half, settle=settings.settle)
+    result.out_seconds = ours.median
+    for name, candidate in others.items():
+        result.peers[name].out_seconds = candidate.median
+
+
+def _writes(function: Callable[..., Any], args: tuple[Any, ...], out: np.ndarray, reference: Reference) -> bool:
+    """Whether the call fills ``out`` with a right result; a library that refuses is left out of this comparison."""
+    out.fill(0)
+    try:
+        function(*args)
+    except Exception:
+        return False
+    return reference.verdict(reference.judge(out), None).passed
+
+
+def _judge(
+    compiled: Any,
+    task: Task,
+    calls: _Calls,
+    known: tuple[Reference, Finding, dict[str, Finding]],
+    fastest: str | None,
+    result: CaseResult,
+) -> None:
+    """PASS or FAIL beside the fastest peer, over several draws where the output has few components."""
+    reference, finding, findings = known
+    peer = None if fastest is None else findings[fastest]
+    call = next(
+        (each for name, made in calls.items() for each in made if f"{name} {each.variant}" == fastest), None
+    )
+    for seed in range(1, draws(task.expression)):
+        arrays = tuple(case_table.operands(result.case, seed=seed))
+        drawn = make_reference(task.expression, task.path, arrays, task.dtype)
+        finding = finding.merge(drawn.judge(compiled(*arrays)))
+        if call is not None and peer is not None:
+            peer = peer.merge(drawn.judge(call.to_numpy(call.function(*map(call.convert, arrays)))))
+    result.error, result.bound = finding.error, reference.bound
+    result.verdict = reference.verdict(finding, peer)
+    if "wrong with out=" in result.marks and result.verdict.passed:
+        result.verdict = Verdict(passed=False, reason="wrong with out=")
+    if result.best is not None and peer is not None:
+        result.peers[result.best].error = peer.error
+
+
+def _hold_against_limit(task: Task, roof: Roof, settings: Settings, result: CaseResult) -> None:
+    settings.settle()
+    itemsize = case_table.numpy_dtype(task.dtype).itemsize
+    try:
+        result.limit = roof.limit(walk(task.expression, task.path), task.dtype, itemsize)
+    except EngineTypeError:  # a dtype handed to NumPy: no peak of ours bounds it
+        return
+    assert result.seconds is not None
+    result.share = share(result.limit, result.seconds)
+    result.void = [
+        name for name, peer in result.peers.items() if peer.seconds is not None and voids(result.limit, peer.seconds)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelResult:
+    """One microkernel alone at the cache-blocked K: flop/s, and its share of the FMA peak of one core."""
+
+    name: str
+    dtype: str
+    tile: tuple[int, ...]
+    rate: float
+    peak: float
+
+    @property
+    def share(self) -> float:
+        """Fraction of the peak."""
+        return self.rate / self.peak
+
+
+def run_kernels(
+    calibrate: Any, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter, roof: Roof | None = None
+) -> list[KernelResult]:
+    """Time every row of ``calibrate.microkernel_rows()`` on one thread.
+
+    Rates count real flops: 8 for a complex multiply-add.
+    """
+    roof = roof or Roof(1)
+    results = []
+    for row in progress(calibrate.microkernel_rows()):
+        name, dtype, tile = row
+        wait_until_idle()
+        rate = float(calibrate.microkernel_rate(row))
+        results.append(KernelResult(name=name, dtype=dtype, tile=tuple(tile), rate=rate, peak=roof.peak(dtype)))
+    return results

@@ -1,0 +1,63 @@
+"""What a fresh process pays: import, and the first einsum with an empty and with a filled kernel cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from ..errors import EngineError
+from .cases import Case
+
+_EXPRESSION = "abc,bcd,de->ae"
+_SHAPES = ((8, 16, 4), (16, 4, 32), (32, 8))
+_DTYPE = "float32"
+
+# The clock starts before anything but the standard library is imported.
+_PROBE = """
+import json, sys, time
+expr, shapes, dtype = json.loads(sys.argv[1])
+start = time.perf_counter()
+import einsum_engine
+imported = time.perf_counter()
+import numpy
+arrays = [numpy.ones(shape, dtype=dtype) for shape in shapes]
+ready = time.perf_counter()
+einsum_engine.einsum(expr, *arrays)
+first = time.perf_counter()
+einsum_engine.einsum(expr, *arrays)
+second = time.perf_counter()
+print(json.dumps({"import": imported - start, "first_call": first - ready, "second_call": second - first}))
+"""
+
+
+def measure(case: Case | None = None, timeout: float = 300.0) -> dict[str, dict[str, float]]:
+    """Seconds of import, first and second einsum in a new process: ``cold`` (no kernel on disk) and ``warm``.
+
+    The cache folder is a temporary one; the user's own is untouched.
+    """
+    question = (_EXPRESSION, _SHAPES, _DTYPE) if case is None else (case.expr, case.shapes, case.dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: _probe(question, folder, timeout) for name in ("cold", "warm")}
+
+
+def _probe(question: tuple[Any, ...], cache: str, timeout: float) -> dict[str, float]:
+    environment = {**os.environ, "EINSUM_ENGINE_CACHE_DIR": cache}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, json.dumps(question)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr or "").strip().splitlines()[-1:] or ["no message"]
+        raise EngineError(f"a fresh process failed: {last[0]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"a fresh process took more than {timeout:.0f} s") from error
+    return dict(json.loads(done.stdout))
