@@ -59,15 +59,16 @@ def adapt_all(operands: Sequence[Any], text: str = "") -> Operands:
     if all([type(x) is np.ndarray for x in operands]):
         return Operands(tuple(operands), (), None)
     adapted = [adapt(x, position, text) for position, x in enumerate(operands)]
-    first = next((item for item in adapted if item.wrap is not None), None)
-    for position, item in enumerate(adapted):
-        if item.wrap is not None and first is not None and item.family != first.family:
+    foreign = [(position, item) for position, item in enumerate(adapted) if item.wrap is not None]
+    for position, item in foreign[1:]:
+        first, (_, _, _, family) = foreign[0]
+        if item.family != family:
             raise EngineTypeError(
-                f"{_operand(position, text)} is an array of {item.family}, operand {adapted.index(first)} one of "
-                f"{first.family}: convert one of them, the result can be of one library only"
+                f"{_operand(position, text)} is an array of {item.family}, operand {first} one of {family}: "
+                "convert one of them, the result can be of one library only"
             )
     conj = tuple([position for position, item in enumerate(adapted) if item.conj])
-    return Operands(tuple([item.array for item in adapted]), conj, None if first is None else first.wrap)
+    return Operands(tuple([item.array for item in adapted]), conj, foreign[0][1].wrap if foreign else None)
 
 
 def adapt(x: Any, position: int = 0, text: str = "") -> Adapted:
