@@ -1,0 +1,140 @@
+"""Calibration: the loops compute what they say, figures are plausible, remembered and measured again on request."""
+
+import json
+
+import numpy as np
+import pytest
+
+from einsum_engine.errors import EngineTypeError, EngineValueError
+from einsum_engine.kernels import calibrate, isa, tiles
+
+ISAS = isa.host_isas()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "_known", {})
+    monkeypatch.setattr(calibrate, "_SECONDS", 1e-4)
+    monkeypatch.setattr(calibrate, "_RUNS", 2)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.REAL)
+def test_fma_loop_computes_multiply_adds(row, dtype):
+    from einsum_engine.kernels.cpu import calibrate as loops
+
+    width, chains = row.vector_bits // 8, loops.chains(dtype, row)
+    kind = np.dtype("uint8" if dtype == "bool" else dtype)
+    data = np.zeros((2 + chains + 1) * width, np.uint8)
+    vectors = data.view(kind).reshape(2 + chains + 1, -1)
+    rng = np.random.default_rng(0)
+    vectors[:] = rng.integers(0, 2 if dtype == "bool" else 5, vectors.shape)
+    a, b, x = vectors[0].copy(), vectors[1].copy(), vectors[2:].copy()
+    words = np.array([3, data.ctypes.data], np.int64)
+    calibrate._function(f"fmapeak_{dtype}", row)(words.ctypes.data)
+    for _ in range(3):
+        x[:-1] = (x[:-1] & a) | b if dtype == "bool" else x[:-1] * a + b
+    np.testing.assert_array_equal(vectors[2:], x)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("name", ["copy_plain", "copy_stream"])
+def test_copy_loop_copies(row, name):
+    from einsum_engine.kernels.cpu import calibrate as loops
+
+    unit = loops.copy_unit(row)
+    memory = calibrate._aligned(8 * unit)
+    memory[: 3 * unit] = np.random.default_rng(0).integers(1, 255, 3 * unit)
+    words = np.array([memory.ctypes.data + 4 * unit, memory.ctypes.data, 3 * unit, 2], np.int64)
+    calibrate._function(name, row)(words.ctypes.data)
+    np.testing.assert_array_equal(memory[4 * unit : 7 * unit], memory[: 3 * unit])
+    assert not memory[7 * unit :].any()
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_every_dtype_has_a_peak(dtype):
+    assert 1e7 < calibrate.fma_peak(dtype) < 1e14
+
+
+def test_derived_dtypes_share_a_peak():
+    assert calibrate.fma_peak("complex128") == calibrate.fma_peak("float64")
+    assert calibrate.fma_peak("bfloat16") == calibrate.fma_peak("float16") == calibrate.fma_peak("float32")
+    assert calibrate.fma_peak("uint16") == calibrate.fma_peak("int16")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("nbytes", [1, 1 << 16, 1 << 21])
+def test_copy_bandwidth_is_plausible(nbytes, threads):
+    assert 1e6 < calibrate.copy_bandwidth(nbytes, threads) < 1e13
+
+
+def test_peak_of_an_instruction_set_by_name():
+    assert all(calibrate.fma_peak("float64", isa=row.name) > 1e7 for row in ISAS)
+    with pytest.raises(EngineValueError, match="unknown instruction set"):
+        calibrate.fma_peak("float64", isa="mmx")
+
+
+def test_unknown_dtype_names_those_there_are():
+    with pytest.raises(EngineTypeError, match="'float99': there are float32, .*complex128"):
+        calibrate.fma_peak("float99")
+
+
+def test_figures_are_remembered_in_memory_and_on_disk(monkeypatch):
+    figures = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(calibrate, "_measure_peak", lambda *args: next(figures))
+    assert [calibrate.fma_peak("float32"), calibrate.fma_peak("float32")] == [1.0, 1.0]
+    calibrate._known.clear()
+    assert calibrate.fma_peak("float32") == 1.0
+    assert calibrate.fma_peak("float32", fresh=True) == 2.0
+    assert calibrate.fma_peak("float32", threads=2) == 3.0
+    assert sorted(json.loads(calibrate._file().read_text()).values()) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', '{"a": -1}', "\x00"])
+def test_damaged_file_is_no_figure(text, monkeypatch):
+    monkeypatch.setattr(calibrate, "_measure_copy", lambda *args: 5.0)
+    calibrate._file().parent.mkdir(parents=True)
+    calibrate._file().write_text(text)
+    assert calibrate.copy_bandwidth(1 << 20) == 5.0
+    assert list(calibrate._read().values()) == [5.0]
+
+
+def test_cache_folder_that_cannot_be_made(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(calibrate, "_measure_copy", lambda *args: 5.0)
+    assert calibrate.copy_bandwidth(1 << 20) == 5.0
+
+
+def test_footprints_are_quarters_of_octaves():
+    assert calibrate._footprint(0) == 4096
+    assert calibrate._footprint(10**18) == 1 << 29
+    assert calibrate._footprint(1 << 20) == calibrate._footprint((1 << 20) + 1000) == 1 << 20
+
+
+def test_microkernel_rows_are_the_tile_table():
+    for row in ISAS:
+        rows = calibrate.microkernel_rows(row.name)
+        assert len({name for name, *_ in rows}) == len(rows)
+        assert [(dtype, tile) for _, dtype, tile in rows] == [(d, t) for d in tiles.DTYPES for t in tiles.tiles(row, d)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_microkernel_rate_is_plausible(dtype, threads):
+    name = next(name for name, kind, _ in calibrate.microkernel_rows() if kind == dtype)
+    # Other programs run at the same time: the figures need not be near each other.
+    assert 0.01 < calibrate.microkernel_rate(name, threads) / calibrate.fma_peak(dtype, threads, fresh=True) < 10
+
+
+def test_unknown_microkernel_names_those_there_are():
+    with pytest.raises(EngineValueError, match="no microkernel 'gemm_x'.*gemm_float32_"):
+        calibrate.microkernel_rate("gemm_x")
+
+
+def test_cpu_without_cpuinfo_is_the_architecture(monkeypatch, tmp_path):
+    calibrate._cpu.cache_clear()
+    monkeypatch.setattr(calibrate, "Path", lambda name: tmp_path / "missing")
+    assert "/" not in calibrate._cpu()
+    calibrate._cpu.cache_clear()
