@@ -19,7 +19,7 @@ CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class DTypeRow:
     """How one dtype is contracted.
 
     ``kind``: ``f c i u b`` as NumPy's, ``half``, ``bf16``, or ``external`` (handed to NumPy). ``itemsize`` in bytes.
@@ -36,16 +36,16 @@ class Row:
     note: str = ""
 
 
-def _row(name: str, kind: str, itemsize: int, compute: str = "", *, simd: bool = False, note: str = "") -> Row:
+def _row(name: str, kind: str, itemsize: int, compute: str = "", *, simd: bool = False, note: str = "") -> DTypeRow:
     compute = compute or name
-    return Row(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, simd=simd, note=note)
+    return DTypeRow(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, simd=simd, note=note)
 
 
 _WRAPS = "same bits as the signed product of this width"
 _PACKED = "converted on packing, rounded once at the end of the sum"
 _LONG = np.dtype("longdouble").itemsize
 
-DTYPES: MappingProxyType[str, Row] = MappingProxyType(
+DTYPES: MappingProxyType[str, DTypeRow] = MappingProxyType(
     {
         row.name: row
         for row in (
@@ -74,10 +74,10 @@ DTYPES: MappingProxyType[str, Row] = MappingProxyType(
 _BY_CHAR = {np.dtype(name).char: row for name, row in DTYPES.items() if name != "bfloat16"}
 # C has more integer types than widths: both names of one width share its row.
 _BY_CHAR |= {char: DTYPES[f"{'u' if char.isupper() else ''}int{8 * np.dtype(char).itemsize}"] for char in "bBhHiIlLqQ"}
-_known: dict[np.dtype, Row] = {}
+_known: dict[np.dtype, DTypeRow] = {}
 
 
-def row(dtype: np.dtype | str, position: int | None = None, text: str = "") -> Row:
+def row(dtype: np.dtype | str, position: int | None = None, text: str = "") -> DTypeRow:
     """The row of a NumPy dtype, or of a name in `DTYPES`; the byte order makes no difference.
 
     Raises `EngineTypeError` naming the operand ``position`` of expression ``text`` for dtypes that are no numbers.
