@@ -1,0 +1,223 @@
+"""The console script `einsum-engine`: bench, explain, warmup, info.
+
+Anything slow is imported by the command that needs it. Errors are one line on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn, Sequence
+
+from .errors import EngineError, EngineValueError
+
+_PEAK_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64")
+_FOOTPRINTS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status (1: the bench found something wrong, 2: bad input)."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.run(arguments))
+    except BrokenPipeError:  # the reader of our output has gone
+        return 0
+    except (EngineError, OSError, ImportError) as error:
+        print(f"einsum-engine: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("einsum-engine: interrupted", file=sys.stderr)
+        return 130
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line like every other error: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise EngineValueError(f"{message} (see '{self.prog} --help')")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="einsum-engine", description="Contractions compiled once and called many times.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_bench(commands.add_parser("bench", help="compare with other libraries", description=_BENCH))
+    _add_explain(commands.add_parser("explain", help="the plan of an expression, step by step", description=_EXPLAIN))
+    warmup = commands.add_parser("warmup", help="compile all kernels into the cache on disk", description=_WARMUP)
+    warmup.set_defaults(run=_warmup)
+    info = commands.add_parser("info", help="what this machine offers and how the engine is set", description=_INFO)
+    info.add_argument("--threads", type=_count, help="threads for peak and bandwidth (default: as a call takes)")
+    info.set_defaults(run=_info)
+    return parser
+
+
+_BENCH = """Times contractions against NumPy, opt_einsum, cotengra and, where installed, PyTorch, JAX and TBLIS, checks
+every result, and holds the times against the limit of the machine. The exit status is 1 if a result is wrong or the run
+is void."""
+_EXPLAIN = "Prints order, layouts, kernels, flops, bytes and predicted time of a contraction, without any data."
+_WARMUP = "Compiles every kernel for this machine, so that no later call compiles anything."
+_INFO = "Instruction set, threads, measured peak and bandwidth, caches, versions, environment variables."
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+_count.__name__ = "count"  # argparse names the type in its messages
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(",") if size.strip())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes such as 2,3") from error
+
+
+# --- bench -----------------------------------------------------------------------------------------------------
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help="thesis, tccg, kernels, or parts such as tccg_f32 (default: all)"
+    )
+    parser.add_argument("--cases", metavar="FILE", action="append", default=[], help="JSON file of further cases")
+    parser.add_argument("--match", metavar="TEXT", help="only cases with TEXT in their name")
+    parser.add_argument("--peers", nargs="*", metavar="PEER", help="libraries to compare with (default: all installed)")
+    parser.add_argument("--threads", type=_count, help="threads for every library (default: the CPUs available)")
+    parser.add_argument("--large", action="store_true", help="large batched products of the thesis at 512, not 256")
+    parser.add_argument("--quick", action="store_true", help="shorter samples, no fresh processes: only a look")
+    parser.add_argument("--json", metavar="OUT", type=Path, help="write everything measured to a JSON file")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw ratios (and profiles) to a picture")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from .bench import session
+
+    request = session.Request(
+        families=tuple(arguments.families),
+        files=tuple(arguments.cases),
+        match=arguments.match,
+        peers=None if arguments.peers is None else tuple(name for each in arguments.peers for name in each.split(",")),
+        threads=arguments.threads,
+        large=arguments.large,
+        quick=arguments.quick,
+    )
+    for target in (arguments.json, arguments.plot):
+        if target is not None and not target.absolute().parent.is_dir():
+            raise EngineValueError(f"{target}: its folder does not exist")
+    data, wrong = session.bench(request)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if arguments.plot:
+        from .bench import plot
+
+        plot.plot_run(data, arguments.plot)
+    return 1 if wrong else 0
+
+
+# --- explain ---------------------------------------------------------------------------------------------------
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("expr", metavar="EXPR", help="an einsum expression, such as 'ij,jk->ik'")
+    parser.add_argument("--shapes", nargs="+", type=_shape, required=True, metavar="SHAPE", help="such as 2,3 3,4")
+    parser.add_argument("--dtype", nargs="+", default=["float64"], help="one for all operands, or one each")
+    parser.add_argument("--optimize", default="auto", metavar="NAME", help="optimiser of the contraction order")
+    parser.add_argument("--threads", type=_count, help="threads of a call")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the contraction tree to a picture")
+    parser.set_defaults(run=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from . import compile as make
+
+    dtypes = arguments.dtype * len(arguments.shapes) if len(arguments.dtype) == 1 else arguments.dtype
+    if len(dtypes) != len(arguments.shapes):
+        raise EngineValueError(f"{len(dtypes)} dtypes for {len(arguments.shapes)} shapes: give one, or one each")
+    compiled = make(
+        arguments.expr, *arguments.shapes, dtypes=dtypes, optimize=arguments.optimize, threads=arguments.threads
+    )
+    print(compiled.explain())
+    if arguments.plot:
+        from .bench import plot, steps
+
+        expression = steps.parse(arguments.expr, arguments.shapes)
+        plot.plot_tree(steps.walk(expression, compiled.plan.path), expression.terms, arguments.plot)
+        print(f"contraction tree drawn to {arguments.plot}")
+    return 0
+
+
+# --- warmup and info -------------------------------------------------------------------------------------------
+
+
+def _warmup(arguments: argparse.Namespace) -> int:
+    from .kernels import warmup
+
+    warmup.warmup(progress=True)
+    return 0
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from . import config
+    from .bench import machine
+
+    facts = machine.describe()
+    threads = arguments.threads or config.threads()
+    rows = [
+        ("cpu", facts["cpu"]),
+        ("instruction set", facts["isa"]),
+        ("cores available", facts["cores"]),
+        ("threads of a call", threads),
+        ("caches", ", ".join(f"L{c['level']} {_bytes(c['bytes'])}" for c in facts["caches"]) or "unknown"),
+        ("kernel cache", config.cache_dir()),
+        ("commit", facts["commit"] or "no checkout"),
+        ("python", facts["python"]),
+        *facts["versions"].items(),
+    ]
+    for name, value in rows:
+        print(f"{name:<26} {value}")
+    print()
+    _print_measured(threads)
+    print()
+    for option in config.OPTIONS.values():
+        print(f"{option.name:<26} {os.environ.get(option.name, '') or 'not set'}: {option.help}")
+    return 0
+
+
+def _print_measured(threads: int) -> None:
+    from tqdm import tqdm
+
+    from .kernels import calibrate
+
+    lines = []
+    with tqdm(total=len(_PEAK_DTYPES) + len(_FOOTPRINTS), desc="measuring", leave=False, disable=None) as bar:
+        for dtype in _PEAK_DTYPES:
+            lines.append(f"{f'peak {dtype}':<26} {calibrate.fma_peak(dtype, threads) / 1e9:.1f} Gflop/s")
+            bar.update()
+        for nbytes in _FOOTPRINTS:
+            rate = calibrate.copy_bandwidth(nbytes, threads) / 1e9
+            lines.append(f"{f'copy of {_bytes(nbytes)}':<26} {rate:.1f} GB/s read and written")
+            bar.update()
+    print("\n".join(lines))
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:.4g} GiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
