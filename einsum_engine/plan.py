@@ -108,7 +108,7 @@ class Step:
     bytes_moved: int
     seconds: float
     tasks: int
-    args: Any = field(repr=False, default=None)
+    args: Any = field(repr=False, compare=False, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

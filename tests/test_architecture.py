@@ -28,6 +28,14 @@ GROUPS = {
     "einsum_engine.bench": "bench",
     "einsum_engine.bench.": "bench",
     "einsum_engine.api": "api",
+    "einsum_engine.compiled": "api",
+    "einsum_engine.contractor": "api",
+    "einsum_engine.routes": "api",
+    "einsum_engine.serialize": "api",
+    "einsum_engine.options": "api",
+    "einsum_engine.memory": "api",
+    "einsum_engine.lru": "base",
+    "einsum_engine.explain": "plan",
     "einsum_engine.arrays": "arrays",
     "einsum_engine.passes": "passes",
     "einsum_engine.passes.": "passes",
@@ -49,6 +57,7 @@ GROUPS = {
     "einsum_engine.dtypes": "expr",
     "einsum_engine.config": "base",
     "einsum_engine.errors": "base",
+    "einsum_engine.version": "base",
 }
 
 # Group -> groups that it may import, besides itself. Data flows from left to right, imports never go back:
@@ -79,7 +88,7 @@ EXTERNAL = {
         *("torch", "jax", "tblis", "pytblis", "threadpoolctl"),
     },
     "public": set(),
-    "api": {"numpy"},
+    "api": {"numpy", "autoray"},
     "arrays": {"numpy", "ml_dtypes", "torch", "jax"},
     "passes": {"numpy"},
     "ir": {"numpy"},

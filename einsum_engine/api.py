@@ -1,0 +1,365 @@
+"""What users call: `einsum`, `compile`, `tensordot`, `transpose`, `load`.
+
+The modules beside this one that only it uses (`contractor`, `compiled`, `routes`, `options`, ...) are its parts:
+together they are the one place that knows planners and the executor.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Callable, Sequence, Unpack
+
+import numpy as np
+
+from . import dtypes, serialize
+from .arrays import adapt, adapt_all, adapt_out
+from .compiled import Compiled, hand_back, rebuild
+from .contractor import Contractor, Kind
+from .errors import EngineTypeError, EngineValueError
+from .expr import Expr, from_terms, parse, parse_interleaved, quoted
+from .lru import BoundedCache
+from .options import DEFAULT, CallOptions, CompileOptions, Options, parse_options
+from .planners.order import register_optimizer, registry_version
+from .planners.paths import contract_path, einsum_path
+from .routes import NativeRoute, contiguous_strides
+
+__all__ = [
+    "Compiled",
+    "clear_cache",
+    "compile",
+    "contract_path",
+    "einsum",
+    "einsum_path",
+    "load",
+    "register_optimizer",
+    "tensordot",
+    "transpose",
+]
+
+# Expressions (with shapes and options) whose order and plans are kept.
+CONTRACTORS = 1024
+BACKENDS = ("cpu",)
+
+_contractors = BoundedCache(CONTRACTORS)
+# Subscripts, or axes of a tensordot -> the native entry used last for them: tried first, it checks its operands.
+_entries = BoundedCache(CONTRACTORS)
+_raw_entries = BoundedCache(CONTRACTORS)
+
+
+def einsum(subscripts: Any, *operands: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
+    """The Einstein summation ``subscripts`` over ``operands``, with the meaning of ``np.einsum(optimize=False)``.
+
+    ``subscripts`` is a string (any Unicode letters), or operands alternate with lists of integers. Besides NumPy's
+    options:
+
+    - ``optimize``: True or ``"auto"``, False (left to right), the name of an optimiser, a path, or an optimiser
+      of opt_einsum or cotengra; ``max_time`` bounds the search, in seconds.
+    - ``order``: of a fresh result, ``C`` unless said otherwise; ``K`` promises no strides.
+    - ``alpha``, ``beta``: ``alpha * result + beta * out``; ``beta=0`` never reads ``out``.
+    - ``conj``: positions of operands that are conjugated.
+    - ``strict``: True refuses to broadcast an axis of size 1 of a named index.
+    - ``accumulate``: a wider dtype to sum in; an integer result has it too, unless ``dtype`` is given.
+    - ``copy``: True returns a fresh array where NumPy's einsum returns a view (``ij->ji``, ``ii->i``).
+    - ``threads``: at most so many. ``memory_limit``: an int is elements of the largest intermediate, ``"8GiB"`` or
+      ``"80%"`` bounds the bytes that the call holds besides its operands.
+
+    An output index may be repeated (``i->ii``). The result has the type of the operands (NumPy, PyTorch or JAX on the
+    CPU); without axes and ``out`` it is a scalar.
+
+    Raises `EngineValueError` or `EngineTypeError`, which are also ValueError and TypeError, and then writes nothing;
+    `EngineMemoryError` names the bytes.
+
+    >>> a = np.arange(6.0).reshape(2, 3)
+    >>> einsum("ij,kj->ik", a, a)
+    array([[ 5., 14.],
+           [14., 50.]])
+    """
+    if out is None and not options and subscripts.__class__ is str:
+        entry = _entries.get(subscripts)
+        if entry is not None:
+            result = entry(*operands)
+            if result is not NotImplemented:
+                return result
+    return _einsum(subscripts, operands, out, options)
+
+
+def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
+    options = parse_options(given, "einsum", also=("out",))
+    subject, operands = _subject(subscripts, operands)
+    text = subject if isinstance(subject, str) else ""
+    arrays, conj, wrap = adapt_all(operands, text)
+    contractor = _contractor(subject, arrays, options, conj)
+    if out is not None:
+        contractor.call(arrays, adapt_out(out, contractor.expr.text), options.alpha, options.beta)
+        return out
+    result = contractor.call(arrays, None, options.alpha, options.beta)
+    if wrap is None and options is DEFAULT and isinstance(subject, str):
+        _remember(_entries, subject, contractor, arrays, scalar=True)
+    return hand_back(result, wrap)
+
+
+def _subject(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """What is contracted, hashable (a string, or terms of integers), and the operands."""
+    if isinstance(subscripts, (str, bytes)):
+        return str(subscripts) if isinstance(subscripts, str) else subscripts, operands
+    arrays, terms, output = parse_interleaved((subscripts, *operands))
+    return (terms, output), arrays
+
+
+def _expr(subject: Any, shapes: Sequence[tuple[int, ...]], strict: bool) -> Expr:
+    if isinstance(subject, tuple):
+        return from_terms(subject[0], subject[1], shapes, strict=strict)
+    return parse(subject, shapes, strict=strict)
+
+
+def _contractor(
+    subject: Any, arrays: Sequence[np.ndarray], options: Options, lazy_conj: tuple[int, ...] = ()
+) -> Contractor:
+    """The contraction of these shapes and options, from the cache where it was made before."""
+    shapes = tuple([array.shape for array in arrays])
+    if options is DEFAULT and not lazy_conj:
+        key: Any = (subject, shapes)
+    else:
+        if lazy_conj:
+            options = options.replace(conj=tuple(sorted(set(options.conj) ^ set(lazy_conj))))
+        # Factors belong to the call. Of an optimiser object the path counts: it may find another each time.
+        options = options.replace(alpha=1, beta=0)
+        if not isinstance(options.optimize, (str, bool, tuple)):
+            contractor = Contractor(_expr(subject, shapes, options.strict), options)
+            options = options.replace(optimize=contractor.order.path)
+        key = (subject, shapes, options, registry_version())
+    found = _contractors.get(key)
+    if found is None:
+        found = Contractor(_expr(subject, shapes, options.strict), options)
+        _contractors.put(key, found)
+    return found
+
+
+def _remember(
+    entries: BoundedCache, key: Any, contractor: Contractor, arrays: Sequence[np.ndarray], scalar: bool
+) -> None:
+    """Let the native entry of these operands be the one that is tried first for ``key``."""
+    route = contractor.route(tuple([(array.dtype, array.strides) for array in arrays]))
+    if isinstance(route, NativeRoute):
+        entry = route.entry(scalar)
+        if entry is not None:
+            entries.put(key, entry)
+
+
+def clear_cache() -> None:
+    """Forget all plans that `einsum` and `tensordot` made, for instance after an environment variable was changed."""
+    for cache in (_contractors, _entries, _raw_entries):
+        cache.clear()
+
+
+def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Compiled:
+    """Plan ``expr`` once, for arrays like ``operands``: a callable ``f(*arrays, out=None)``.
+
+    ``operands`` are arrays or shapes (tuples of ints); ``expr`` is a string, or they alternate with lists of integers
+    as in `einsum`, whose options it takes besides ``out``. And:
+
+    - ``dtypes``: one for all shapes or a sequence, one per operand (float64 where it is not said).
+    - ``constants``: positions of operands that never change and are given here as arrays, or a dict from positions to
+      arrays. They are copied, and left out of the calls.
+    - ``backend``: ``"cpu"``.
+
+    >>> f = compile("ij,jk->ik", (2, 3), (3, 4))
+    >>> f(np.ones((2, 3)), np.ones((3, 4)))[0]
+    array([3., 3., 3., 3.])
+    >>> f.plan.output_bytes
+    64
+    """
+    given = dict(options)
+    wanted, constants, backend = given.pop("dtypes", None), given.pop("constants", None), given.pop("backend", "cpu")
+    if backend not in BACKENDS:
+        raise EngineValueError(f"backend={backend!r}: there is {', '.join(BACKENDS)}")
+    parsed = parse_options(given, "compile", also=("backend", "constants", "dtypes"))
+    subject, operands = _subject(expr, operands)
+    text = subject if isinstance(subject, str) else ""
+    fixed = _constants(constants, operands, text)
+    kinds, shapes = _kinds([fixed.get(position, each) for position, each in enumerate(operands)], wanted, text)
+    parsed_expr = _expr(subject, shapes, parsed.strict)
+    for position, array in fixed.items():
+        fixed[position] = _frozen(array, position, text)
+        kinds[position] = (fixed[position].dtype, fixed[position].strides)
+    return Compiled(parsed_expr, parsed, kinds, constants=fixed).prepare()
+
+
+def _constants(constants: Any, operands: Sequence[Any], text: str) -> dict[int, Any]:
+    """Position -> array, of ``constants=`` as a dict or as positions."""
+    if constants is None:
+        return {}
+    if isinstance(constants, dict):
+        found = dict(constants)
+    else:
+        positions = (constants,) if hasattr(constants, "__index__") else tuple(constants)
+        found = {position: None for position in positions}
+    for position in found:
+        if not hasattr(position, "__index__") or isinstance(position, bool):
+            raise EngineTypeError(f"constants={constants!r}: expected positions or a dict from positions to arrays")
+        if not 0 <= position < len(operands):
+            raise EngineValueError(f"constants names operand {position} of {quoted(text)}, which has {len(operands)}")
+        if found[position] is None:
+            found[position] = operands[position]
+        if _is_shape(found[position]):
+            raise EngineTypeError(f"operand {position} of {quoted(text)} is a constant: give the array, not its shape")
+        given = operands[position]
+        if _is_shape(given) and tuple(given) != np.shape(found[position]):
+            raise EngineValueError(
+                f"operand {position} of {quoted(text)} has shape {tuple(given)}, but its constant has"
+                f" {np.shape(found[position])}"
+            )
+    return found
+
+
+def _frozen(operand: Any, position: int, text: str) -> np.ndarray:
+    """A private copy of a constant, in C order."""
+    adapted = adapt(operand, position, text)
+    array = np.array(adapted.array, order="C", copy=True)
+    if adapted.conj:
+        np.conjugate(array, out=array)
+    array.flags.writeable = False
+    return array
+
+
+def _is_shape(operand: Any) -> bool:
+    return isinstance(operand, (tuple, list)) and all(hasattr(size, "__index__") for size in operand)
+
+
+def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind], list[tuple[int, ...]]]:
+    """Dtype and strides of each operand to compile for, and its shape."""
+    if wanted is None or isinstance(wanted, (str, type, np.dtype)) or not hasattr(wanted, "__len__"):
+        wanted = [wanted] * len(operands)
+    if len(wanted) != len(operands):
+        raise EngineValueError(f"dtypes names {len(wanted)} dtypes, {quoted(text)} has {len(operands)} operands")
+    kinds: list[Kind] = []
+    shapes: list[tuple[int, ...]] = []
+    for position, (operand, name) in enumerate(zip(operands, wanted)):
+        dtype = None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
+        if _is_shape(operand):
+            dtype = np.dtype(np.float64) if dtype is None else dtype
+            shape = tuple(size.__index__() for size in operand)
+            strides = contiguous_strides(shape, dtype.itemsize, "C")
+        else:
+            array = adapt(operand, position, text).array
+            if dtype is not None and dtype != array.dtype:
+                raise EngineTypeError(
+                    f"operand {position} of {quoted(text)} has dtype {array.dtype}, but dtypes says {dtype}"
+                )
+            dtype, shape, strides = array.dtype, array.shape, array.strides
+        kinds.append((dtype, strides))
+        shapes.append(shape)
+    return kinds, shapes
+
+
+def array_function(name: str) -> Callable[..., Any]:
+    """A NumPy function that dispatches on the type of its arguments, for libraries that use this module as a backend."""
+    import autoray  # only where a library asks
+
+    return partial(autoray.do, name)
+
+
+def load(path: str | PathLike[str]) -> Compiled:
+    """The compiled object that ``Compiled.save`` wrote; planned again, and checked against what was saved.
+
+    EngineValueError where the file is not a saved plan, or its plan is not what this engine makes of it.
+    """
+    state, document = serialize.read(Path(path).read_text(encoding="utf-8"))
+    found = rebuild(state).prepare()
+    serialize.verify(document, found.plan)
+    return found
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """``np.tensordot``: sum over ``axes``, the number of last axes of ``a`` and first of ``b``, or a pair of lists.
+
+    >>> tensordot(np.ones((2, 3)), np.ones((3, 2)), axes=1)
+    array([[3., 3.],
+           [3., 3.]])
+    """
+    try:
+        entry = _raw_entries.get(axes)
+    except TypeError:
+        # Lists of axes.
+        axes = _pair_of_axes(axes)
+        entry = _raw_entries.get(axes)
+    if entry is not None:
+        result = entry(a, b)
+        if result is not NotImplemented:
+            return result
+    arrays, conj, wrap = adapt_all((a, b), "tensordot")
+    subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
+    contractor = _contractor(subject, arrays, DEFAULT, conj)
+    result = contractor.call(arrays)
+    if wrap is not None:
+        return wrap(result)
+    _remember(_raw_entries, axes, contractor, arrays, scalar=False)
+    return result
+
+
+def _pair_of_axes(axes: Any) -> Any:
+    """``axes`` as an int or as two tuples of ints."""
+    if hasattr(axes, "__index__"):
+        return axes.__index__()
+    try:
+        left, right = (
+            (each.__index__(),) if hasattr(each, "__index__") else tuple(axis.__index__() for axis in each)
+            for each in axes
+        )
+    except (TypeError, ValueError, AttributeError):
+        raise EngineTypeError(f"tensordot: axes={axes!r}: expected an int or a pair of axes or of lists of axes") from None
+    return left, right
+
+
+@lru_cache(maxsize=1024)
+def _tensordot_terms(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[Any, Any]:
+    """Terms of integers: the axes of ``a`` are 0, 1, ..., those of ``b`` follow, summed ones have one number."""
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(len(a), len(b)):
+            raise EngineValueError(f"tensordot: axes={axes}, but the operands have shapes {a} and {b}")
+        axes = (tuple(range(len(a) - axes, len(a))), tuple(range(axes)))
+    left, right = (
+        [_axis(axis, shape, position) for axis in each] for position, (each, shape) in enumerate(zip(axes, (a, b)))
+    )
+    if len(left) != len(right):
+        raise EngineValueError(f"tensordot: {len(left)} axes of operand 0 meet {len(right)} of operand 1: {axes}")
+    for axis_a, axis_b in zip(left, right):
+        if a[axis_a] != b[axis_b]:
+            raise EngineValueError(
+                f"tensordot: axis {axis_a} of operand 0 has size {a[axis_a]}, axis {axis_b} of operand 1 has"
+                f" {b[axis_b]} (shapes {a} and {b})"
+            )
+    for position, each in enumerate((left, right)):
+        if len(set(each)) != len(each):
+            raise EngineValueError(f"tensordot: axes={axes} names an axis of operand {position} twice")
+    first = tuple(range(len(a)))
+    second = tuple(left[right.index(axis)] if axis in right else len(a) + axis for axis in range(len(b)))
+    output = tuple(i for i in first if i not in left) + tuple(i for i in second if i >= len(a))
+    return (first, second), output
+
+
+def _axis(axis: int, shape: tuple[int, ...], position: int) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise EngineValueError(f"tensordot: operand {position} of shape {shape} has no axis {axis}")
+    return axis % len(shape)
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+    """``np.transpose``: a view with the axes in another order, of the type of ``x``.
+
+    >>> transpose(np.ones((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
+    if isinstance(x, np.ndarray):
+        try:
+            return x.transpose(axes)
+        except ValueError as error:
+            raise EngineValueError(f"transpose: axes={axes!r} of an array of shape {x.shape}: {error}") from None
+    order = range(x.ndim)[::-1] if axes is None else axes
+    if hasattr(x, "permute"):
+        return x.permute(*order)
+    if hasattr(x, "transpose") and hasattr(x, "ndim"):
+        return x.transpose(tuple(order))
+    return transpose(np.asarray(x), axes)

@@ -1,0 +1,207 @@
+"""`Compiled`: a contraction that was planned once and is called many times."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+
+from . import serialize
+from .arrays import adapt_all, adapt_out
+from .contractor import Contractor, Kind
+from .errors import EngineValueError
+from .explain import explain
+from .expr import Expr, quoted
+from .options import Options, parse_factor
+from .plan import Plan, Step
+from .planners.order import Order
+from .routes import NativeRoute
+
+
+class Compiled:
+    """A callable ``f(*arrays, out=None)``, made by `einsum_engine.compile`.
+
+    Operands have the shapes of the expression. Those with the dtypes and strides that it was compiled for run at
+    once; others are planned at their first call (same order of contraction, nothing is compiled) and remembered.
+    Results are always fresh arrays. Several threads may call it at once; it pickles and copies.
+    """
+
+    __slots__ = ("_contractor", "_kinds", "_constants", "_variables", "_variants", "_entry", "__weakref__")
+
+    def __init__(
+        self,
+        expr: Expr,
+        options: Options,
+        kinds: Sequence[Kind],
+        *,
+        constants: Mapping[int, np.ndarray] | None = None,
+        order: Order | None = None,
+    ) -> None:
+        self._constants = dict(sorted((constants or {}).items()))
+        # Views are for `einsum`: a compiled call returns a fresh array.
+        self._contractor = Contractor(
+            expr, options.replace(copy=True), constants=tuple(self._constants), order=order
+        )
+        self._kinds = tuple(kinds)
+        self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
+        self._variants: dict[tuple[int, ...], Contractor] = {}
+        self._entry: Callable[..., Any] = self._first_call
+
+    def __call__(self, *arrays: Any, out: Any = None, alpha: Any = None, beta: Any = None) -> Any:
+        """``alpha * einsum(arrays) (+ beta * out)``: ``arrays`` are the operands that are not constant, in order.
+
+        The result has the type of the operands; without axes it is a scalar. With ``out`` it is written there, and
+        ``out`` returned; ``beta=0`` never reads it. ``alpha`` and ``beta`` default to what was compiled.
+
+        Raises `EngineValueError` or `EngineTypeError` (number of operands, shapes, an ``out`` that does not fit), and
+        then nothing is written; `EngineMemoryError`.
+        """
+        if out is None and alpha is None and beta is None:
+            result = self._entry(*arrays)
+            if result is not NotImplemented:
+                return result
+        return self._call(arrays, out, alpha, beta)
+
+    def _call(self, arrays: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
+        expr, options = self._contractor.expr, self._contractor.options
+        if len(arrays) != len(self._variables):
+            raise self._count_error(len(arrays))
+        operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
+        for position, (array, shape) in enumerate(zip(operands, expr.shapes)):
+            if array.shape != shape:
+                raise _shape_error(position, array.shape, shape, expr)
+        contractor = self._contractor if not conj else self._conjugated(conj)
+        alpha = options.alpha if alpha is None else parse_factor("alpha", alpha)
+        beta = options.beta if beta is None else parse_factor("beta", beta)
+        if out is None:
+            return hand_back(contractor.call(operands, None, alpha, beta), wrap)
+        contractor.call(operands, adapt_out(out, expr.text), alpha, beta)
+        return out
+
+    def _with_constants(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        if not self._constants:
+            return arrays
+        variables = iter(arrays)
+        count = len(self._contractor.expr.inputs)
+        return [
+            self._constants[position] if position in self._constants else next(variables) for position in range(count)
+        ]
+
+    def _conjugated(self, conj: tuple[int, ...]) -> Contractor:
+        """The same contraction where the operands ``conj`` came lazily conjugated from their library."""
+        found = self._variants.get(conj)
+        if found is None:
+            base = self._contractor
+            options = base.options.replace(conj=tuple(sorted(set(base.options.conj) ^ set(conj))))
+            found = Contractor(base.expr, options, constants=base.constants, order=base.order)
+            self._variants[conj] = found
+        return found
+
+    def _count_error(self, given: int) -> EngineValueError:
+        text = f"{quoted(self._contractor.expr.text)} takes {len(self._variables)} arrays, {given} were given"
+        if self._constants:
+            text += f" (operands {', '.join(map(str, self._constants))} are constants)"
+        return EngineValueError(text)
+
+    def prepare(self) -> Compiled:
+        """Plan now what it was compiled for; otherwise the first call does. Returns the object."""
+        route = self._route()
+        options = self._contractor.options
+        plain = options.alpha == 1 and options.beta == 0 and (options.dtype is None or options.dtype.isnative)
+        entry = route.entry(scalar=True) if plain and isinstance(route, NativeRoute) else None
+        if entry is None:
+            self._entry = _no_entry
+        elif self._constants:
+            self._entry = self._entry_with_constants(entry)
+        else:
+            self._entry = entry
+        return self
+
+    def _first_call(self, *arrays: Any) -> Any:
+        self.prepare()
+        return NotImplemented
+
+    def _entry_with_constants(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+        count = len(self._variables)
+
+        def merged(*arrays: Any) -> Any:
+            return entry(*self._with_constants(arrays)) if len(arrays) == count else NotImplemented
+
+        return merged
+
+    def _route(self) -> Any:
+        options = self._contractor.options
+        return self._contractor.route(self._kinds, None, options.alpha != 1)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for the dtypes and strides that it was compiled for: steps, layouts, flops, bytes."""
+        return self._route().plan
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The kernel invocations of `plan`, in order."""
+        return self.plan.steps
+
+    def explain(self) -> str:
+        """A table of `plan`: per step its expression, dimensions, layouts, kernel, flops, bytes and predicted time."""
+        return explain(self.plan)
+
+    def to_json(self) -> str:
+        """The plan as JSON, readable and enough for `einsum_engine.load` to make the same object again."""
+        return serialize.dump(self._state(), self.plan)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write `to_json` into a file, as a whole or not at all."""
+        serialize.write(Path(path), self.to_json())
+
+    def _state(self) -> serialize.State:
+        contractor = self._contractor
+        # The order is fixed by now; the optimiser that found it need not be something that can be stored.
+        return serialize.State(
+            expr=contractor.expr,
+            options=contractor.options.replace(optimize="auto"),
+            kinds=self._kinds,
+            constants=self._constants,
+            order=contractor.order,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (self._state(),)
+
+    def __repr__(self) -> str:
+        expr = self._contractor.expr
+        kinds = ", ".join(
+            f"{dtype.name}{list(shape)}" + (" constant" if position in self._constants else "")
+            for position, ((dtype, _), shape) in enumerate(zip(self._kinds, expr.shapes))
+        )
+        return f"<Compiled {quoted(expr.text)}: {kinds}>"
+
+
+def rebuild(state: serialize.State) -> Compiled:
+    """The object of a stored state; its plan is made when it is first needed."""
+    return Compiled(state.expr, state.options, state.kinds, constants=state.constants, order=state.order)
+
+
+def hand_back(result: np.ndarray, wrap: Callable[[np.ndarray], Any] | None) -> Any:
+    """A fresh result in the operands' type; one of NumPy without axes is a scalar."""
+    if wrap is not None:
+        return wrap(result)
+    return result if result.ndim else result[()]
+
+
+def _no_entry(*arrays: Any) -> Any:
+    return NotImplemented
+
+
+def _shape_error(position: int, given: tuple[int, ...], wanted: tuple[int, ...], expr: Expr) -> EngineValueError:
+    text = f"operand {position} of {quoted(expr.text)}"
+    if len(given) != len(wanted):
+        return EngineValueError(f"{text} has {len(given)} axes, shape {given}, but was compiled for shape {wanted}")
+    axis = next(axis for axis, (size, want) in enumerate(zip(given, wanted)) if size != want)
+    index = expr.inputs[position][axis]
+    return EngineValueError(
+        f"{text} has size {given[axis]} in axis {axis} (index {index!r}), but was compiled for {wanted[axis]}"
+    )

@@ -1,0 +1,304 @@
+"""One expression with its options, ready for operands of any strides and dtypes.
+
+A `Contractor` owns what does not depend on the arrays (the expression, the contraction order) and a bounded cache
+of routes for what does. `einsum` and compiled objects are thin layers over it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import islice
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from . import config, dtypes
+from .errors import EngineTypeError, EngineValueError
+from .executor import bind
+from .explain import explain
+from .expr import Expr, Index, from_terms, quoted
+from .kernels.isa import active_isa
+from .lru import BoundedCache
+from .memory import empty
+from .options import Options
+from .plan import Plan
+from .planners.build import PlanRequest, build_plan
+from .planners.order import Order, find_order, leaner_orders
+from .routes import ExternalRoute, NativeRoute, SpreadRoute, View, ZeroRoute, contiguous_strides
+
+# The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
+Kind = tuple[np.dtype, tuple[int, ...]]
+# Plans kept per expression, one for each combination of strides, dtypes and kind of output.
+ROUTES = 64
+# Orders tried where a limit in bytes is not met at once.
+LEANER_ORDERS = 16
+
+
+class Contractor:
+    """``constants`` are positions of operands that never change; ``order`` is searched where it is not given."""
+
+    def __init__(
+        self, expr: Expr, options: Options, *, constants: tuple[int, ...] = (), order: Order | None = None
+    ) -> None:
+        self.expr = expr
+        self.options = options
+        self.constants = constants
+        self.view = View(expr) if not (options.copy or options.conj) and View.exists(expr) else None
+        self._core = _unrepeated(expr)
+        self._order = order
+        self._fresh = BoundedCache(ROUTES)
+        self._general = BoundedCache(ROUTES)
+        self._check_positions()
+        if options.optimize != "auto":
+            # An unknown value is an error, also where there is nothing to search.
+            self._order = self.order
+
+    def _check_positions(self) -> None:
+        count = len(self.expr.inputs)
+        for name, positions in (("conj", self.options.conj), ("constants", self.constants)):
+            if positions and positions[-1] >= count:
+                raise EngineValueError(
+                    f"{name} names operand {positions[-1]}, but {quoted(self.expr.text)} has {count}, counted from 0"
+                )
+
+    @property
+    def order(self) -> Order:
+        """The contraction order, searched once."""
+        if self._order is None:
+            options, limit = self.options, self.options.memory_limit
+            self._order = find_order(
+                self._terms,
+                self._core.output,
+                self.expr.sizes,
+                optimize=options.optimize,
+                memory_limit="max_input" if limit.max_input else limit.elements,
+                max_time=options.max_time,
+                text=self.expr.text,
+            )
+        return self._order
+
+    @property
+    def _terms(self) -> tuple[tuple[Index, ...], ...]:
+        return tuple(tuple(dict.fromkeys(term)) for term in self.expr.inputs)
+
+    def call(self, arrays: Sequence[np.ndarray], out: np.ndarray | None = None, alpha: Any = 1, beta: Any = 0) -> Any:
+        """``alpha * result (+ beta * out)``; the array may be a view of the operand where `view` allows it.
+
+        Operands are NumPy arrays of the shapes of the expression. Without ``out`` the result is a fresh array.
+        """
+        operands = tuple([(array.dtype, array.strides) for array in arrays])
+        if out is not None:
+            return self._call_into(operands, arrays, out, alpha, beta)
+        if beta != 0:
+            raise EngineValueError(f"{quoted(self.expr.text)}: beta={beta!r} adds to out=, which was not given")
+        if alpha == 1:
+            result = self.route(operands).fresh(arrays)
+        else:
+            route = self.route(operands, scaled=True)
+            result = route.fresh(arrays, self._scalar("alpha", alpha, route.dtype))
+        wanted = self.options.dtype
+        return result if wanted is None or wanted.isnative else result.astype(wanted)
+
+    def _call_into(
+        self, operands: tuple[Kind, ...], arrays: Sequence[np.ndarray], out: np.ndarray, alpha: Any, beta: Any
+    ) -> np.ndarray:
+        self._check_out(out)
+        scaled = not (alpha == 1 and beta == 0)
+        route = self.route(operands, (out.dtype, out.strides), scaled)
+        if scaled:
+            alpha, beta = self._scalar("alpha", alpha, route.dtype), self._scalar("beta", beta, out.dtype)
+        if route.direct and not _overlaps(out, arrays):
+            route.into(arrays, out, alpha, beta)
+            return out
+        if route.direct:
+            # The sums go elsewhere first: writing them would change an operand that is still read.
+            result = self._call_into(operands, arrays, empty(out.shape, out.dtype), alpha, 0)
+        else:
+            result = route.fresh(arrays, alpha)
+        np.copyto(out, result if beta == 0 else result + beta * out, casting="unsafe")
+        return out
+
+    def route(self, operands: tuple[Kind, ...], out: Kind | None = None, scaled: bool = False) -> Any:
+        """The route of operands, and of an ``out``, of these dtypes and strides; made once."""
+        cache, key = (self._fresh, operands) if out is None and not scaled else (self._general, (scaled, out, operands))
+        route = cache.get(key)
+        if route is None:
+            route = self._make(operands, out, scaled)
+            cache.put(key, route)
+        return route
+
+    def _check_out(self, out: np.ndarray) -> None:
+        if out.shape != self.expr.output_shape:
+            raise EngineValueError(
+                f"{quoted(self.expr.text)}: out= has shape {out.shape}, the result has {self.expr.output_shape}"
+            )
+        if not out.flags.writeable:
+            raise EngineValueError(f"{quoted(self.expr.text)}: out= is read-only")
+
+    def result_dtype(self, operands: Sequence[np.dtype], out: np.dtype | None = None) -> np.dtype:
+        """The dtype of the result, in native byte order, by NumPy's rules; ``out`` takes part as it does there.
+
+        ``accumulate=`` widens an integer result too, where ``dtype=`` does not fix it: to wrap a wide sum back to a
+        narrow integer would undo it. Floating point is only rounded.
+        """
+        options, text = self.options, self.expr.text
+        result = dtypes.result_type(*operands, dtype=options.dtype, casting=options.casting, out=out, text=text)
+        if options.accumulate is None:
+            return result
+        dtypes.accumulate_type(result, options.accumulate, text)
+        if options.dtype is not None or out is not None or dtypes.row(result).kind not in "iub":
+            return result
+        return options.accumulate.newbyteorder("=")
+
+    def _scalar(self, name: str, value: Any, dtype: np.dtype) -> Any:
+        """``alpha`` or ``beta`` as a scalar of ``dtype``; an error where that would change it."""
+        kind = dtypes.row(dtype).kind
+        if kind == "external":
+            return value
+        fits = kind == "c" or not isinstance(value, (complex, np.complexfloating)) or value.imag == 0
+        if fits:
+            value = value if kind == "c" else value.real
+            with np.errstate(all="ignore"):
+                result = np.asarray(value).astype(dtype, casting="unsafe").item()
+            fits = kind not in "iub" or result == value
+        if not fits:
+            raise EngineTypeError(f"{quoted(self.expr.text)}: {name}={value!r} does not fit dtype {dtype}")
+        return result
+
+    def _make(self, operands: tuple[Kind, ...], out: Kind | None, scaled: bool) -> Any:
+        known = [dtype for dtype, _ in operands]
+        dtype = self.result_dtype(known, None if out is None else out[0])
+        if self.view is not None and out is None and not scaled and dtype == known[0].newbyteorder("="):
+            return self.view
+        order = self._memory_order(operands)
+        shape = self.expr.output_shape
+        if any(dtypes.row(each).kind == "external" for each in (*known, dtype)):
+            options = self.options.replace(order=order)
+            return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
+        if 0 in self.expr.sizes.values():
+            return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
+        if self._core is not self.expr:
+            options = self.options.replace(dtype=dtype, copy=True, alpha=1, beta=0)
+            inner = Contractor(self._core, options, constants=self.constants, order=self.order)
+            return SpreadRoute(inner, operands, self.expr, dtype, order)
+        direct = out is not None and out[0] == dtype and not _overlaps_itself(shape, out[1], dtype.itemsize)
+        strides = out[1] if direct else None
+        if strides is None and order == "F":
+            strides = contiguous_strides(shape, dtype.itemsize, order)
+        plan = self._plan(operands, dtype, strides, scaled)
+        return NativeRoute(plan, bind(plan), shape, dtype, order, direct)
+
+    def _memory_order(self, operands: tuple[Kind, ...]) -> str:
+        """``C`` or ``F`` for a fresh result; ``A`` is F where all operands are, and ``K`` promises nothing."""
+        order = self.options.order
+        if order == "A":
+            fortran = [_is_fortran(shape, *kind) for shape, kind in zip(self.expr.shapes, operands)]
+            return "F" if all(fortran) else "C"
+        return "F" if order == "F" else "C"
+
+    def _empty_plan(self, dtype: np.dtype) -> Plan:
+        """The plan of what no kernel runs."""
+        nbytes = math.prod(self.expr.output_shape) * dtype.itemsize
+        return Plan(
+            expr=self.expr,
+            path=self.order.path,
+            buffers=(),
+            steps=(),
+            dtype=dtype.name,
+            compute_dtype=dtype.name,
+            isa=active_isa().name,
+            threads=1,
+            flops=0,
+            bytes_moved=nbytes,
+            output_bytes=nbytes,
+            arena_bytes=0,
+            table_bytes=0,
+        )
+
+    def _plan(
+        self, operands: tuple[Kind, ...], dtype: np.dtype, out_strides: tuple[int, ...] | None, scaled: bool
+    ) -> Plan:
+        """The plan of these operands: of the first order tried that meets a limit in bytes."""
+        limit = self.options.memory_limit
+        best = None
+        for order in self._orders():
+            plan = build_plan(self.request(operands, dtype, out_strides=out_strides, scaled=scaled, order=order))
+            if limit.nbytes is None or plan.peak_bytes <= limit.nbytes:
+                self._order = order
+                if config.get("EINSUM_ENGINE_DEBUG"):
+                    print(explain(plan), file=sys.stderr)
+                return plan
+            best = plan.peak_bytes if best is None else min(best, plan.peak_bytes)
+        raise EngineValueError(
+            f"{quoted(self.expr.text)}: memory_limit={limit.text!r} is {limit.nbytes} bytes, and the best order found"
+            f" needs {best} bytes"
+        )
+
+    def _orders(self) -> Iterator[Order]:
+        """The order asked for; then, under a limit in bytes, others of ever smaller intermediates."""
+        yield self.order
+        if self.options.memory_limit.nbytes is not None and isinstance(self.options.optimize, str):
+            below = self.order.largest - 1
+            leaner = leaner_orders(
+                self._terms, self._core.output, self.expr.sizes, below=below, max_time=self.options.max_time
+            )
+            yield from islice(leaner, LEANER_ORDERS)
+
+    def _accumulate(self, dtype: np.dtype) -> str | None:
+        wide = self.options.accumulate
+        return None if wide is None or dtypes.row(wide).name == dtype.name else dtypes.row(wide).name
+
+    def request(
+        self,
+        operands: Sequence[Kind],
+        dtype: np.dtype,
+        *,
+        out_strides: tuple[int, ...] | None = None,
+        scaled: bool = False,
+        order: Order | None = None,
+    ) -> PlanRequest:
+        """What the planner is asked for operands of these dtypes and strides, on this machine."""
+        native = [known.newbyteorder("=") for known, _ in operands]
+        return PlanRequest(
+            expr=self._core,
+            dtypes=tuple(dtypes.row(known).name for known in native),
+            strides=tuple(strides for _, strides in operands),
+            out_strides=out_strides,
+            dtype=dtypes.row(dtype).name,
+            accumulate=self._accumulate(dtype),
+            conj=tuple(position for position in self.options.conj if native[position].kind == "c"),
+            scaled=scaled,
+            threads=config.threads(self.options.threads),
+            isa=active_isa().name,
+            order=self.order if order is None else order,
+            constants=self.constants,
+            byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
+        )
+
+
+def _unrepeated(expr: Expr) -> Expr:
+    """``expr`` itself, or with each output index once."""
+    output = tuple(dict.fromkeys(expr.output))
+    if len(output) == len(expr.output):
+        return expr
+    return from_terms(expr.inputs, output, expr.shapes, text=expr.text)
+
+
+def _is_fortran(shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...]) -> bool:
+    wanted = contiguous_strides(shape, dtype.itemsize, "F")
+    return all(size == 1 or stride == want for size, stride, want in zip(shape, strides, wanted))
+
+
+def _overlaps(out: np.ndarray, arrays: Sequence[np.ndarray]) -> bool:
+    return any([np.may_share_memory(out, array) for array in arrays])
+
+
+def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether two elements of an array share bytes, or may."""
+    reach = itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, shape) if size > 1):
+        if stride < reach:
+            return True
+        reach += stride * (size - 1)
+    return False

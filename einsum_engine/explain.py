@@ -1,0 +1,110 @@
+"""A plan as text: one line per step, then the totals."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from .expr import letters, quoted
+from .plan import Plan, Step
+
+# Marks a step that a slow reference kernel would run: no plan over supported dtypes has one.
+REFERENCE_MARK = "REFERENCE"
+_COLUMNS = ("step", "expression", "dimensions", "layouts", "kernel", "tile", "flops", "bytes", "time")
+_RIGHT = {"step", "flops", "bytes", "time"}
+
+
+def explain(plan: Plan) -> str:
+    """The table of ``plan``: per step its einsum, the sizes of its dimension types (B batch, M left, N right, K
+    summed), the layouts of its operands and of its result, kernel and tile, flops, bytes moved, predicted time.
+
+    The totals give ``peak_bytes`` and its parts. A step of a reference kernel is marked ``REFERENCE``.
+    """
+    name = letters(index for index, _ in plan.expr.size_items)
+    rows = [_COLUMNS, *[_row(step, name) for step in plan.steps]]
+    return "\n".join([*_header(plan), "", *_aligned(rows), "", *_totals(plan)])
+
+
+def is_reference(step: Step) -> bool:
+    """Whether a slow reference kernel runs ``step``."""
+    return "reference" in step.family or "reference" in step.kernel
+
+
+def _header(plan: Plan) -> list[str]:
+    result = f"{plan.dtype}{list(plan.expr.output_shape)}"
+    computed = "" if plan.compute_dtype == plan.dtype else f", computed in {plan.compute_dtype}"
+    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
+    return [f"{quoted(plan.expr.text)} -> {result}{computed}, {plan.isa}, {threads}"]
+
+
+def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
+    mark = f" {REFERENCE_MARK}" if is_reference(step) else ""
+    return (
+        str(step.number),
+        step.expr,
+        " ".join(_dimensions(kind, indices, name) for kind, indices in step.dims.items() if indices) or "-",
+        _layouts(step),
+        f"{step.family} {step.kernel}{mark}" if step.kernel != step.family else f"{step.kernel}{mark}",
+        "x".join(map(str, step.tile)) or "-",
+        quantity(step.flops),
+        quantity(step.bytes_moved),
+        duration(step.seconds),
+    )
+
+
+def _dimensions(kind: str, indices: Sequence[tuple[Any, int]], name: dict[Any, str]) -> str:
+    """``M[i=4 j=3]``."""
+    return f"{kind}[{' '.join(f'{name.get(index, index)}={size}' for index, size in indices)}]"
+
+
+def _layouts(step: Step) -> str:
+    """``C,fbl32->C`` and what else the planner says about operands."""
+    count = len(step.inputs)
+    shown = f"{','.join(step.layouts[:count])}->{','.join(step.layouts[count : count + 1])}"
+    return " ".join((shown, *step.layouts[count + 1 :]))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if title in _RIGHT else cell.ljust(width)
+            for cell, width, title in zip(row, widths, _COLUMNS)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _totals(plan: Plan) -> list[str]:
+    marked = sum(map(is_reference, plan.steps))
+    lines = [
+        f"flops {quantity(plan.flops)}, bytes moved {quantity(plan.bytes_moved)}, predicted {duration(plan.seconds)}",
+        f"peak bytes {plan.peak_bytes} = output {plan.output_bytes} + arena {plan.arena_bytes}"
+        f" + tables {plan.table_bytes}",
+    ]
+    return lines + [f"{marked} steps run by a reference kernel, which is slow"] * (marked > 0)
+
+
+def quantity(number: float) -> str:
+    """Three digits and a decimal prefix.
+
+    >>> quantity(999), quantity(123456), quantity(5e9)
+    ('999', '123k', '5G')
+    """
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(number) < 999.5 or prefix == "P":
+            break
+        number /= 1000
+    return f"{number:.3g}{prefix}"
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> duration(2.5e-6), duration(0.012)
+    ('2.5us', '12ms')
+    """
+    for factor, unit in ((1e9, "ns"), (1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 999.5:
+            return f"{seconds * factor:.3g}{unit}"
+    return f"{seconds:.3g}s"

@@ -1,0 +1,204 @@
+"""The ways in which a contraction of given dtypes and strides is run: natively, as zeros, by NumPy, as a view.
+
+A route computes a fresh result (``fresh``); the native one also writes into an array of the planned strides
+(``into``), which its ``direct`` says. All take exact NumPy arrays that match what the route was made for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any, Sequence
+
+import numpy as np
+
+from .errors import EngineTypeError
+from .expr import Expr
+from .memory import empty
+from .plan import Plan
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class NativeRoute:
+    """One native call of a bound plan."""
+
+    __slots__ = ("plan", "native", "shape", "dtype", "order", "direct")
+
+    def __init__(
+        self, plan: Any, native: Any, shape: tuple[int, ...], dtype: np.dtype, order: str, direct: bool
+    ) -> None:
+        self.plan, self.native = plan, native
+        self.shape, self.dtype, self.order = shape, dtype, order
+        self.direct = direct
+
+    def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
+        out = empty(self.shape, self.dtype, self.order)
+        self.native.run(arrays, out, alpha, 0)
+        return out
+
+    def entry(self, scalar: bool) -> Any:
+        """A function of the operands alone that is as quick as can be: NotImplemented where they do not match.
+
+        Results without axes are scalars, or with ``scalar=False`` arrays. None where the plan has no such function.
+        """
+        entry = getattr(self.native, "entry", None)
+        if entry is None or self.order != "C" or self.direct:
+            return None
+        if self.shape or scalar:
+            return entry
+
+        def array_entry(*arrays: Any) -> Any:
+            result = entry(*arrays)
+            return result if result is NotImplemented else np.asarray(result)
+
+        return array_entry
+
+    def into(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: Any, beta: Any) -> None:
+        """``out = alpha * result + beta * out``, which overlaps no operand."""
+        self.native.run(arrays, out, alpha, beta)
+
+
+class ZeroRoute:
+    """An index of size 0: every sum is empty, and no kernel runs."""
+
+    __slots__ = ("shape", "dtype", "order", "plan")
+    direct = False
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, order: str, plan: Plan) -> None:
+        self.shape, self.dtype, self.order, self.plan = shape, dtype, order, plan
+
+    def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
+        return empty(self.shape, self.dtype, self.order, zero=True)
+
+
+class SpreadRoute:
+    """A repeated output index: the result of the inner contraction on the diagonal, zeros elsewhere."""
+
+    __slots__ = ("inner", "expr", "dtype", "order", "plan")
+    direct = False
+
+    def __init__(self, inner: Any, operands: Any, expr: Expr, dtype: np.dtype, order: str) -> None:
+        self.inner, self.expr, self.dtype, self.order = inner, expr, dtype, order
+        strides: dict[Any, int] = {}
+        for index, stride in zip(expr.output, contiguous_strides(expr.output_shape, dtype.itemsize, order)):
+            strides[index] = strides.get(index, 0) + stride
+        plan = inner.route(operands, (dtype, tuple(strides.values()))).plan
+        self.plan = replace(plan, output_bytes=prod(expr.output_shape) * dtype.itemsize)
+
+    def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
+        out = empty(self.expr.output_shape, self.dtype, self.order, zero=True)
+        self.inner.call(arrays, diagonal(out, self.expr.output), alpha, 0)
+        return out
+
+
+class ExternalRoute:
+    """Dtypes that only NumPy computes (longdouble, object): its einsum, one pair of operands at a time."""
+
+    __slots__ = ("expr", "path", "options", "dtype", "plan")
+    direct = False
+
+    def __init__(
+        self, expr: Expr, path: tuple[tuple[int, ...], ...], options: Any, dtype: np.dtype, plan: Plan
+    ) -> None:
+        self.expr, self.path, self.options, self.dtype, self.plan = expr, path, options, dtype, plan
+
+    def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
+        conj = self.options.conj
+        arrays = [np.conjugate(array) if position in conj else array for position, array in enumerate(arrays)]
+        pending = list(zip(arrays, self.expr.inputs))
+        for step in self.path:
+            chosen = [pending[position] for position in step]
+            pending = [item for position, item in enumerate(pending) if position not in step]
+            pending.append(self._contract(chosen, self._kept(chosen, pending)))
+        ((result, term),) = pending
+        if term != self.expr.output or not self.path:
+            result, _ = self._contract([(result, term)], self.expr.output)
+        if alpha != 1:
+            result = as_array(result * alpha)
+        return result.astype(self.dtype, order=self.options.order, casting="unsafe")
+
+    def _kept(self, chosen: Any, pending: Any) -> tuple[Any, ...]:
+        """The term of one step's result: in the output's order where it is the last step."""
+        if not pending:
+            return self.expr.output
+        later = {index for _, term in pending for index in term} | set(self.expr.output)
+        return tuple(dict.fromkeys(index for _, term in chosen for index in term if index in later))
+
+    def _contract(self, chosen: Any, output: tuple[Any, ...]) -> tuple[np.ndarray, tuple[Any, ...]]:
+        numbers: dict[Any, int] = {}
+        operands: list[Any] = []
+        for array, term in chosen:
+            operands += [array, [numbers.setdefault(index, len(numbers)) for index in term]]
+        if len(numbers) > len(LETTERS):
+            raise EngineTypeError(
+                f"{self.expr.text!r}: dtype {self.dtype} is handed to NumPy, which takes at most {len(LETTERS)} indices"
+                f" in one step; here are {len(numbers)}"
+            )
+        options = {"dtype": self.options.dtype, "casting": self.options.casting}
+        return as_array(np.einsum(*operands, [numbers[index] for index in output], **options)), output
+
+
+def as_array(value: Any) -> np.ndarray:
+    """``value`` as an array; what NumPy took out of a 0-d array of objects goes back into one, whole."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    box = np.empty((), object)
+    box[()] = value
+    return box
+
+
+def contiguous_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[int, ...]:
+    """Strides in bytes of a contiguous array in memory order ``C`` or ``F``.
+
+    >>> contiguous_strides((2, 3), 8, "C"), contiguous_strides((2, 3), 8, "F")
+    ((24, 8), (8, 16))
+    """
+    strides = []
+    for size in shape if order == "F" else reversed(shape):
+        strides.append(itemsize)
+        itemsize *= size
+    return tuple(strides if order == "F" else reversed(strides))
+
+
+def diagonal(array: np.ndarray, term: Sequence[Any]) -> np.ndarray:
+    """A view of ``array`` with one axis per distinct index of ``term``, in the order of first occurrence."""
+    shape: dict[Any, int] = {}
+    strides: dict[Any, int] = {}
+    for index, size, stride in zip(term, array.shape, array.strides):
+        shape[index] = size
+        strides[index] = strides.get(index, 0) + stride
+    return np.lib.stride_tricks.as_strided(
+        array, tuple(shape.values()), tuple(strides.values()), writeable=array.flags.writeable
+    )
+
+
+class View:
+    """What `einsum` returns without computing: one operand whose axes are reordered or put on a diagonal."""
+
+    __slots__ = ("term", "output", "subscripts", "permutation")
+
+    def __init__(self, expr: Expr) -> None:
+        (self.term,), self.output = expr.inputs, expr.output
+        distinct = tuple(dict.fromkeys(self.term))
+        self.permutation = tuple(distinct.index(index) for index in self.output)
+        self.subscripts = None
+        if len(distinct) < len(self.term) and len(distinct) <= len(LETTERS):
+            letters = dict(zip(distinct, LETTERS))
+            self.subscripts = "->".join("".join(letters[index] for index in term) for term in (self.term, self.output))
+
+    @staticmethod
+    def exists(expr: Expr) -> bool:
+        """Whether the result of ``expr`` is a view of its only operand."""
+        if len(expr.inputs) != 1 or len(set(expr.output)) != len(expr.output):
+            return False
+        (term,) = expr.inputs
+        return set(term) == set(expr.output) and 0 not in expr.shapes[0]
+
+    def fresh(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        (array,) = arrays
+        if self.subscripts is not None:
+            return np.einsum(self.subscripts, array)
+        if len(self.output) < len(self.term):
+            array = diagonal(array, self.term)
+        return array.transpose(self.permutation)
