@@ -20,7 +20,7 @@ from ..kernels.gemm import Operand
 from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
-from .gemm import Contraction, GemmPlan, plan_gemm
+from .gemm import BinaryContraction, GemmPlan, plan_gemm
 from .nests import NestPlan, natural_axes, plan_nest
 from .operations import Operation, OperationList, Value, itemsize
 from .request import PlanRequest
@@ -93,7 +93,7 @@ class _Builder:
         x, y = operation.inputs
         out = operation.output
         in_x, in_y, in_out = set(x.term), set(y.term), set(out.term)
-        contraction = Contraction(
+        contraction = BinaryContraction(
             dtype=self.compute,
             sizes=self.list.sizes,
             batch=tuple(i for i in out.term if i in in_x and i in in_y),

@@ -29,7 +29,7 @@ Axes = Mapping[Index, Axis]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contraction:
+class BinaryContraction:
     """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
 
     dtype: str
@@ -48,7 +48,7 @@ class Contraction:
     left_packed: int = 0  # lanes per panel when left lies in FBL
     accumulate: bool = False
 
-    def swapped(self) -> "Contraction":
+    def swapped(self) -> "BinaryContraction":
         return replace(
             self,
             m=self.n,
@@ -79,7 +79,7 @@ class GemmPlan:
     describe: tuple[str, str]
 
 
-def plan_gemm(c: Contraction, isa: ISA, threads: int) -> GemmPlan:
+def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
     swapped = _lanes_on_right(c)
     if swapped:
@@ -87,7 +87,7 @@ def plan_gemm(c: Contraction, isa: ISA, threads: int) -> GemmPlan:
     return _Planner(c, isa, threads, swapped).plan()
 
 
-def _lanes_on_right(c: Contraction) -> bool:
+def _lanes_on_right(c: BinaryContraction) -> bool:
     """The store side gets the lanes: the side that holds the fastest dimension of the output."""
     strides = {i: abs(c.out[i].stride) for i in (*c.m, *c.n)}
     if not c.n or not c.m:
@@ -97,7 +97,7 @@ def _lanes_on_right(c: Contraction) -> bool:
 
 
 class _Planner:
-    def __init__(self, c: Contraction, isa: ISA, threads: int, swapped: bool):
+    def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
         self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
         self.item = tile_table.ITEMSIZE[c.dtype]
         axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
@@ -123,6 +123,7 @@ class _Planner:
         self.b_dims = self._dims(c.batch, (LEFT, RIGHT, OUT), OUT)
         self.k_dims = self._dims(c.k, (LEFT, RIGHT), self._k_order())
         self.n_total, self.k_total = total(self.n_dims), total(self.k_dims)
+        self.m_dims = self._flattened()
         (self.mv, self.nr), self.panels = self._choose_tile()
         self.mr = self.panels.width
         self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
@@ -138,6 +139,30 @@ class _Planner:
             if axes is not None and any(abs(axes[i].stride) == self.item for i in c.k):
                 return tensor
         return LEFT if c.left is not None else RIGHT
+
+    def _flattened(self) -> list[Dim]:
+        """Row dimensions that are adjacent in C become one where A is packed by transposing: its lanes may lie
+        anywhere then, and no lane is lost to a box that does not fill a panel."""
+        dims = self.m_dims
+        if self.c.left is None or len(dims) < 2 or dims[0].stride(LEFT) == self.item:
+            return dims
+        fast = dims[0]
+        position = 1
+        while position < len(dims) and self._joins(fast, dims[position]):
+            slow = dims[position]
+            table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
+            fast = Dim(
+                indices=slow.indices + fast.indices,
+                size=slow.size * fast.size,
+                strides={OUT: fast.strides[OUT]},
+                tables={LEFT: table},
+            )
+            position += 1
+        return [fast, *dims[position:]]
+
+    def _joins(self, fast: Dim, slow: Dim) -> bool:
+        in_c = None not in (fast.stride(OUT), slow.stride(OUT)) and slow.stride(OUT) == fast.stride(OUT) * fast.size
+        return in_c and slow.stride(LEFT) != self.item and fast.size * slow.size <= INNER_ROWS
 
     # -- tile ------------------------------------------------------------------------------------------------
     def _choose_tile(self) -> tuple[tuple[int, int], Panels]:
@@ -473,10 +498,8 @@ class _Planner:
         """Outer indices, panels and columns per task: packed A in L2, several tasks a thread."""
         n, panels = self.n_total, self.panels.count
         outer_total = total(self.b_dims) * total(self.panels.outer)
-        panel_block = max(1, min(panels, PACK_BYTES // (self.mr * kc * self.item)))
-        if a_mode == "pack" and panel_block > 16:
-            panel_block -= panel_block % 16
-        panel_block = -(-panels // -(-panels // panel_block))
+        grain = self._grain(a_mode)
+        panel_block = _rounded(max(1, PACK_BYTES // (self.mr * kc * self.item)), grain, panels)
         if not self._parallel():
             return outer_total, panel_block, n
         wanted = 4 * self.threads
@@ -484,7 +507,7 @@ class _Planner:
         if outer_total >= wanted:
             return max(1, outer_total // (2 * wanted)), panel_block, n
         if tasks * outer_total < wanted:
-            panel_block = max(1, -(-panels * outer_total // wanted))
+            panel_block = _rounded(max(1, panels * outer_total // wanted), grain, panels)
             tasks = -(-panels // panel_block)
         n_block = n
         if tasks * outer_total < wanted and n > 2 * self.nr:
@@ -492,12 +515,26 @@ class _Planner:
             n_block = -(-(-(-n // pieces)) // self.nr) * self.nr
         return 1, panel_block, n_block
 
+    def _grain(self, a_mode: str) -> int:
+        """Panels that are packed together: a whole run, or the transposed group where the run is long."""
+        if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
+            return 1
+        run = self.panels.run_last.size
+        return run if run < 64 else 32
+
     def _runs(self) -> np.ndarray:
         """1 for panels whose lanes are contiguous in C."""
         box = self.panels.box
         steps = np.diff(self.tm_c[:, :box], axis=1) == self.item
         beyond = np.arange(box - 1)[None, :] >= self.valid[:, None] - 1
         return (steps | beyond).all(axis=1).astype(np.int64)
+
+
+def _rounded(block: int, grain: int, panels: int) -> int:
+    """Block size near ``block`` in whole grains, evened out over the panels."""
+    block = min(panels, max(grain, block - block % grain))
+    even = -(-panels // -(-panels // block))
+    return min(panels, -(-even // grain) * grain)
 
 
 def strided_layout(order: Sequence[tuple[Index, int]], item: int) -> Layout:

@@ -256,32 +256,43 @@ class Packer:
 
     # -- T panels at once ------------------------------------------------------------------------------------
     def _panel_group(self, p: Val) -> Val:
-        """Moves panels p .. p+T-1 when their sources are adjacent; how many were moved (0 or T)."""
-        f, m, size = self.f, self.m, self.m.block
-        ok = f.var(0)
-        with f.if_(p + size <= self.panels):
-            ok.set(1)
-            first, valid = f.word(self.lanes, p * self.width), f.word(self.valid, p)
-            with f.range(1, size) as i:
-                at = f.word(self.lanes, (p + i) * self.width)
-                with f.if_((at - first).ne(i * m.item) | f.word(self.valid, p + i).ne(valid)):
-                    ok.set(0)
-            with f.if_(ok.get().ne(0)):
-                self._panel_block(p, valid)
-        return ok.get() * size
+        """Moves panels p, p+1, ... whose sources are adjacent; how many were moved (0: fewer than T are)."""
+        f, size = self.f, self.m.block
+        run, valid = self._adjacent_panels(p), f.word(self.valid, p)
+        moved = f.var(0)
+        with f.if_(run >= size):
+            self._panel_blocks(p, run, valid)
+            moved.set(run)
+        return moved.get()
 
-    def _panel_block(self, p: Val, valid: Val) -> None:
+    def _adjacent_panels(self, p: Val) -> Val:
+        """Panels from p on that lie one element apart and have as many valid lanes."""
+        f = self.f
+        first, valid, run = f.word(self.lanes, p * self.width), f.word(self.valid, p), f.var(1)
+        with f.while_() as leave:
+            q = p + run.get()
+            leave(q >= self.panels)
+            leave((f.word(self.lanes, q * self.width) - first).ne(run.get() * self.m.item))
+            leave(f.word(self.valid, q).ne(valid))
+            run.add(1)
+        return run.get()
+
+    def _panel_blocks(self, p: Val, run: Val, valid: Val) -> None:
+        """Along a source row first: whole lines are used while they are near. The last block ends with the run."""
         f, m, size = self.f, self.m, self.m.block
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
         with f.range(0, self.k) as k:
             at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item)
             with f.range(0, valid, size) as l0:
-                last = valid - 1
-                rows = [m.load(at + f.word(lanes, f.min(l0 + l, last)), size) for l in range(size)]
-                count = f.min(valid - l0, size)
-                self._store_rows(m.transpose(rows), lambda i: row + self.stride * i + l0 * m.item, count)
+                last, count = valid - 1, f.min(valid - l0, size)
+                sources = [at + f.word(lanes, f.min(l0 + l, last)) for l in range(size)]
+                with f.range(0, run, size) as start:
+                    q = f.min(start, run - size)
+                    rows = [m.load(source + q * m.item, size) for source in sources]
+                    target = row + q * self.stride + l0 * m.item
+                    self._store_rows(m.transpose(rows), lambda i: target + self.stride * i, count)
         with f.if_(valid < self.width):
-            with f.range(0, size) as i:
+            with f.range(0, run) as i:
                 with f.range(0, self.k) as k:
                     row = dst + self.stride * i + (k * self.width + valid) * m.item
                     m.zero_run(row, self.width - valid)
