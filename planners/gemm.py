@@ -310,6 +310,7 @@ class _Planner:
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.SCATTERED,
             kc=kc,
+            chunk=self._chunk(),
             blocks=self._blocks(kc, a_mode, outer),
             conj_a=c.conj_left,
             conj_b=c.conj_right,
@@ -521,6 +522,16 @@ class _Planner:
             return 1
         run = self.panels.run_last.size
         return run if run < 64 else 32
+
+    def _chunk(self) -> int:
+        """The longest vector run that the lanes of C come in, in all panels; 1 if they are scattered."""
+        lanes, box = tile_table.elements(self.isa, self.c.dtype), self.panels.box
+        for size in (lanes, lanes // 2, lanes // 4):
+            if size > 1 and box % size == 0 and not (self.valid % size).any():
+                groups = self.tm_c[:, :box].reshape(len(self.tm_c), -1, size)
+                if (np.diff(groups, axis=2) == self.item).all():
+                    return size
+        return 1
 
     def _runs(self) -> np.ndarray:
         """1 for panels whose lanes are contiguous in C."""

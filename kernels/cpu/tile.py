@@ -161,7 +161,7 @@ class TileEmitter:
                 address = stack + j * self.mr * self.item + i * self.vector_bytes
                 self.f.store(tile[i][j], address, align=self.vector_bytes)
 
-    def store_spilled(self, stack: Val, c: Val, tmc: Val, tnc: Val, valid: Val, columns: Val, run: Val, acc: Val):
+    def store_spilled(self, stack, c, tmc, tnc, valid, columns, run, acc, chunk) -> None:
         """Edges and scattered lanes, from the spilled tile. ``run``: lanes are contiguous in C."""
         f = self.f
         with f.if_else(run.ne(0)) as (then, otherwise):
@@ -169,7 +169,7 @@ class TileEmitter:
                 with f.range(0, columns) as j:
                     self._store_prefix(stack + j * (self.mr * self.item), c + f.word(tnc, j), valid, acc)
             with otherwise:
-                self._store_scattered(stack, c, tmc, tnc, valid, columns, acc)
+                self._store_scattered(stack, c, tmc, tnc, valid, columns, acc, chunk)
 
     def _store_prefix(self, src: Val, dst: Val, valid: Val, acc: Val) -> None:
         """``valid`` elements, whole vectors first and then one element at a time."""
@@ -180,15 +180,27 @@ class TileEmitter:
         with f.range(whole * self.parts, valid * self.parts) as l:
             self._move(self.real, src + l * size_of(self.real), dst + l * size_of(self.real), acc)
 
-    def _store_scattered(self, stack, c, tmc, tnc, valid, columns, acc) -> None:
-        f = self.f
+    def _store_scattered(self, stack, c, tmc, tnc, valid, columns, acc, chunk) -> None:
+        """Lanes that come in runs of ``chunk`` elements are moved as vectors; 1: element by element."""
+        sizes = [size for size in (self.elems, self.elems // 2, self.elems // 4) if size > 1]
+        self._by_chunk(sizes, stack, c, tmc, tnc, valid, columns, acc, chunk)
+
+    def _by_chunk(self, sizes, stack, c, tmc, tnc, valid, columns, acc, chunk) -> None:
+        if not sizes:
+            self._scatter_loop(1, stack, c, tmc, tnc, valid, columns, acc)
+            return
+        with self.f.if_else(chunk.eq(sizes[0])) as (then, otherwise):
+            with then:
+                self._scatter_loop(sizes[0], stack, c, tmc, tnc, valid, columns, acc)
+            with otherwise:
+                self._by_chunk(sizes[1:], stack, c, tmc, tnc, valid, columns, acc, chunk)
+
+    def _scatter_loop(self, size: int, stack, c, tmc, tnc, valid, columns, acc) -> None:
+        f, ty = self.f, vector_type(self.real, size * self.parts)
         with f.range(0, columns) as j:
             column, source = c + f.word(tnc, j), stack + j * (self.mr * self.item)
-            with f.range(0, valid) as l:
-                dst = column + f.word(tmc, l)
-                for part in range(self.parts):
-                    shift = part * size_of(self.real)
-                    self._move(self.real, source + l * self.item + shift, dst + shift, acc)
+            with f.range(0, valid, size) as l:
+                self._move(ty, source + l * self.item, column + f.word(tmc, l), acc)
 
     def _move(self, ty, src: Val, dst: Val, acc: Val) -> None:
         f = self.f
@@ -298,6 +310,7 @@ class GemmNest:
         f, word, spec, tile = self.f, self.word, self.spec, self.tile
         tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
         flag_table, b_stride, signs = word(abi.G_FLAGS), word(abi.G_B_STRIDE), word(abi.G_SIGNS)
+        chunk = word(abi.G_CHUNK)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -314,7 +327,16 @@ class GemmNest:
                     a = panels + (p - self.p0) * stride
                 else:
                     a = panels + f.word(tables["G_TM_A"], p * tile.mr)
-                edge = _Edge(c=c, tmc=tmc, tnc=tnc, valid=valid, columns=columns, run=flags & 2, accumulate=accumulate)
+                edge = _Edge(
+                    c=c,
+                    tmc=tmc,
+                    tnc=tnc,
+                    valid=valid,
+                    columns=columns,
+                    run=flags & 2,
+                    accumulate=accumulate,
+                    chunk=chunk,
+                )
                 self._tile(a, source, klen, tka, tkb, signs, edge)
 
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
@@ -352,7 +374,7 @@ class GemmNest:
         corner = edge.c + f.word(edge.tmc)
         base = f.select(edge.run.ne(0), corner, edge.c)
         self.tile.store_spilled(
-            self.stack, base, edge.tmc, edge.tnc, edge.valid, edge.columns, edge.run, edge.accumulate
+            self.stack, base, edge.tmc, edge.tnc, edge.valid, edge.columns, edge.run, edge.accumulate, edge.chunk
         )
 
 
@@ -367,3 +389,4 @@ class _Edge:
     columns: Val
     run: Val
     accumulate: Val
+    chunk: Val
