@@ -1,0 +1,78 @@
+"""Packing steps of their own: a whole operand to panels in a buffer, for reuse by many tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..kernels.gemm import Operand, PackProblem
+
+PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
+GROUP = 16  # panels that the transposing path moves together
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackedSide:
+    """A packing step and how the panels lie: [outer][panel][batch], ``stride`` bytes from panel to panel."""
+
+    problem: PackProblem
+    nbytes: int
+    stride: int
+    batch_table: np.ndarray
+    outer_stride: int
+
+
+def pack_side(
+    *,
+    lanes: np.ndarray,
+    valid: np.ndarray,
+    batch: np.ndarray,
+    tk: np.ndarray,
+    item: int,
+    mode: int,
+    outer: np.ndarray | None,
+    threads: int,
+    parallel: bool,
+) -> PackedSide:
+    """Plans the packing of one side.
+
+    ``lanes``: (panels, width) source offsets, ``valid``: (panels,), ``batch``: source offsets of the batch index,
+    ``tk``: of k, ``outer``: of what was split off the side, all in bytes. The batch enumerates panels fastest, so that
+    an operand whose batch is contiguous is packed by transposing across it (PANEL_RUN).
+    """
+    panels, width = lanes.shape
+    count, size = len(batch), len(tk) * width * item
+    outer_stride = panels * count * size
+    loops = ()
+    if outer is not None:
+        steps = np.arange(len(outer), dtype=np.int64) * outer_stride
+        loops = ((len(outer), outer, steps, steps),)
+    nowhere = Operand(slot=0, offset=0)
+    problem = PackProblem(
+        itemsize=item,
+        width=width,
+        src=nowhere,
+        dst=nowhere,
+        outer=loops,
+        lanes=np.ascontiguousarray((lanes[:, None, :] + batch[None, :, None]).ravel()),
+        valid=np.repeat(valid, count),
+        tk=tk,
+        stride=size,
+        mode=mode,
+        block=_block(panels * count, size, threads),
+        parallel=parallel,
+    )
+    return PackedSide(
+        problem=problem,
+        nbytes=outer_stride * (len(outer) if outer is not None else 1),
+        stride=count * size,
+        batch_table=np.arange(count, dtype=np.int64) * size,
+        outer_stride=outer_stride,
+    )
+
+
+def _block(panels: int, size: int, threads: int) -> int:
+    """Panels per task: a few tasks per thread, whole transposed groups."""
+    share = -(-panels // max(1, 4 * threads)) if panels * size > PACK_BYTES else panels
+    return min(panels, -(-share // GROUP) * GROUP)
