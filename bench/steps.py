@@ -104,9 +104,6 @@ def _check(expression: Expression, expr: str) -> None:
     sizes = expression.sizes
     if len(expression.terms) != len(expression.shapes):
         raise EngineValueError(f"{expr!r}: {len(expression.terms)} terms but {len(expression.shapes)} shapes")
-    unknown = [index for index in expression.output if index not in sizes]
-    if unknown:
-        raise EngineValueError(f"{expr!r}: output index {unknown[0]!r} is in no operand")
     for number, (term, shape) in enumerate(zip(expression.terms, expression.shapes)):
         if len(term) != len(shape):
             raise EngineValueError(f"{expr!r}: operand {number} has rank {len(shape)}, its term {term!r} {len(term)}")
@@ -114,6 +111,9 @@ def _check(expression: Expression, expr: str) -> None:
             if size not in (1, sizes[index]):
                 known = sizes[index]
                 raise EngineValueError(f"{expr!r}: index {index!r} is {size} in operand {number}, {known} before")
+    unknown = [index for index in expression.output if index not in sizes]
+    if unknown:
+        raise EngineValueError(f"{expr!r}: output index {unknown[0]!r} is in no operand")
 
 
 def walk(expression: Expression, path: Path) -> list[StepCost]:

@@ -1,0 +1,213 @@
+"""What the benchmark runs and holds times against: its cases, the steps of a path, the limits."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from einsum_engine.bench import cases, limits, steps
+from einsum_engine.errors import EngineTypeError, EngineValueError
+
+ALL_CASES = cases.select(["thesis", "tccg"])
+
+
+def case(expr, shapes, dtype="float32", name="case", family="family", **options):
+    return cases.Case(family=family, name=name, expr=expr, shapes=tuple(map(tuple, shapes)), dtype=dtype, **options)
+
+
+# --- cases -----------------------------------------------------------------------------------------------------
+
+
+def test_families_hold_what_they_should():
+    counts = {}
+    for each in ALL_CASES:
+        counts[each.family] = counts.get(each.family, 0) + 1
+    assert counts == {
+        "thesis_ordinary_small": 9,
+        "thesis_ordinary_small_f64": 9,
+        "thesis_networks_small": 6,
+        "thesis_general_small": 9,
+        "thesis_ordinary_large": 9,
+        "thesis_networks_large": 6,
+        "thesis_general_large": 9,
+        "tccg_f32": 24,
+        "tccg_f64": 24,
+    }
+    assert len({(each.family, each.name) for each in ALL_CASES}) == len(ALL_CASES)
+
+
+@pytest.mark.parametrize("each", ALL_CASES, ids=lambda each: f"{each.family}-{each.name}")
+def test_expression_of_a_case_parses_and_fits_its_shapes(each):
+    expression = steps.parse(each.expr, each.shapes)
+    assert expression.eq == each.expr
+    assert set(expression.sizes) == {letter for letter in each.expr if letter.isalpha()}
+    assert math.prod(expression.output_shape) < 2**29
+
+
+def test_permuted_networks_are_the_same_networks():
+    """As the thesis says: network 3 is 0 and network 4 (mended) is 1, with other orders of dimensions."""
+    by_name = {each.name: each.expr for each in ALL_CASES if each.family == "thesis_networks_small"}
+    for one, other in (("0", "3 (0 permuted)"), ("1", "4 (1 permuted, mended)")):
+        pairs = zip(*(by_name[f"network {name}"].replace("->", ",").split(",") for name in (one, other)), strict=True)
+        assert all(sorted(left) == sorted(right) for left, right in pairs)
+
+
+def test_tccg_reverses_indices_for_c_order():
+    each = next(each for each in ALL_CASES if each.name == "tccg 03 abcd-dbea-ec" and each.dtype == "float32")
+    assert each.expr == "aebd,ce->dcba"
+    assert each.shapes == ((48, 48, 44, 48), (24, 48))
+
+
+def test_large_batched_products_on_request():
+    def sizes(large):
+        return {each.shapes[0][0] for each in cases.thesis_cases(large) if each.family == "thesis_ordinary_large"}
+
+    assert sizes(False) == {256, 2048} and sizes(True) == {512, 2048}
+
+
+def test_select_takes_families_parts_and_patterns():
+    assert {each.family for each in cases.select(["tccg_f64"])} == {"tccg_f64"}
+    assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
+    assert cases.select([cases.KERNELS]) == []
+    assert len(cases.select(["tccg", "tccg_f32"])) == 48
+    with pytest.raises(EngineValueError, match="unknown family 'nothing'; families: thesis, tccg, kernels"):
+        cases.select(["nothing"])
+
+
+def test_a_family_is_registered_once(monkeypatch):
+    monkeypatch.setattr(cases, "_FAMILIES", dict(cases._FAMILIES))
+    cases.register_family("mine", lambda large: [case("i->i", [(2,)], family="mine")])
+    assert [each.family for each in cases.select(["mine"])] == ["mine"]
+    for name in ("mine", "thesis", "kernels"):
+        with pytest.raises(EngineValueError, match=f"family '{name}' is registered already"):
+            cases.register_family(name, lambda large: [])
+
+
+def test_operands_are_seeded_and_of_the_range_asked_for():
+    floats = case("ij->i", [(40, 30)])
+    assert np.array_equal(cases.operands(floats)[0], cases.operands(floats)[0])
+    assert not np.array_equal(cases.operands(floats)[0], cases.operands(floats, seed=1)[0])
+    small = cases.operands(case("ij->i", [(100, 100)], "int16"))[0]
+    assert (small.min(), small.max(), small.dtype) == (-9, 9, np.dtype("int16"))
+    full = cases.operands(case("ij->i", [(100, 100)], "int16").full_range())[0]
+    assert full.min() < -30000 and full.max() > 30000
+    assert cases.operands(case("ij->i", [(100, 100)], "uint8"))[0].max() == 9
+    assert set(cases.operands(case("i->", [(50,)], "bool"))[0]) == {True, False}
+    complex_ = cases.operands(case("i->", [(50,)], "complex64"))[0]
+    assert complex_.dtype == np.complex64 and complex_.imag.any() and complex_.real.any()
+    assert cases.operands(case("i->", [(50,)], "bfloat16"))[0].dtype.name == "bfloat16"
+    assert cases.operands(case("->", [()], "float64"))[0].shape == ()
+
+
+def test_integers_are_also_run_over_their_full_range():
+    both = cases.with_full_range([case("i->i", [(3,)], "int8"), case("i->i", [(3,)])])
+    assert [(each.name, each.values) for each in both] == [
+        ("case", "small"),
+        ("case full range", "full"),
+        ("case", "small"),
+    ]
+
+
+def test_load_cases(tmp_path):
+    entry = {"family": "f", "name": "n", "expr": "ab,bc,cd->ad", "shapes": [[2, 3], [3, 4], [4, 5]], "dtype": "int64"}
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([{**entry, "path": [[0, 1], [0, 1]]}, entry]))
+    first, second = cases.load_cases(path)
+    assert first.path == ((0, 1), (0, 1)) and second.path is None
+    assert first.shapes == ((2, 3), (3, 4), (4, 5)) and first.external
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "not JSON"),
+        ("{}", "expected a list of cases, found dict"),
+        ("[1]", "case 0: expected an object, found int"),
+        ('[{"family": "f"}]', r"case 0: missing \['name', 'expr', 'shapes', 'dtype'\]"),
+        ('[{"family":"f","name":"n","expr":"a,b->","shapes":[[2]],"dtype":"float32"}]', "has 2 terms, 1 shapes"),
+        ('[{"family":"f","name":"n","expr":"a->","shapes":[["x"]],"dtype":"float32"}]', "lists of integers"),
+        ('[{"family":"f","name":"n","expr":"a->","shapes":[[2]],"dtype":"float33"}]', "unknown dtype 'float33'"),
+        ('[{"family":"f","name":"n","expr":"a->","shapes":[[2]],"dtype":"int8","x":1}]', r"unknown \['x'\]"),
+    ],
+)
+def test_bad_case_files_say_what_is_wrong(tmp_path, content, message):
+    path = tmp_path / "cases.json"
+    path.write_text(content)
+    with pytest.raises((EngineValueError, EngineTypeError), match=message):
+        cases.load_cases(path)
+
+
+# --- steps and limits ------------------------------------------------------------------------------------------
+
+
+def test_walk_counts_a_matrix_product():
+    (step,) = steps.walk(steps.parse("ij,jk->ik", [(2, 3), (3, 5)]), [(0, 1)])
+    assert (step.multiply_adds, step.adds, step.summed, step.elements) == (30, 0, 3, (6, 15, 10))
+
+
+def test_walk_sums_a_lone_index_before_the_product_and_reads_diagonals_once():
+    (step,) = steps.walk(steps.parse("iij,jk->k", [(4, 4, 3), (3, 5)]), [(0, 1)])
+    assert step.elements == (12, 15, 5)
+    assert (step.multiply_adds, step.adds, step.summed) == (15, 12, 12)
+
+
+def test_walk_follows_a_path_and_finishes_what_it_leaves():
+    expression = steps.parse("ab,bc,cd->da", [(2, 3), (3, 4), (4, 5)])
+    assert [step.eq for step in steps.walk(expression, [(1, 2), (0, 1)])] == ["bc,cd->bd", "ab,bd->da"]
+    assert [step.eq for step in steps.walk(expression, [(0, 1)])] == ["ab,bc->ac", "cd,ac->da"]
+    assert [step.eq for step in steps.walk(steps.parse("ij->ij", [(2, 3)]), [])] == ["ij->ij"]
+    with pytest.raises(EngineValueError, match=r"path step \(0, 5\) does not fit 3 operands"):
+        steps.walk(expression, [(0, 5)])
+
+
+def test_parse_knows_ellipsis_implicit_output_and_repeated_output():
+    assert steps.parse("...i,ij", [(4, 2), (2, 3)]).output_shape == (4, 3)
+    assert steps.parse("i->ii", [(3,)]).output_shape == (3, 3)
+    assert steps.parse("ij,jk->ik", [(1, 3), (3, 4)]).output_shape == (1, 4)
+    with pytest.raises(EngineValueError, match="index 'j' is 4 in operand 1, 3 before"):
+        steps.parse("ij,jk->ik", [(2, 3), (4, 5)])
+    with pytest.raises(EngineValueError, match="operand 0 has rank 1"):
+        steps.parse("ij->ij", [(2,)])
+    with pytest.raises(EngineValueError, match="output index 'z' is in no operand"):
+        steps.parse("i->z", [(2,)])
+
+
+def test_limit_is_the_larger_of_arithmetic_and_traffic():
+    roof = limits.Roof(2, peak=lambda dtype, threads: threads * 1e9, bandwidth=lambda nbytes, threads: threads * 1e9)
+    (product,) = steps.walk(steps.parse("ij,jk->ik", [(100, 100), (100, 100)]), [(0, 1)])
+    assert roof.step_limit(product, "float32", 4) == pytest.approx(2e6 / 2e9)
+    assert roof.step_limit(product, "complex64", 8) == pytest.approx(8e6 / 2e9)
+    (outer,) = steps.walk(steps.parse("i,j->ij", [(1000,), (1000,)]), [(0, 1)])
+    assert roof.step_limit(outer, "float32", 4) == pytest.approx(4 * 1_002_000 / 2e9)
+    assert roof.limit([product, outer], "float32", 4) == pytest.approx(2e6 / 2e9 + 4 * 1_002_000 / 2e9)
+
+
+def test_roof_measures_each_peak_and_footprint_once():
+    asked = []
+    roof = limits.Roof(
+        1,
+        peak=lambda dtype, threads: asked.append(dtype) or 1.0,
+        bandwidth=lambda nbytes, threads: asked.append(nbytes) or 1.0,
+    )
+    for dtype in ("complex128", "float64", "bfloat16", "uint16", "int16"):
+        roof.peak(dtype)
+    roof.bandwidth(1 << 20)
+    roof.bandwidth((1 << 20) + 10)
+    assert asked == ["float64", "float32", "int16", 1 << 20]
+
+
+def test_roof_measures_afresh(monkeypatch):
+    fake = SimpleNamespace(
+        fma_peak=lambda dtype, threads, fresh: 3.0 if fresh else 1.0,
+        copy_bandwidth=lambda nbytes, threads, fresh: 5.0 if fresh else 1.0,
+    )
+    monkeypatch.setattr(limits, "_calibrate", lambda: fake)
+    assert (limits.Roof(1).peak("float32"), limits.Roof(1).bandwidth(4096)) == (3.0, 5.0)
+
+
+def test_short_limits_give_no_share_and_void_nothing():
+    assert limits.share(49e-6, 100e-6) is None and not limits.voids(49e-6, 1e-9)
+    assert limits.share(100e-6, 200e-6) == 0.5
+    assert not limits.voids(100e-6, 99e-6) and limits.voids(100e-6, 90e-6)
