@@ -87,7 +87,7 @@ class _Builder:
         for value in operation.inputs:
             if value.axes is None:
                 value.axes = natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
-        operation.plan = plan_nest(operation, self.list.sizes, self.isa, self.request.threads)
+        operation.plan = plan_nest(operation, self.list.sizes, self.request.threads)
 
     def _lay_out_gemm(self, operation: Operation) -> None:
         x, y = operation.inputs
@@ -174,10 +174,14 @@ class _Builder:
             yield from self._emit_gemm(operation, number)
             return
         plan: NestPlan = operation.plan
-        temporary = Operand(slot=self.arena_slot, offset=self.pack_offsets.get((number, "temporary"), 0))
-        values = (operation.output, *operation.inputs)
-        for row in plan.rows([Operand(slot=v.slot, offset=v.offset) for v in values], temporary):
-            yield self._step(operation, row, operation.kind, row.kernels[0], ())
+        places = {
+            "temp": Operand(slot=self.arena_slot, offset=self.pack_offsets.get((number, "temporary"), 0)),
+            "b": Operand(slot=self.arena_slot + 1, offset=0),  # alpha and beta of a scaled copy
+        }
+        for name, value in zip(("out", "a", "b"), (operation.output, *operation.inputs)):
+            places[name] = Operand(slot=value.slot, offset=value.offset)
+        for row in plan.rows(places):
+            yield self._step(operation, row, operation.kind, row.kernels[abi.FN], ())
 
     def _emit_gemm(self, operation: Operation, number: int) -> Iterator[Step]:
         plan: GemmPlan = operation.plan

@@ -17,11 +17,11 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
+from .packing import PACK_BYTES, pack_side
 from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, make_panels, split_long, total
 
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
-PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 
@@ -408,64 +408,40 @@ class _Planner:
 
     # -- packing steps ---------------------------------------------------------------------------------------
     def _prepack_left(self, tables: dict):
-        """All of A to panels [outer][panel][batch]: the batch runs fastest, so that PANEL_RUN applies."""
-        p, item = self.panels, self.item
-        size = self.k_total * self.mr * item
-        batch = flat_table(self.b_dims[::-1], LEFT)
-        count, outer_total = len(batch), total(p.outer)
-        lanes = (self.tm_a[:, None, :] + batch[None, :, None]).reshape(-1, self.mr)
-        outer = ()
-        if outer_total > 1:
-            stride = p.count * count * size
-            steps = np.arange(outer_total, dtype=np.int64) * stride
-            outer = ((outer_total, flat_table(p.outer, LEFT), steps, steps),)
-        nowhere = Operand(slot=0, offset=0)
-        pack = PackProblem(
-            itemsize=item,
-            width=self.mr,
-            src=nowhere,
-            dst=nowhere,
-            outer=outer,
-            lanes=np.ascontiguousarray(lanes.ravel()),
-            valid=np.repeat(self.valid, count),
+        p, batch = self.panels, flat_table(self.b_dims[::-1], LEFT)
+        packed = pack_side(
+            lanes=self.tm_a,
+            valid=self.valid,
+            batch=batch,
             tk=tables["tk_a"],
-            stride=size,
+            item=self.item,
             mode=abi.PANEL_RUN,
-            block=self._pack_block(p.count * count, size),
+            outer=flat_table(p.outer, LEFT) if total(p.outer) > 1 else None,
+            threads=self.threads,
             parallel=self._parallel(),
         )
-        table = [np.arange(count, dtype=np.int64) * size] if count > 1 else []
-        if outer_total > 1:
-            table.append(np.arange(outer_total, dtype=np.int64) * p.count * count * size)
-        return (pack, outer_total * p.count * count * size), table, count * size
+        table = [packed.batch_table] if len(batch) > 1 else []
+        if total(p.outer) > 1:
+            table.append(np.arange(total(p.outer), dtype=np.int64) * packed.outer_stride)
+        return (packed.problem, packed.nbytes), table, packed.stride
 
     def _prepack_right(self, tables: dict):
-        """All of B to panels of NR columns, [panel][batch]."""
-        item, nr = self.item, self.nr
-        size = self.k_total * nr * item
-        batch = flat_table(self.b_dims[::-1], RIGHT)
-        count, n = len(batch), self.n_total
+        n, nr = self.n_total, self.nr
         panels = -(-n // nr)
-        columns = np.minimum(np.arange(panels * nr), n - 1)
-        lanes = (tables["tn_b"][columns].reshape(panels, 1, nr) + batch[None, :, None]).reshape(-1)
         valid = np.full(panels, nr, np.int64)
         valid[-1] = n - (panels - 1) * nr
-        nowhere = Operand(slot=0, offset=0)
-        pack = PackProblem(
-            itemsize=item,
-            width=nr,
-            src=nowhere,
-            dst=nowhere,
-            outer=(),
-            lanes=np.ascontiguousarray(lanes),
-            valid=np.repeat(valid, count),
+        packed = pack_side(
+            lanes=tables["tn_b"][np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
+            valid=valid,
+            batch=flat_table(self.b_dims[::-1], RIGHT),
             tk=tables["tk_b"],
-            stride=size,
+            item=self.item,
             mode=self._pack_right_mode(),
-            block=self._pack_block(panels * count, size),
+            outer=None,
+            threads=self.threads,
             parallel=self._parallel(),
         )
-        return (pack, panels * count * size), np.arange(count, dtype=np.int64) * size, count * size
+        return (packed.problem, packed.nbytes), packed.batch_table, packed.stride
 
     def _pack_right_mode(self) -> int:
         item = self.item
@@ -476,11 +452,6 @@ class _Planner:
         if any(d.stride(RIGHT) == item for d in self.b_dims):
             return abi.PANEL_RUN
         return abi.SCATTERED
-
-    def _pack_block(self, panels: int, size: int) -> int:
-        """Panels per task: a few tasks per thread, whole transposed groups of 16."""
-        share = -(-panels // max(1, 4 * self.threads)) if panels * size > PACK_BYTES else panels
-        return min(panels, -(-share // 16) * 16)
 
     # -- tasks -----------------------------------------------------------------------------------------------
     def _kc(self) -> int:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Mapping
 
+from ..kernels import nest as nest_family
+from ..kernels.cpu import abi
 from ..kernels.gemm import Operand
-from ..kernels.isa import ISA
+from ..kernels.nest import Lowered, NestProblem
 from ..kernels.row import Row
 from ..plan import Axis, Index
 from .operations import Operation, Value
 
+_WORDS = ((abi.OUT_SLOT, abi.OUT_OFFSET), (abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestPlan:
-    """``rows(places, temporary)``: the step rows for the places of output and inputs."""
+    """A nest problem, lowered; its operands get their places when the arena is laid out."""
 
-    rows: Callable[[Sequence[Operand], Operand], list[Row]]
-    temporary_bytes: int = 0
+    problem: NestProblem
+    lowered: Lowered
+
+    @property
+    def temporary_bytes(self) -> int:
+        return self.lowered.temp_bytes
+
+    def rows(self, places: Mapping[str, Operand]) -> list[Row]:
+        """Step rows with operands at ``places`` (``out``, ``a``, ``b``, ``temp``)."""
+        out = []
+        for row, names in zip(self.lowered.rows, self.lowered.operands):
+            words = dict(row.words)
+            for (slot, offset), name in zip(_WORDS, names):
+                if name:
+                    words[slot] = places[name].slot
+                    words[offset] = words.get(offset, 0) + places[name].offset
+            out.append(replace(row, words=words))
+        return out
 
 
 def natural_axes(value: Value, output: Value, sizes: Mapping[Index, int], item: int) -> dict[Index, Axis]:
@@ -32,5 +52,31 @@ def natural_axes(value: Value, output: Value, sizes: Mapping[Index, int], item: 
     return axes
 
 
-def plan_nest(operation: Operation, sizes: Mapping[Index, int], isa: ISA, threads: int) -> NestPlan:
-    raise NotImplementedError
+def plan_nest(operation: Operation, sizes: Mapping[Index, int], threads: int) -> NestPlan:
+    """The nest of a copy, sum or element-wise product whose tensors all have strided layouts."""
+    out, inputs = operation.output, operation.inputs
+    indices = dict.fromkeys(i for value in (*inputs, out) for i in value.term)
+    dims = tuple(
+        (sizes[i], *(_stride(v, i) for v in (out, *inputs)), *(0,) * (2 - len(inputs))) for i in indices
+    )
+    first = inputs[0]
+    problem = NestProblem(
+        op=operation.kind,
+        dims=dims,
+        out=out.dtype,
+        a=first.dtype,
+        b=inputs[1].dtype if len(inputs) == 2 else "",
+        conj_a=first.conj and operation.kind != "sum",
+        conj_b=len(inputs) == 2 and inputs[1].conj,
+        swap_a=first.swapped_bytes,
+        scaled=operation.scaled,
+    )
+    return NestPlan(problem=problem, lowered=nest_family.lower(problem, threads))
+
+
+def _stride(value: Value, index: Index) -> int:
+    axis = value.axes.get(index)
+    if axis is None:
+        return 0
+    assert axis.linear, "nests have strided operands"
+    return axis.stride

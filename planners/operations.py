@@ -112,7 +112,8 @@ class OperationList:
         return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
 
     def _cast(self, value: Value) -> Value:
-        if value.dtype == self.compute and not value.swapped_bytes:
+        if same_bits(value.dtype, self.compute) and not value.swapped_bytes:
+            value.dtype = self.compute
             return value
         conj, value.conj = value.conj, False
         return self.apply("copy", (value,), self.new(value.term, self.compute, conj=conj))
@@ -141,15 +142,21 @@ class OperationList:
         direct = (
             last is not None
             and last.output is value
-            and output.dtype == value.dtype
+            and same_bits(output.dtype, value.dtype)
             and not value.conj
             and not self.request.scaled
         )
         if direct:
+            output.dtype = value.dtype
             last.output = output
             self.values.remove(value)
         else:
             self.apply("copy", (value,), output, scaled=self.request.scaled)
+
+
+def same_bits(a: str, b: str) -> bool:
+    """Kernels treat both alike: equal, or integers of one width (wrap-around does not know signs)."""
+    return a == b or (a.lstrip("u") == b.lstrip("u") and "int" in a and "int" in b)
 
 
 def itemsize(dtype: str) -> int:

@@ -20,7 +20,7 @@ from llvmlite import ir
 from ... import config
 from .. import diskcache
 from ..isa import ISA
-from . import calibrate, codegen, entry, pack, tile, walker
+from . import calibrate, codegen, entry, nest, pack, tile, walker
 
 Builder = Callable[[ir.Module, str, ISA], None]
 
@@ -38,10 +38,12 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"entry"), entry.build_entry),
     (re.compile(r"worker_loop"), walker.build_worker_loop),
     (re.compile(r"gemm_\w+_\d+x\d+_[pd][pd]"), _gemm),
+    (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_\d+"), _pack),
     (re.compile(r"packtask_\d+"), pack.build_pack_task),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
+    (re.compile(r"nest_\w+"), nest.build),
 ]
 
 _lock = threading.RLock()

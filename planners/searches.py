@@ -1,0 +1,229 @@
+"""The searches for a contraction order that this package runs itself, greedy ones on opt_einsum's functions.
+
+Random numbers come from a generator of our own, never from the global one, and trials stop when the time is over.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import exp
+from random import Random
+from time import monotonic
+from typing import Any, Callable
+
+from .exact import FULL_OPERANDS, Budget, OutOfBudget, best_connected_order, best_order
+from .problem import Found, Problem
+from .steps import SplitStep, totals
+
+OUTER_OPERANDS = 14  # up to so many, `optimal` looks at every tree
+CONNECTED_OPERANDS = 16  # up to so many, `auto` and `auto_hq` try for the best connected order
+PAIRS = 5_000_000  # partial orders that an exact search looks at before it gives up: some seconds
+SEARCH_RATE = 2e10  # flop/s of a contraction against which `auto` weighs the time of a search
+SECONDS_PER_PAIR = 1e-6
+SECONDS_PER_OPERAND = 100e-6  # of one greedy search
+AUTO_WORK = 10_000  # operands times trials of a greedy search within `auto`: about a second
+BRANCHES = 8  # cheapest candidates among which a random trial chooses
+BRANCH_LOOKUPS = 20_000_000  # sizes that a branching search looks up before it is stopped
+BRANCH_OPERANDS = 200  # a branching search recurses once per operand
+
+Candidate = tuple[Any, Any, Any, Any]
+Chooser = Callable[[list[Candidate], Any], Candidate | None]
+
+
+def greedy(problem: Problem, *, choose: Chooser | None = None, cost: Any = "memory-removed", note: str = "") -> Found:
+    """opt_einsum's greedy search: contracts the pair that shrinks memory most, then the next."""
+    from opt_einsum.paths import ssa_greedy_optimize
+
+    terms, output, sizes = problem.spelled(range(len(problem.sizes)))
+    # Frozen sets of small integers are walked in an order that does not change between processes.
+    ids = ssa_greedy_optimize([frozenset(term) for term in terms], frozenset(output), sizes, choose, cost)
+    return problem.found([tuple(step) for step in ids], note)
+
+
+def _boltzmann(random: Random, temperature: float) -> Chooser:
+    """Chooses among the cheapest candidates, cheaper ones with more probability."""
+
+    def choose(queue: list[Candidate], remaining: Any) -> Candidate | None:
+        choices: list[Candidate] = []
+        while queue and len(choices) < BRANCHES:
+            candidate = heapq.heappop(queue)
+            if candidate[1] in remaining and candidate[2] in remaining:
+                choices.append(candidate)
+        if not choices:
+            return None
+        least = choices[0][0][0]
+        scale = temperature * max(1, abs(least))
+        weights = [exp(-(candidate[0][0] - least) / scale) for candidate in choices]
+        (chosen,) = random.choices(range(len(choices)), weights)
+        result = choices.pop(chosen)
+        for candidate in choices:
+            heapq.heappush(queue, candidate)
+        return result
+
+    return choose
+
+
+def _jitter(random: Random) -> Callable[..., float]:
+    """Memory removed by a contraction, disturbed by a percent; as floats, which sizes of any length must fit."""
+
+    def cost(size12: int, size1: int, size2: int, *_: Any) -> float:
+        return random.gauss(1.0, 0.01) * float(min(max(size12 - size1 - size2, -(10**300)), 10**300))
+
+    return cost
+
+
+def random_greedy(problem: Problem, trials: int, *, size_first: bool = False, start: Found | None = None) -> Found:
+    """The best of ``trials`` greedy searches that choose at random, the first without chance.
+
+    Best means the fewest flops, or the smallest ``largest`` with ``size_first``; an order over the problem's limit
+    loses against one within it. ``max_time`` ends the search after the trial that passes it.
+    """
+
+    def rank(found: Found) -> tuple[int, int, int]:
+        over = int(problem.limit is not None and found.largest > problem.limit)
+        return (over, found.largest, found.flops) if size_first else (over, found.flops, found.largest)
+
+    chosen = start or greedy(problem)
+    done = 1
+    for trial in range(1, trials):
+        if problem.deadline is not None and monotonic() > problem.deadline:
+            break
+        random = Random((problem.seed << 32) + trial)
+        temperature = random.choice((0.1, 0.3, 1.0)) if size_first else 1.0
+        found = greedy(problem, choose=_boltzmann(random, temperature), cost=_jitter(random))
+        done += 1
+        if rank(found) < rank(chosen):
+            chosen = found
+    return chosen.noted("" if done >= trials else f"stopped by max_time after {done} of {trials} trials")
+
+
+def trivial(problem: Problem) -> Found | None:
+    """The only order of one or two operands."""
+    if problem.count > 2:
+        return None
+    return problem.found([(0,)] if problem.count == 1 else [(0, 1)])
+
+
+def best(problem: Problem) -> Found | None:
+    """The cheapest order of few operands within the problem's limit; None where there is none."""
+    if problem.count <= 2:
+        return trivial(problem)
+    tree = best_order(problem.terms, problem.output, problem.search_sizes, limit=problem.limit)
+    return None if tree is None else problem.found_tree(tree)
+
+
+def quick(problem: Problem) -> Found:
+    """A good order at once: the cheapest one of few operands, a greedy one of many."""
+    if problem.count > FULL_OPERANDS:
+        return greedy(problem)
+    return best(problem) or best(problem.replace(limit=None))  # type: ignore[return-value]
+
+
+def split_by(problem: Problem) -> SplitStep:
+    """A function that plans the n-ary steps of a path for ``problem``."""
+    return lambda terms, output: list(quick(problem.replace(terms=tuple(terms), output=output)).ids)
+
+
+def left_to_right(problem: Problem) -> Found:
+    """Operands 0 and 1, their result with operand 2, and so on: what is written is what runs."""
+    if problem.count <= 2:
+        return trivial(problem)  # type: ignore[return-value]
+    first = problem.count
+    return problem.found([(0, 1), *((first + step, step + 2) for step in range(first - 2))])
+
+
+def _improved(problem: Problem, start: Found, budget: Budget) -> Found | None:
+    """The best connected order if it is cheaper than ``start``; None where there is none."""
+    sizes = problem.search_sizes
+    cap, _ = totals(problem.terms, problem.output, sizes, start.ids)
+    tree = best_connected_order(
+        problem.terms, problem.output, sizes, cap=cap, limit=problem.limit, budget=budget
+    )
+    found = None if tree is None else problem.found_tree(tree)
+    return found if found and found.flops < start.flops else None
+
+
+def dp(problem: Problem) -> Found:
+    """The cheapest order without outer products in a connected part, or a greedy one where that takes too long.
+
+    Outer products rarely pay. ``max_time`` replaces the bound on the work.
+    """
+    if problem.count <= 2:
+        return trivial(problem)  # type: ignore[return-value]
+    start = greedy(problem)
+    try:
+        return _improved(problem, start, problem.budget(PAIRS)) or start
+    except OutOfBudget as stop:
+        return start.noted(f"{stop}: greedy")
+
+
+def optimal(problem: Problem) -> Found:
+    """The cheapest order of all, up to `OUTER_OPERANDS` operands; beyond, and out of time, what `dp` finds."""
+    if problem.count <= 2:
+        return trivial(problem)  # type: ignore[return-value]
+    if problem.count > OUTER_OPERANDS:
+        found = dp(problem)
+        return found.noted(found.note or "without outer products")
+    try:
+        tree = best_order(problem.terms, problem.output, problem.search_sizes, budget=problem.budget(PAIRS))
+    except OutOfBudget as stop:
+        return greedy(problem, note=f"{stop}: greedy")
+    return problem.found_tree(tree)
+
+
+def auto(problem: Problem) -> Found:
+    """The cheapest order of few operands; of more, a quick one, improved for about as long as the contraction takes."""
+    if problem.count <= FULL_OPERANDS:
+        return quick(problem)
+    start = greedy(problem)
+    seconds = min(start.flops, 10**15) / SEARCH_RATE
+    if problem.count <= CONNECTED_OPERANDS:
+        pairs = min(max(int(seconds / SECONDS_PER_PAIR), 20_000), 1_000_000)
+        try:
+            return _improved(problem, start, Budget(pairs, problem.deadline)) or start
+        except OutOfBudget:
+            pass
+    trials = int(min(64, AUTO_WORK / problem.count, seconds / (problem.count * SECONDS_PER_OPERAND)))
+    return random_greedy(problem, trials, start=start).noted("") if trials > 1 else start
+
+
+def auto_hq(problem: Problem) -> Found:
+    """The cheapest order where an exact search is quick, else the best of 128 random greedy ones."""
+    if problem.count <= 12:
+        return optimal(problem)
+    if problem.count <= CONNECTED_OPERANDS:
+        return dp(problem)
+    return random_greedy(problem, 128)
+
+
+class _WatchedSizes(dict):
+    """Sizes by index that stop a search which looks them up too often, or for too long."""
+
+    def __init__(self, sizes: dict[int, int], problem: Problem):
+        super().__init__(sizes)
+        self._budget = problem.budget(BRANCH_LOOKUPS)
+
+    def __getitem__(self, index: int) -> int:
+        self._budget.spend(1)
+        return super().__getitem__(index)
+
+
+def branch(problem: Problem, branches: int | None) -> Found:
+    """opt_einsum's branching search: tries the ``branches`` most promising pairs at each step, or all.
+
+    Its time is exponential in the operands: stopped after a while, it gives the best order so far.
+    """
+    from opt_einsum.paths import BranchBound
+
+    if problem.count > BRANCH_OPERANDS:
+        return greedy(problem, note=f"greedy: over {BRANCH_OPERANDS} operands")
+    terms, output, sizes = problem.spelled(range(len(problem.sizes)))
+    search = BranchBound(nbranch=branches, minimize="flops", cutoff_flops_factor=4)
+    note = ""
+    try:
+        search([frozenset(term) for term in terms], frozenset(output), _WatchedSizes(sizes, problem), None)
+    except OutOfBudget as stop:
+        note = str(stop).replace("pairs", "lookups")
+    if "ssa_path" not in search.best:
+        return greedy(problem, note=f"{note}: greedy")
+    return problem.found([tuple(step) for step in search.best["ssa_path"]], note)
