@@ -23,7 +23,7 @@ from .lru import BoundedCache
 from .options import DEFAULT, CallOptions, CompileOptions, Options, parse_options
 from .planners.order import register_optimizer, registry_version
 from .planners.paths import contract_path, einsum_path
-from .routes import NativeRoute, contiguous_strides
+from .routes import contiguous_strides
 
 __all__ = [
     "Compiled",
@@ -43,7 +43,7 @@ CONTRACTORS = 1024
 BACKENDS = ("cpu",)
 
 _contractors = BoundedCache(CONTRACTORS)
-# Subscripts, or axes of a tensordot -> the native entry used last for them: tried first, it checks its operands.
+# Subscripts, or axes of a tensordot -> the quick function used last for them: tried first, it checks its operands.
 _entries = BoundedCache(CONTRACTORS)
 _raw_entries = BoundedCache(CONTRACTORS)
 
@@ -140,12 +140,12 @@ def _contractor(
 def _remember(
     entries: BoundedCache, key: Any, contractor: Contractor, arrays: Sequence[np.ndarray], scalar: bool
 ) -> None:
-    """Let the native entry of these operands be the one that is tried first for ``key``."""
-    route = contractor.route(tuple([(array.dtype, array.strides) for array in arrays]))
-    if isinstance(route, NativeRoute):
-        entry = route.entry(scalar)
-        if entry is not None:
-            entries.put(key, entry)
+    """Let the quick function for these operands be the one that is tried first for ``key``."""
+    kinds = tuple([(array.dtype, array.strides) for array in arrays])
+    route = contractor.route(kinds)
+    entry = route.entry(scalar, kinds) if route.calls >= 2 else None
+    if entry is not None:
+        entries.put(key, entry)
 
 
 def clear_cache() -> None:

@@ -17,7 +17,6 @@ from .expr import Expr, quoted
 from .options import Options, parse_factor
 from .plan import Plan, Step
 from .planners.order import Order
-from .routes import NativeRoute
 
 
 class Compiled:
@@ -110,7 +109,7 @@ class Compiled:
         route = self._route()
         options = self._contractor.options
         plain = options.alpha == 1 and options.beta == 0 and (options.dtype is None or options.dtype.isnative)
-        entry = route.entry(scalar=True) if plain and isinstance(route, NativeRoute) else None
+        entry = route.entry(True, self._kinds) if plain else None
         if entry is None:
             self._entry = _no_entry
         elif self._constants:

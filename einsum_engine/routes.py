@@ -1,7 +1,7 @@
 """The ways in which a contraction of given dtypes and strides is run: natively, as zeros, by NumPy, as a view.
 
-A route computes a fresh result (``fresh``); the native one also writes into an array of the planned strides
-(``into``), which its ``direct`` says. All take exact NumPy arrays that match what the route was made for.
+A route computes a fresh result (``fresh``) and may have a quick function for the same (``entry``); where ``direct`` is
+true it also writes into an array of the planned strides (``into``). All take exact NumPy arrays that match what the route was made for.
 """
 
 from __future__ import annotations
@@ -20,24 +20,39 @@ from .plan import Plan
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
+def _no_entry(route: Any, scalar: bool, kinds: Any) -> None:
+    """The general path is all there is."""
+
+
 class NativeRoute:
     """One native call of a bound plan."""
 
-    __slots__ = ("plan", "native", "shape", "dtype", "order", "direct")
+    __slots__ = ("plan", "native", "shape", "dtype", "order", "direct", "calls", "_quick")
 
     def __init__(
-        self, plan: Any, native: Any, shape: tuple[int, ...], dtype: np.dtype, order: str, direct: bool
+        self, plan: Plan, native: Any, shape: tuple[int, ...], dtype: np.dtype, order: str, direct: bool
     ) -> None:
         self.plan, self.native = plan, native
         self.shape, self.dtype, self.order = shape, dtype, order
         self.direct = direct
+        # Counts to 2: the quick function takes a while to make, which a single call does not pay for.
+        self.calls = 0
+        self._quick: Any = None
 
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
+        if self._quick is not None and alpha == 1:
+            result = self._quick(*arrays)
+            if result is not NotImplemented:
+                return result if self.shape else np.asarray(result)
+        elif self.calls < 2:
+            self.calls += 1
+            if self.calls == 2:
+                self.entry(True, None)
         out = empty(self.shape, self.dtype, self.order)
         self.native.run(arrays, out, alpha, 0)
         return out
 
-    def entry(self, scalar: bool) -> Any:
+    def entry(self, scalar: bool, kinds: Any) -> Any:
         """A function of the operands alone that is as quick as can be: NotImplemented where they do not match.
 
         Results without axes are scalars, or with ``scalar=False`` arrays. None where the plan has no such function.
@@ -45,6 +60,7 @@ class NativeRoute:
         entry = getattr(self.native, "entry", None)
         if entry is None or self.order != "C" or self.direct:
             return None
+        self._quick = entry
         if self.shape or scalar:
             return entry
 
@@ -63,7 +79,7 @@ class ZeroRoute:
     """An index of size 0: every sum is empty, and no kernel runs."""
 
     __slots__ = ("shape", "dtype", "order", "plan")
-    direct = False
+    direct, calls = False, 0
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, order: str, plan: Plan) -> None:
         self.shape, self.dtype, self.order, self.plan = shape, dtype, order, plan
@@ -71,12 +87,14 @@ class ZeroRoute:
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
         return empty(self.shape, self.dtype, self.order, zero=True)
 
+    entry = _no_entry
+
 
 class SpreadRoute:
     """A repeated output index: the result of the inner contraction on the diagonal, zeros elsewhere."""
 
     __slots__ = ("inner", "expr", "dtype", "order", "plan")
-    direct = False
+    direct, calls = False, 0
 
     def __init__(self, inner: Any, operands: Any, expr: Expr, dtype: np.dtype, order: str) -> None:
         self.inner, self.expr, self.dtype, self.order = inner, expr, dtype, order
@@ -91,12 +109,14 @@ class SpreadRoute:
         self.inner.call(arrays, diagonal(out, self.expr.output), alpha, 0)
         return out
 
+    entry = _no_entry
+
 
 class ExternalRoute:
     """Dtypes that only NumPy computes (longdouble, object): its einsum, one pair of operands at a time."""
 
     __slots__ = ("expr", "path", "options", "dtype", "plan")
-    direct = False
+    direct, calls = False, 0
 
     def __init__(
         self, expr: Expr, path: tuple[tuple[int, ...], ...], options: Any, dtype: np.dtype, plan: Plan
@@ -117,6 +137,8 @@ class ExternalRoute:
         if alpha != 1:
             result = as_array(result * alpha)
         return result.astype(self.dtype, order=self.options.order, casting="unsafe")
+
+    entry = _no_entry
 
     def _kept(self, chosen: Any, pending: Any) -> tuple[Any, ...]:
         """The term of one step's result: in the output's order where it is the last step."""
@@ -176,10 +198,12 @@ def diagonal(array: np.ndarray, term: Sequence[Any]) -> np.ndarray:
 class View:
     """What `einsum` returns without computing: one operand whose axes are reordered or put on a diagonal."""
 
-    __slots__ = ("term", "output", "subscripts", "permutation")
+    __slots__ = ("term", "output", "shape", "subscripts", "permutation")
+    calls = 2
 
     def __init__(self, expr: Expr) -> None:
         (self.term,), self.output = expr.inputs, expr.output
+        (self.shape,) = expr.shapes
         distinct = tuple(dict.fromkeys(self.term))
         self.permutation = tuple(distinct.index(index) for index in self.output)
         self.subscripts = None
@@ -202,3 +226,19 @@ class View:
         if len(self.output) < len(self.term):
             array = diagonal(array, self.term)
         return array.transpose(self.permutation)
+
+    def entry(self, scalar: bool, kinds: Any) -> Any:
+        """As that of `NativeRoute`, for operands of the dtype in ``kinds``."""
+        if not self.output:
+            return None
+        shape, ((dtype, _),), permutation, subscripts = self.shape, kinds, self.permutation, self.subscripts
+
+        def view_entry(*arrays: Any) -> Any:
+            if len(arrays) != 1:
+                return NotImplemented
+            (array,) = arrays
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return NotImplemented
+            return array.transpose(permutation) if subscripts is None else np.einsum(subscripts, array)
+
+        return view_entry if subscripts is not None or len(self.output) == len(self.term) else None
