@@ -1,0 +1,166 @@
+"""Moving a box of elements between two layouts, without looking at their bits.
+
+``void move(dst, src, no, nj, dst_o, src_o, dst_j, src_j, mode, run)`` copies element (o, j) from
+``src + src_o[o] + src_j[j]`` to ``dst + dst_o[o] + dst_j[j]`` for o < no, j < nj; offsets in bytes. The mode is a
+promise:
+
+    MOVE_RUN       both are adjacent along o: vectors                              (src_o, dst_o unused)
+    MOVE_FILL      dst adjacent, one source element per j: splat                   (src_o, dst_o unused)
+    MOVE_TILE      dst adjacent along o, src along j in runs of ``run`` entries: T x T blocks transposed in registers,
+                   so that a line of either side is touched once                   (dst_o unused)
+    MOVE_GATHER    dst adjacent along o                                            (dst_o unused)
+    MOVE_ELEMENTS  none
+    MOVE_SCATTER   src adjacent along o                                            (src_o unused)
+
+Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
+destination must not overlap (`MOVE_RUN` allows them to be the same).
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..isa import ISA
+from . import nest_abi as na
+from .emit import I64, Fn, Val
+from .pack import Mover
+
+ARGS = 10
+
+
+class BoxMover:
+    """Emits the body of one move function; attributes are its arguments."""
+
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        self.f, self.m, self.item = f, Mover(f, item, isa), item
+        names = ("dst", "src", "no", "nj", "dst_o", "src_o", "dst_j", "src_j", "mode", "run")
+        for name, value in zip(names, f.args, strict=True):
+            setattr(self, name, value)
+
+    def emit(self) -> None:
+        modes = (
+            (na.MOVE_RUN, self._run),
+            (na.MOVE_TILE, self._tile),
+            (na.MOVE_GATHER, self._gather),
+            (na.MOVE_FILL, self._fill),
+            (na.MOVE_SCATTER, self._scatter),
+        )
+        self._choose(modes)
+
+    def _choose(self, modes) -> None:
+        if not modes:
+            self._elements()
+            return
+        (number, emit), rest = modes[0], modes[1:]
+        with self.f.if_else(self.mode.eq(number)) as (then, otherwise):
+            with then:
+                emit()
+            with otherwise:
+                self._choose(rest)
+
+
+    # -- rows ------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        f = self.f
+        with f.range(0, self.nj) as j:
+            self._copy_row(self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j))
+
+    def _copy_row(self, src: Val, dst: Val) -> None:
+        f, m = self.f, self.m
+        step = m.block * self.item
+        done, end = f.var(0), self.no * self.item
+        with f.range(0, end - (4 * step - 1), 4 * step) as at:
+            values = [m.load(src + at + i * step, m.block) for i in range(4)]
+            for i, value in enumerate(values):
+                m.store(value, dst + at + i * step)
+            done.set(at + 4 * step)
+        m.copy_run(src + done.get(), dst + done.get(), self.no - done.get() // self.item)
+
+    def _fill(self) -> None:
+        f, m = self.f, self.m
+        with f.range(0, self.nj) as j:
+            dst = self.dst + f.word(self.dst_j, j)
+            one = m.load(self.src + f.word(self.src_j, j))
+            wide = self._splat(one)
+            whole = self.no - self.no % m.block
+            with f.range(0, whole, m.block) as o:
+                m.store(wide, dst + o * self.item)
+            with f.range(whole, self.no) as o:
+                m.store(one, dst + o * self.item)
+
+    def _splat(self, one: Val) -> Val:
+        m = self.m
+        if m.group == 1:
+            return self.f.splat(one, m.block)
+        return self.f.shuffle(one, one, [g for _ in range(m.block) for g in range(m.group)])
+
+    # -- elements --------------------------------------------------------------------------------------------
+    def _gather(self) -> None:
+        f = self.f
+        with f.range(0, self.nj) as j:
+            src, dst = self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j)
+            self._each(lambda o: src + f.word(self.src_o, o), lambda o: dst + o * self.item)
+
+    def _scatter(self) -> None:
+        f = self.f
+        with f.range(0, self.nj) as j:
+            src, dst = self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j)
+            self._each(lambda o: src + o * self.item, lambda o: dst + f.word(self.dst_o, o))
+
+    def _elements(self) -> None:
+        f = self.f
+        with f.range(0, self.nj) as j:
+            src, dst = self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j)
+            self._each(lambda o: src + f.word(self.src_o, o), lambda o: dst + f.word(self.dst_o, o))
+
+    def _each(self, source, target, unroll: int = 4) -> None:
+        """One element at a time: a store per cycle, which hardware gathers do not beat."""
+        f, m = self.f, self.m
+        whole = self.no - (self.no & (unroll - 1))
+        with f.range(0, whole, unroll) as o:
+            values = [m.load(source(o + i)) for i in range(unroll)]
+            for i, value in enumerate(values):
+                m.store(value, target(o + i))
+        with f.range(whole, self.no) as o:
+            m.copy(source(o), target(o))
+
+    # -- tiles -----------------------------------------------------------------------------------------------
+    def _tile(self) -> None:
+        f = self.f
+        with f.range(0, self.nj, self.run) as j:
+            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block)
+
+    def _tile_run(self, j: Val, count: Val, size: int) -> None:
+        """``no x count`` elements in tiles of ``size`` or, where a side is shorter, smaller ones."""
+        f = self.f
+        if size < 2:
+            with f.range(j, j + count) as row:
+                src, dst = self.src + f.word(self.src_j, row), self.dst + f.word(self.dst_j, row)
+                self._each(lambda o: src + f.word(self.src_o, o), lambda o: dst + o * self.item)
+            return
+        with f.if_else((self.no >= size) & (count >= size)) as (then, otherwise):
+            with then:
+                self._tiles(j, count, size)
+            with otherwise:
+                self._tile_run(j, count, size // 2)
+
+    def _tiles(self, j: Val, count: Val, size: int) -> None:
+        """The last tile of a side is moved back to end with it: some elements are written twice."""
+        f, m = self.f, self.m
+        with f.range(0, self.no, size) as o:
+            o0 = f.min(o, self.no - size)
+            with f.range(0, count, size) as i:
+                j0 = j + f.min(i, count - size)
+                src = self.src + f.word(self.src_j, j0)
+                rows = [m.load(src + f.word(self.src_o, o0 + k), size) for k in range(size)]
+                dst = self.dst + o0 * self.item
+                for k, row in enumerate(m.transpose(rows)):
+                    m.store(row, dst + f.word(self.dst_j, j0 + k))
+
+
+def emit_move(module: ir.Module, name: str, item: int, isa: ISA, *, internal: bool = False) -> Fn:
+    """The move function for elements of ``item`` bytes."""
+    f = Fn(module, name, [I64] * ARGS, internal=internal)
+    BoxMover(f, item, isa).emit()
+    f.ret()
+    return f

@@ -1,0 +1,221 @@
+"""Task functions over N-dimensional strided iteration spaces: copy, conversion, scaled addition, product.
+
+    for box of this task             odometer over chunks of O, chunks of J and all other dimensions
+      stage operands                 those that do not run along O: moved into scratch, where they do
+      for j in box                   a row
+        for o in box                 vectors
+          out = op(a, b)
+      unstage the output
+
+`nest_abi` holds the words; `move` the staging, which is all there is to a copy. Element-wise rows may work in place
+(an input that is the output, with the same strides).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..isa import ISA
+from . import nest_abi as na
+from .convert import Converter
+from .emit import F64, I64, Fn, Val, Var
+from .move import emit_move
+from .nest_frame import A, B, OUT, Arithmetic, Box, Frame, Stage, emit_row, row_width
+from .nest_sum import build_sum
+from .storage import STORAGES
+
+
+def build_copy(module: ir.Module, name: str, item: int, isa: ISA) -> None:
+    """out = a for elements of ``item`` bytes; N_A_MODE holds STAGED + the mode of the move."""
+    move = emit_move(module, f"{name}_move", item, isa, internal=True)
+    f = Fn(module, name, [I64] * 4)
+    frame = Frame(f, (OUT, A))
+    tables = [frame.vector(w) for w in (na.N_OUT_O, na.N_A_O, na.N_OUT_J, na.N_A_J)]
+    mode, run = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN)
+
+    def body(box: Box) -> None:
+        f.call(move, [box.at[0], box.at[1], box.no, box.nj, *tables, mode, run])
+
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    f.ret()
+
+
+def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:
+    """out = cast(a), conjugated if CONJ_A; ``swap``: the bytes of a's elements are in the other order."""
+    f = Fn(module, name, [I64] * 4)
+    frame = Frame(f, (OUT, A))
+    conjugate = frame.word(na.N_FLAGS) & na.CONJ_A
+    io, ia = STORAGES[target].itemsize, STORAGES[source].itemsize
+
+    def rows(out: Val, a: Val, no: Val) -> None:
+        def body(w: int, i: Val, mask: Val | None) -> None:
+            c = Converter(f, isa, w)
+            value = c.cast(c.load(source, a + i * ia, swap=swap, mask=mask), source, target)
+            if STORAGES[target].parts == 2:
+                value = c.flip(value, c.imaginary_signs(target, conjugate))
+            c.store(target, value, out + i * io, mask=mask)
+
+        emit_row(f, isa, row_width(isa, (source, target)), no, body)
+
+    _elementwise(frame, rows)
+
+
+def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool, isa: ISA) -> None:
+    """out (+)= a * b; a may be one element per row, b is contiguous."""
+    f = Fn(module, name, [I64] * 4)
+    frame = Frame(f, (OUT, A, B))
+    compute = STORAGES[out].compute
+    flags = frame.word(na.N_FLAGS)
+    io, ia, ib = (STORAGES[n].itemsize for n in (out, a, b))
+    broadcast = frame.word(na.N_A_MODE).eq(na.BROADCAST)
+
+    def get(c: Converter, dtype: str, at: Val, flag: int, mask: Val | None) -> Val:
+        value = c.cast(c.load(dtype, at, mask=mask), dtype, compute)
+        if STORAGES[dtype].parts == 2 and STORAGES[compute].parts == 2:
+            value = c.flip(value, c.imaginary_signs(compute, flags & flag))
+        return value
+
+    def rows(to: Val, x: Val, y: Val, no: Val) -> None:
+        def loop(first) -> None:
+            def body(w: int, i: Val, mask: Val | None) -> None:
+                c, op = Converter(f, isa, w), Arithmetic(f, isa, compute, w)
+                left, right = first(c, i, mask), get(c, b, y + i * ib, na.CONJ_B, mask)
+                if add:
+                    old = c.cast(c.load(out, to + i * io, mask=mask), out, compute)
+                    value = op.mul_add(left, right, old)
+                else:
+                    value = op.mul(left, right)
+                c.store(out, c.cast(value, compute, out), to + i * io, mask=mask)
+
+            emit_row(f, isa, row_width(isa, (a, b, out, compute)), no, body)
+
+        with f.if_else(broadcast) as (then, otherwise):
+            with then:
+                one = get(Converter(f, isa, 1), a, x, na.CONJ_A, None)
+                loop(lambda c, i, mask: c.splat(one))
+            with otherwise:
+                loop(lambda c, i, mask: get(c, a, x + i * ia, na.CONJ_A, mask))
+
+    _elementwise(frame, rows, read_out=add)
+
+
+def _elementwise(frame: Frame, rows, read_out: bool | Val = False) -> None:
+    """Stage the operands of each box, run ``rows(addresses..., no)`` for each j, unstage the output."""
+    f = frame.f
+    stages = [Stage(frame, which) for which in frame.operands]
+
+    def body(box: Box) -> None:
+        bases = [
+            stage.enter(at, box.no, box.nj, read=read_out if stage.which == OUT else True)
+            for stage, at in zip(stages, box.at, strict=True)
+        ]
+        with f.range(0, box.nj) as j:
+            rows(*(base + f.word(stage.table, j) for stage, base in zip(stages, bases, strict=True)), box.no)
+        stages[0].leave(box.at[0], bases[0], box.no, box.nj)
+
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    f.ret()
+
+
+def build_axpby(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:
+    """out = alpha * cast(a) + beta * out in the compute dtype of out, which is not read where beta is 0.
+
+    Operand b holds four float64: re(alpha), im(alpha), re(beta), im(beta). With ADD_OUT both are 1 and b is not read.
+    """
+    f = Fn(module, name, [I64] * 4)
+    frame = Frame(f, (OUT, A))
+    compute = STORAGES[target].compute
+    io, ia = STORAGES[target].itemsize, STORAGES[source].itemsize
+    conjugate = frame.word(na.N_FLAGS) & na.CONJ_A
+    alpha, beta = _scalars(frame)
+    needed = beta.real.ne(0.0) | beta.imag.ne(0.0)
+    width = row_width(isa, (source, target, compute))
+
+    def rows(out: Val, a: Val, no: Val) -> None:
+        def loop(read: bool, complex_scalars: bool) -> None:
+            def body(w: int, i: Val, mask: Val | None) -> None:
+                c, op = Converter(f, isa, w), Arithmetic(f, isa, compute, w)
+                value = c.cast(c.load(source, a + i * ia, swap=swap, mask=mask), source, compute)
+                if op.complex:
+                    value = c.flip(value, c.imaginary_signs(compute, conjugate))
+                value = alpha.times(c, op, value, complex_scalars)
+                if read is not False:
+                    old = c.cast(c.load(target, out + i * io, mask=mask), target, compute)
+                    value = op.add(value, beta.times(c, op, old, complex_scalars))
+                c.store(target, c.cast(value, compute, target), out + i * io, mask=mask)
+
+            emit_row(f, isa, width, no, body, unroll=2)
+
+        def both(read: bool) -> None:
+            if STORAGES[compute].parts == 1:
+                loop(read, False)
+                return
+            with f.if_else(alpha.imag.ne(0.0) | beta.imag.ne(0.0)) as (then, otherwise):
+                with then:
+                    loop(read, True)
+                with otherwise:
+                    loop(read, False)
+
+        with f.if_else(needed) as (then, otherwise):
+            with then:
+                both(True)
+            with otherwise:
+                both(False)
+
+    _elementwise(frame, rows, read_out=needed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """alpha or beta: two float64."""
+
+    f: Fn
+    real: Val
+    imag: Val
+
+    def times(self, c: Converter, op: Arithmetic, value: Val, with_imag: bool) -> Val:
+        """The product; a scalar without imaginary part scales both parts, which is exact for 1."""
+        one = Converter(self.f, op.isa, 1)
+        part = {"complex64": "float32", "complex128": "float64"}.get(op.dtype, op.dtype)
+        real = one.cast(self.real, "float64", part)
+        if not op.complex:
+            return op.mul(self.f.splat(real, c.w), value)
+        if not with_imag:
+            return value * self.f.splat(real, 2 * c.w)
+        imag = one.cast(self.imag, "float64", part)
+        pair = self.f.insert(one.interleave(real), imag, 1)
+        return op.mul(c.splat(pair), value)
+
+
+def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
+    f = frame.f
+    values = [Var(f, f.const(F64, x)) for x in (1.0, 0.0, 1.0, 0.0)]
+    with f.if_((frame.word(na.N_FLAGS) & na.ADD_OUT).eq(0)):
+        address = frame.operand(B)
+        for i, value in enumerate(values):
+            value.set(f.load(F64, address + 8 * i))
+    real_a, imag_a, real_b, imag_b = (v.get() for v in values)
+    return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+def build(module: ir.Module, name: str, isa: ISA) -> None:
+    """The kernel called ``name``: ``nest_<what>_<dtypes or item>[_swap | _add]``."""
+    _, what, *rest = name.split("_")
+    last = rest[-1]
+    if what == "move":
+        emit_move(module, name, int(last), isa)
+    elif what == "copy":
+        build_copy(module, name, int(last), isa)
+    elif what == "cast":
+        build_cast(module, name, rest[0], rest[1], last == "swap", isa)
+    elif what == "axpby":
+        build_axpby(module, name, rest[0], rest[1], last == "swap", isa)
+    elif what == "mul":
+        build_mul(module, name, rest[0], rest[1], rest[2], last == "add", isa)
+    elif what == "sum":
+        build_sum(module, name, rest[0], rest[1], isa)
+    else:
+        raise KeyError(f"no nest kernel {name!r}")

@@ -1,0 +1,45 @@
+"""Words of a step of the nest family, after the header of `abi`.
+
+The iteration space is cut into equal boxes of ``O x J`` entries. An odometer of N_RANK loops runs over the boxes: its
+row 0 counts the chunks of O, its row 1 the chunks of J (the last chunk may be shorter), the others are whole
+dimensions. Everything of variable length lies in one int64 table, N_TABLE: first the odometer's rows
+``(size, stride out, stride a, stride b)``, then offset vectors, whose places the words below give in bytes from the
+start of the table. All strides and offsets are bytes.
+"""
+
+from __future__ import annotations
+
+N_TABLE = 16  # address
+N_RANK = 17
+N_BOXES = 18  # product of the odometer's sizes
+N_OUT_BASE, N_A_BASE, N_B_BASE = 19, 20, 21  # added to the operand: where dimensions were reversed
+N_O, N_O_TOTAL = 22, 23  # entries of O in a box, in all boxes
+N_J, N_J_TOTAL = 24, 25
+N_OUT_MODE, N_A_MODE, N_B_MODE = 26, 27, 28  # how the operand runs along O: see below
+N_OUT_O, N_A_O, N_B_O = 29, 30, 31  # offset vectors along O (unused where contiguous or broadcast)
+N_OUT_J, N_A_J, N_B_J = 32, 33, 34  # offset vectors along J: of the staged copy where the operand is staged
+N_OUT_MOVE, N_A_MOVE, N_B_MOVE = 35, 36, 37  # address of the move function where the operand is staged
+N_OUT_RUN, N_A_RUN, N_B_RUN = 38, 39, 40  # MOVE_TILE: entries of J that are adjacent in the operand
+N_OUT_FAR, N_A_FAR, N_B_FAR = 41, 42, 43  # offset vectors along J of the staged operand itself
+N_OUT_ROWS, N_A_ROWS, N_B_ROWS = 44, 45, 46  # 0: the staged operand does not change along J, 1: it does
+N_OUT_STAGE, N_A_STAGE, N_B_STAGE = 47, 48, 49  # where it is staged: bytes from the start of the worker's scratch
+N_FLAGS = 50
+# sum: the loops over what is summed, odometer rows ``(size, unused, stride a, unused)``
+N_R_TABLE = 51  # bytes from the start of the table
+N_R_RANK = 52
+N_R_BOXES = 53
+N_L, N_L_TOTAL = 54, 55  # adjacent entries in a box, in all boxes: row 0 counts its chunks
+N_Q, N_Q_TOTAL = 56, 57  # other entries: row 1
+N_A_Q = 58  # offset vector along Q
+N_R_MODE = 59
+N_TASK_STRIDE = 60  # bytes of output per task where tasks share the sum (partial results), else 0
+
+# modes along O; a staged operand's mode is STAGED + mode of the move
+CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
+MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
+
+# sum: how a box is added up
+SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3
+
+# bits of N_FLAGS
+CONJ_A, CONJ_B, ADD_OUT = 1, 2, 4

@@ -1,0 +1,134 @@
+"""A nest problem with memory around it: what its kernels must and must not write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.cpu.storage import STORAGES
+from einsum_engine.kernels.launch import Launch
+from einsum_engine.kernels.nest import NestProblem, lower, numpy_dtype, reference
+
+CANARY = 0xA5
+MARGIN = 64
+
+
+def extent(dims, operand: int, item: int) -> tuple[int, int]:
+    """First and last (exclusive) byte, relative to the first element."""
+    spans = [(d[0] - 1) * d[1 + operand] for d in dims if d[0]]
+    return sum(min(0, s) for s in spans), sum(max(0, s) for s in spans) + item
+
+
+def values(rng: np.random.Generator, dtype: np.dtype, count: int) -> np.ndarray:
+    """Small whole numbers: exact in every dtype, and so are short sums and products of them."""
+    whole = rng.integers(0 if dtype.kind in "ub" else -4, 5, count)
+    if dtype.kind == "c":
+        return (whole + 1j * rng.integers(-4, 5, count)).astype(dtype)
+    return (whole % 2 if dtype.kind == "b" else whole).astype(dtype)
+
+
+class Operand:
+    """Memory of one operand: canaries everywhere but in its elements."""
+
+    def __init__(self, rng, name: str, dims, operand: int, shift: int = 0, *, summed: bool):
+        self.dtype = numpy_dtype(name)
+        low, high = extent(dims, operand, self.dtype.itemsize)
+        self.memory = np.full(high - low + 2 * MARGIN + 64, CANARY, np.uint8)
+        self.start = MARGIN - low + shift
+        shape = tuple(d[0] for d in dims)  # an axis of stride 0 keeps its size, but the output's in a sum
+        strides = tuple(d[1 + operand] if d[0] != 1 else 0 for d in dims)
+        if summed:
+            shape = tuple(1 if stride == 0 else size for size, stride in zip(shape, strides))
+        self.view = np.ndarray(shape, self.dtype, self.memory.data, self.start if all(shape) else 0, strides)
+        self.view[...] = values(rng, self.dtype, self.view.size).reshape(self.view.shape)
+
+    @property
+    def address(self) -> int:
+        return self.memory.ctypes.data + self.start
+
+
+@dataclass
+class Case:
+    problem: NestProblem
+    seed: int = 0
+    threads: int = 1
+    alpha: complex = 1
+    beta: complex = 0
+    shift: int = 0  # bytes by which operands are off alignment
+
+    def operands(self) -> list[Operand]:
+        rng = np.random.default_rng(self.seed)
+        return [
+            Operand(rng, name, self.problem.dims, i, self.shift * (i + 1), summed=i == 0 and self.problem.op == "sum")
+            for i, name in enumerate(self.problem.operands)
+        ]
+
+    def launches(self, isa, operands) -> tuple[list[Launch], object]:
+        lowered = lower(self.problem, self.threads)
+        temp = np.full(lowered.temp_bytes + 64, CANARY, np.uint8)
+        scalars = np.array([self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag], np.float64)
+        places = {"out": operands[0].address, "a": operands[1].address, "temp": temp.ctypes.data, "": 0}
+        places["b"] = scalars.ctypes.data if self.problem.scaled else operands[-1].address
+        launches = []
+        for row, names in zip(lowered.rows, lowered.operands, strict=True):
+            words = {abi.OUT_SLOT: 0, abi.A_SLOT: 1, abi.B_SLOT: 2}
+            launches.append(Launch(replace(row, words={**row.words, **words}), [places[n] for n in names], isa))
+        return launches, (temp, scalars)
+
+    def check(self, isa) -> None:
+        """Runs the kernels and the reference: same bytes, inputs and canaries untouched."""
+        expected, got = self.operands(), self.operands()
+        reference(
+            self.problem,
+            *[e.view for e in expected],
+            **({"alpha": self.alpha, "beta": self.beta} if self.problem.scaled else {}),
+        )
+        launches, keep = self.launches(isa, got)
+        for launch in launches:
+            launch()
+        temp = keep[0]
+        assert (temp[len(temp) - 64 :] == CANARY).all(), "wrote past the temporary memory"
+        for i, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+            np.testing.assert_array_equal(mine.view, theirs.view, err_msg=f"operand {i} of {self}")
+            assert mine.memory.tobytes() == theirs.memory.tobytes(), f"bytes around operand {i} of {self}"
+
+
+# -- strategies ----------------------------------------------------------------------------------------------------
+SIZES = st.sampled_from([1, 2, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 67])
+
+
+@st.composite
+def strides(draw, sizes, item: int, zeros: bool) -> list[int]:
+    """Strides of an operand: loops in some order, gaps between them, some backwards, some 0."""
+    order = draw(st.permutations(range(len(sizes))))
+    result = [0] * len(sizes)
+    step = item
+    for loop in order:
+        step += draw(st.sampled_from([0, 0, 0, 0, item, 1, 64]))
+        if zeros and draw(st.integers(0, 5)) == 0:
+            continue
+        result[loop] = -step if draw(st.integers(0, 5)) == 0 else step
+        step *= max(sizes[loop], 1)
+    return result
+
+
+@st.composite
+def spaces(draw, items, *, summed: bool = False, limit: int = 30_000) -> tuple:
+    """``dims`` of a nest over operands of the given item sizes."""
+    sizes = draw(st.lists(SIZES, max_size=6))
+    while np.prod(sizes, dtype=float) > limit:
+        sizes.remove(max(sizes))
+    if draw(st.integers(0, 20)) == 0:
+        sizes.append(0)
+    columns = [draw(strides(sizes, items[0], summed))]
+    columns += [draw(strides(sizes, item, True)) for item in items[1:]]
+    while len(columns) < 3:
+        columns.append([0] * len(sizes))
+    return tuple(zip(sizes, *columns, strict=True))
+
+
+def item_of(name: str) -> int:
+    return STORAGES[name].itemsize
