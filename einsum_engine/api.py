@@ -48,7 +48,7 @@ _entries = BoundedCache(CONTRACTORS)
 _raw_entries = BoundedCache(CONTRACTORS)
 
 
-def einsum(subscripts: Any, *operands: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
+def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
     """The Einstein summation ``subscripts`` over ``operands``, with the meaning of ``np.einsum(optimize=False)``.
 
     ``subscripts`` is a string (any Unicode letters), or operands alternate with lists of integers. Besides NumPy's
