@@ -7,6 +7,7 @@ together they are the one place that knows planners and the executor.
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Sequence, Unpack
@@ -301,16 +302,22 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 def _pair_of_axes(axes: Any) -> Any:
     """``axes`` as an int or as two tuples of ints."""
-    if hasattr(axes, "__index__"):
-        return axes.__index__()
     try:
-        left, right = (
-            (each.__index__(),) if hasattr(each, "__index__") else tuple(axis.__index__() for axis in each)
-            for each in axes
-        )
-    except (TypeError, ValueError, AttributeError):
-        raise EngineTypeError(f"tensordot: axes={axes!r}: expected an int or a pair of axes or of lists of axes") from None
+        return index(axes)
+    except TypeError:
+        pass
+    try:
+        left, right = (_axes_of_one(each) for each in axes)
+    except (TypeError, ValueError):
+        raise EngineTypeError(f"tensordot: axes={axes!r}: expected an int, or a pair of axes or of lists") from None
     return left, right
+
+
+def _axes_of_one(axes: Any) -> tuple[int, ...]:
+    try:
+        return (index(axes),)
+    except TypeError:
+        return tuple([index(axis) for axis in axes])
 
 
 @lru_cache(maxsize=1024)
@@ -357,9 +364,8 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
             return x.transpose(axes)
         except ValueError as error:
             raise EngineValueError(f"transpose: axes={axes!r} of an array of shape {x.shape}: {error}") from None
-    order = range(x.ndim)[::-1] if axes is None else axes
-    if hasattr(x, "permute"):
-        return x.permute(*order)
-    if hasattr(x, "transpose") and hasattr(x, "ndim"):
-        return x.transpose(tuple(order))
-    return transpose(np.asarray(x), axes)
+    if not hasattr(x, "ndim"):
+        return transpose(np.asarray(x), axes)
+    order = tuple(range(x.ndim)[::-1] if axes is None else axes)
+    # torch calls it permute, and means two axes by transpose.
+    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)

@@ -92,7 +92,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype, order: str = "C", zero: bool 
     """A fresh array; EngineMemoryError names the bytes where there is no memory for it."""
     try:
         return (np.zeros if zero else np.empty)(shape, dtype, order)
-    except MemoryError:
+    except (MemoryError, ValueError):
+        # ValueError: more bytes than an address has.
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
