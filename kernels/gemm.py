@@ -36,7 +36,8 @@ class GemmProblem:
     ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``tm_a``, ``tm_c``: panels x MR
     offsets; ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
-    ``b_mode``: ``direct`` or ``panels``. ``chunk``: lanes of C that do not run come in runs of so many. ``blocks``: outer indices, panels and columns per task.
+    ``b_mode``: ``direct`` or ``panels``. ``chunk``: lanes of C that do not run come in runs of so many;
+    ``stream``: store past the caches. ``blocks``: outer indices, panels and columns per task.
     """
 
     dtype: str
@@ -62,6 +63,7 @@ class GemmProblem:
     pack_mode: int = abi.SCATTERED
     kc: int = 256
     chunk: int = 1
+    stream: bool = False
     blocks: tuple[int, int, int] = (1, 1, 1)
     conj_a: bool = False
     conj_b: bool = False
@@ -115,6 +117,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_N_TASKS: n_tasks,
         abi.G_ACCUMULATE: int(p.accumulate),
         abi.G_CHUNK: p.chunk,
+        abi.G_STREAM: int(p.stream),
         abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     tables = {

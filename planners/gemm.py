@@ -23,6 +23,7 @@ from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, ma
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
+STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 
 Axes = Mapping[Index, Axis]
@@ -311,6 +312,7 @@ class _Planner:
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.SCATTERED,
             kc=kc,
             chunk=self._chunk(),
+            stream=self._stream(kc),
             blocks=self._blocks(kc, a_mode, outer),
             conj_a=c.conj_left,
             conj_b=c.conj_right,
@@ -493,6 +495,11 @@ class _Planner:
             return 1
         run = self.panels.run_last.size
         return run if run < 64 else 32
+
+    def _stream(self, kc: int) -> bool:
+        """C is written once, and is larger than what its reader could find in cache."""
+        elements = total(self.m_dims) * self.n_total * total(self.b_dims)
+        return kc >= self.k_total and elements * self.item > STREAM_BYTES
 
     def _chunk(self) -> int:
         """The longest vector run that the lanes of C come in, in all panels; 1 if they are scattered."""

@@ -285,6 +285,11 @@ class Fn:
         node = self.module.add_metadata([ir.Constant(I32, 1)])
         instr.set_metadata("nontemporal", node)
 
+    def store_fence(self) -> None:
+        """Orders non-temporal stores before what follows; other ISAs than x86 need none."""
+        if self.module.triple.startswith("x86"):
+            self.b.call(self._declare("llvm.x86.sse.sfence", VOID, []), [])
+
     def prefetch(self, addr: Val, write: bool = False, locality: int = 3) -> None:
         fn = self._declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         flags = [ir.Constant(I32, x) for x in (int(write), locality, 1)]

@@ -20,7 +20,7 @@ from llvmlite import ir
 from ... import config
 from .. import diskcache
 from ..isa import ISA
-from . import calibrate, codegen, entry, nest, pack, tile, walker
+from . import calibrate, codegen, dot, entry, nest, pack, tile, walker
 
 Builder = Callable[[ir.Module, str, ISA], None]
 
@@ -41,6 +41,8 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_\d+"), _pack),
     (re.compile(r"packtask_\d+"), pack.build_pack_task),
+    (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
+    (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
     (re.compile(r"nest_\w+"), nest.build),
@@ -66,6 +68,7 @@ def build(name: str, isa: ISA) -> ir.Module:
     for pattern, builder in BUILDERS:
         if pattern.fullmatch(name):
             module = ir.Module(name)
+            module.triple = isa.triple
             builder(module, name, isa)
             return module
     raise KeyError(f"no generator for kernel {name!r}")

@@ -139,15 +139,46 @@ class TileEmitter:
         return weave(one, first_im), weave(second_re, second_im)
 
     # -- stores ----------------------------------------------------------------------------------------------
-    def store_columns(self, tile, c: Val, tnc: Val, accumulate: Val) -> None:
-        """Whole tile, lanes contiguous: one address per column."""
+    def store_columns(self, tile, c: Val, tnc: Val, accumulate: Val, stream: Val) -> None:
+        """Whole tile, lanes contiguous: one address per column.
+
+        ``stream``: C is larger than the caches, so whole aligned vectors go past them and no line of C is read before
+        it is overwritten.
+        """
         f = self.f
         columns = [c + f.word(tnc, j) for j in range(self.spec.nr)]
         with f.if_else(accumulate.ne(0)) as (then, otherwise):
             with then:
                 self._each(tile, columns, lambda v, at: f.store(self.add(f.load(self.vec, at), v), at))
             with otherwise:
-                self._each(tile, columns, lambda v, at: f.store(v, at))
+                with f.if_else(self._all_aligned(columns, stream)) as (past, through):
+                    with past:
+                        self._each(tile, columns, lambda v, at: f.stream(v, at))
+                    with through:
+                        self._each(tile, columns, lambda v, at: f.store(v, at))
+
+    def store_masked(self, tile, c: Val, tnc: Val, accumulate: Val, masks) -> None:
+        """All columns, lanes contiguous but not all valid: stores by mask."""
+        f = self.f
+        columns = [c + f.word(tnc, j) for j in range(self.spec.nr)]
+        with f.if_else(accumulate.ne(0)) as (then, otherwise):
+            for branch, add in ((then, True), (otherwise, False)):
+                with branch:
+                    for j, column in enumerate(columns):
+                        for i in range(self.spec.mv):
+                            at, value = column + i * self.vector_bytes, tile[i][j]
+                            value = self.add(f.load_masked(self.vec, at, masks[i]), value) if add else value
+                            f.store_masked(value, at, masks[i])
+
+    def lane_masks(self, valid: Val) -> list[Val]:
+        """Masks of the lanes that exist, one per vector of a column."""
+        return [self.f.lane_mask(valid * self.parts, self.lanes, i * self.lanes) for i in range(self.spec.mv)]
+
+    def _all_aligned(self, columns, stream: Val) -> Val:
+        bits = columns[0]
+        for column in columns[1:]:
+            bits = bits | column
+        return (bits & (self.vector_bytes - 1)).eq(0) & stream.ne(0)
 
     def _each(self, tile, columns, action) -> None:
         for j, column in enumerate(columns):
@@ -249,6 +280,8 @@ class GemmNest:
         with f.range(o0, o1) as o:
             a, b, c = self._outer_offsets(o)
             self._k_blocks(a, b, c)
+        with f.if_(word(abi.G_STREAM).ne(0)):
+            f.store_fence()
 
     def _span(self, index: Val, block: Val, total: Val) -> tuple[Val, Val]:
         start = index * block
@@ -310,7 +343,7 @@ class GemmNest:
         f, word, spec, tile = self.f, self.word, self.spec, self.tile
         tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
         flag_table, b_stride, signs = word(abi.G_FLAGS), word(abi.G_B_STRIDE), word(abi.G_SIGNS)
-        chunk = word(abi.G_CHUNK)
+        chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -336,6 +369,7 @@ class GemmNest:
                     run=flags & 2,
                     accumulate=accumulate,
                     chunk=chunk,
+                    stream=stream,
                 )
                 self._tile(a, source, klen, tka, tkb, signs, edge)
 
@@ -353,18 +387,29 @@ class GemmNest:
                 self._store(product(), edge)
             with otherwise:
                 # read in place: lanes past the valid ones may lie outside the operand
-                masks = [
-                    f.lane_mask(edge.valid * tile.parts, tile.lanes, i * tile.lanes) for i in range(self.spec.mv)
-                ]
-                tile.spill(product(lambda i: masks[i]), self.stack)
-                self._store_edge(edge)
+                masks = tile.lane_masks(edge.valid)
+                self._store_partial(product(lambda i: masks[i]), edge)
 
     def _store(self, result, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
         whole = edge.valid.eq(tile.mr) & edge.run.ne(0) & edge.columns.eq(self.spec.nr)
         with f.if_else(whole) as (then, otherwise):
             with then:
-                tile.store_columns(result, edge.c + f.word(edge.tmc), edge.tnc, edge.accumulate)
+                tile.store_columns(result, edge.c + f.word(edge.tmc), edge.tnc, edge.accumulate, edge.stream)
+            with otherwise:
+                self._store_partial(result, edge)
+
+    def _store_partial(self, result, edge: "_Edge") -> None:
+        """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
+        f, tile = self.f, self.tile
+        if not tile.isa.masks or tile.item // tile.parts < 4:
+            tile.spill(result, self.stack)
+            self._store_edge(edge)
+            return
+        with f.if_else(edge.run.ne(0) & edge.columns.eq(self.spec.nr)) as (then, otherwise):
+            with then:
+                corner = edge.c + f.word(edge.tmc)
+                tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
             with otherwise:
                 tile.spill(result, self.stack)
                 self._store_edge(edge)
@@ -390,3 +435,4 @@ class _Edge:
     run: Val
     accumulate: Val
     chunk: Val
+    stream: Val
