@@ -1,0 +1,186 @@
+"""Compiled objects are stored and come back: pickles, copies, other processes, JSON."""
+
+import copy
+import json
+import multiprocessing
+import os
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import einsum_engine as engine
+from einsum_engine import serialize
+
+RNG = np.random.default_rng(0)
+A, B, C = RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 3))
+
+
+def cases():
+    """Name, compiled object, arrays that it is called with."""
+    z = A + 1j * A
+    yield "plain", engine.compile("ij,jk->ik", A, B), (A, B)
+    yield "three", engine.compile("ij,jk,kl->il", A, B, C, optimize=[(1, 2), (0, 1)]), (A, B, C)
+    yield "shapes", engine.compile("ij,jk->ik", (3, 4), (4, 5), dtypes="float32"), (A.astype("f4"), B.astype("f4"))
+    yield "constant", engine.compile("ij,jk,kl->il", A, B, C, constants=[1]), (A, C)
+    yield "constants", engine.compile("ij,jk->ik", A, B, constants={0: A, 1: B}), ()
+    yield "options", engine.compile("ij,jk->ik", z, B, conj=0, alpha=2 - 1j, order="F", threads=1), (z, B)
+    yield "strides", engine.compile("ij,jk->ik", A[::-1], np.asfortranarray(B)), (A, B)
+    yield "swapped", engine.compile("ij,jk->ik", A.astype(">f8"), B, dtype=">f8"), (A.astype(">f8"), B)
+    yield "integers", engine.compile(A, [100, 7], B, [7, -3], [-3, 100]), (A, B)
+    yield "unicode", engine.compile("äβ,β…->ä…".replace("…", "..."), A, B), (A, B)
+    yield "diagonal", engine.compile("i->ii", A[0]), (A[0],)
+    yield "trace", engine.compile("ii->", A[:, :3]), (A[:, :3],)
+    yield "empty", engine.compile("ij,jk->ik", (0, 2), (2, 3)), (np.ones((0, 2)), np.ones((2, 3)))
+    yield "long", engine.compile("ij,jk->ik", A.astype("g"), B), (A.astype("g"), B)
+    yield "limited", engine.compile("ij,jk->ik", A, B, memory_limit="1GiB", accumulate="float64"), (A, B)
+    yield "half", engine.compile("ij,jk->ik", A, B, dtype="float32", casting="unsafe", accumulate="float64"), (A, B)
+
+
+CASES = list(cases())
+
+
+def same(first, second):
+    return np.array_equal(first, second) and np.asarray(first).dtype == np.asarray(second).dtype
+
+
+def through_json(f, tmp_path):
+    path = tmp_path / "plan.json"
+    f.save(path)
+    assert path.read_text() == f.to_json() and os.listdir(tmp_path) == ["plan.json"]
+    return engine.load(str(path))
+
+
+@pytest.mark.parametrize("name, f, arrays", CASES, ids=[name for name, _, _ in CASES])
+def test_round_trips(name, f, arrays, tmp_path):
+    expected = f(*arrays)
+    for other in (
+        *(pickle.loads(pickle.dumps(f, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
+        copy.copy(f),
+        copy.deepcopy(f),
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(f)))),
+        through_json(f, tmp_path),
+    ):
+        assert type(other) is engine.Compiled and repr(other) == repr(f)
+        for _ in range(3):
+            assert same(other(*arrays), expected)
+        assert other.plan == f.plan and other.explain() == f.explain()
+
+
+def test_a_constant_is_kept_apart_from_the_callers_array():
+    b = B.copy()
+    f = engine.compile("ij,jk->ik", A, b, constants=[1])
+    g = pickle.loads(pickle.dumps(f))
+    b[...] = 0
+    assert np.allclose(g(A), A @ B) and np.allclose(f(A), A @ B)
+
+
+def test_the_path_is_kept_not_searched_again(tmp_path):
+    calls = []
+
+    class Search:
+        def __call__(self, inputs, output, sizes, memory_limit=None):
+            calls.append(1)
+            return [(1, 2), (0, 1)]
+
+        def __reduce__(self):
+            raise TypeError("not to be pickled")
+
+    f = engine.compile("ij,jk,kl->il", A, B, C, optimize=Search())
+    count = len(calls)
+    for g in (pickle.loads(pickle.dumps(f)), through_json(f, tmp_path), copy.deepcopy(f)):
+        assert g.plan.path == f.plan.path == ((1, 2), (0, 1))
+        assert np.allclose(g(A, B, C), A @ B @ C)
+    assert len(calls) == count
+
+
+def contract_here(f, arrays):
+    return os.getpid(), f(*arrays)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(method):
+    chosen = [(f, arrays) for name, f, arrays in CASES if name in ("plain", "constant", "options", "diagonal")]
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        results = list(pool.map(contract_here, *zip(*chosen)))
+    for (process, result), (f, arrays) in zip(results, chosen):
+        assert process != os.getpid() and np.allclose(result, f(*arrays))
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------
+
+
+def document(f=CASES[0][1]):
+    return json.loads(f.to_json())
+
+
+def test_json_shows_the_plan():
+    saved = document(CASES[1][1])
+    plan = CASES[1][1].plan
+    assert saved["expr"]["text"] == "ij,jk,kl->il" and saved["plan"]["flops"] == plan.flops
+    assert saved["plan"]["peak_bytes"] == plan.peak_bytes and saved["isa"] == plan.isa
+    assert [step["kernel"] for step in saved["plan"]["steps"]] == [step.kernel for step in plan.steps]
+    assert saved["order"]["path"] == [[1, 2], [0, 1]]
+
+
+def write(tmp_path, saved):
+    path = tmp_path / "changed.json"
+    path.write_text(saved if isinstance(saved, str) else json.dumps(saved))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"hash": "0" * 32}, "hash '0000"),
+        ({"format": "other"}, "no format 'einsum_engine plan'"),
+        ({"version": 99}, "version 99"),
+        ({"order": {"path": [[0, 1]]}}, "damaged"),
+        ({"operands": 3}, "damaged"),
+        ({"expr": {"text": "ij,jk->ik", "inputs": [["i", "j"], ["j", "k"]], "output": ["i", "z"], "shapes": [[3, 4], [4, 5]]}},
+         "output index 'z'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)  # fmt: skip
+def test_changed_files_are_refused(change, message, tmp_path):
+    with pytest.raises(engine.EngineValueError, match=message):
+        engine.load(write(tmp_path, document() | change))
+
+
+def test_a_changed_size_is_noticed(tmp_path):
+    saved = document()
+    saved["expr"]["shapes"] = [[3, 4], [4, 6]]
+    saved["operands"][1]["strides"] = [48, 8]
+    with pytest.raises(engine.EngineValueError, match="the file was changed"):
+        engine.load(write(tmp_path, saved))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00"])
+def test_other_files_are_refused(text, tmp_path):
+    with pytest.raises(engine.EngineValueError, match="not a saved plan"):
+        engine.load(write(tmp_path, text))
+
+
+def test_another_engine_may_plan_otherwise(tmp_path):
+    f = engine.load(write(tmp_path, document() | {"engine": "0.0.1", "hash": "?"}))
+    assert np.allclose(f(A, B), A @ B)
+
+
+def test_what_json_cannot_hold(tmp_path):
+    f = engine.compile("i,i->", np.array([1, 2], object), np.array([3, 4], object), constants=[1])
+    with pytest.raises(engine.EngineTypeError, match="holds Python objects"):
+        f.save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []
+    assert pickle.loads(pickle.dumps(f))(np.array([1, 2], object)) == 11
+
+
+def test_hash_tells_plans_apart():
+    plain = engine.compile("ij,jk->ik", A, B).plan
+    assert serialize.plan_hash(plain) == serialize.plan_hash(engine.compile("ij,jk->ik", A, B).plan)
+    others = [
+        engine.compile("ij,jk->ki", A, B).plan,
+        engine.compile("ij,jk->ik", A.astype("f4"), B.astype("f4")).plan,
+        engine.compile("ij,jk->ik", A, RNG.random((4, 6))).plan,
+    ]
+    assert len({serialize.plan_hash(plan) for plan in (plain, *others)}) == 4
