@@ -10,20 +10,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
 import numpy as np
 
 from .cpu import abi, nest_abi as na
 from .cpu.storage import STORAGES, canonical_pair, moves
+from .nest_problem import Dim, NestProblem
 from .row import Row
-
-if TYPE_CHECKING:
-    from .nest import NestProblem
-
-Dim = tuple[int, int, int, int]  # size, bytes from one entry to the next in out, a, b
 
 OUT, A, B = 0, 1, 2
 SHORT_RUN = 4  # entries below which rows cost more than elements one by one
@@ -129,7 +125,7 @@ def share(nbytes: int, threads: int) -> int:
 
 
 # -- element-wise --------------------------------------------------------------------------------------------------
-def lower_elementwise(problem: "NestProblem", shifts: Dim, threads: int) -> tuple[Row, tuple[str, str, str]]:
+def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, tuple[str, str, str]]:
     """Row of a normalised copy or product, and what its operands are."""
     dims, items = list(problem.dims), [STORAGES[name].itemsize for name in problem.operands]
     tasks = share(problem.bytes, threads)
@@ -162,26 +158,36 @@ def lower_elementwise(problem: "NestProblem", shifts: Dim, threads: int) -> tupl
     return row, names
 
 
-def _is_move(problem: "NestProblem") -> bool:
+def _is_move(problem: NestProblem) -> bool:
     """A copy that only moves bytes."""
     swapped = problem.swap_a and STORAGES[problem.a].bits > 8
     changes = swapped or problem.conj_a or problem.accumulate or problem.scaled
     return problem.op == "copy" and moves(problem.a, problem.out) and not changes
 
 
-def _kernel(problem: "NestProblem", item: int, plain: bool) -> str:
+def _kernel(problem: NestProblem, item: int, plain: bool) -> str:
     if plain:
         return f"nest_copy_{item}"
     if problem.op == "mul":
-        return f"nest_mul_{problem.a}_{problem.b}_{problem.out}" + ("_add" if problem.accumulate else "")
+        a, b, out = _source(problem.a, problem.out), _source(problem.b, problem.out), _target(problem.out)
+        return f"nest_mul_{a}_{b}_{out}" + ("_add" if problem.accumulate else "")
     swap = "_swap" if problem.swap_a and STORAGES[problem.a].bits > 8 else ""
     if problem.scaled or problem.accumulate:
-        return f"nest_axpby_{problem.a}_{problem.out}{swap}"
+        return f"nest_axpby_{_source(problem.a, problem.out)}_{_target(problem.out)}{swap}"
     source, target = canonical_pair(problem.a, problem.out)
     return f"nest_cast_{source}_{target}{swap}"
 
 
-def _flags(problem: "NestProblem") -> int:
+def _source(name: str, out: str) -> str:
+    """Dtype of an input as kernels are named by it: arithmetic is done in the compute dtype of the output."""
+    return canonical_pair(name, STORAGES[out].compute)[0]
+
+
+def _target(out: str) -> str:
+    return out if STORAGES[out].floating else STORAGES[out].compute
+
+
+def _flags(problem: NestProblem) -> int:
     add = problem.accumulate and not problem.scaled
     return na.CONJ_A * problem.conj_a | na.CONJ_B * problem.conj_b | na.ADD_OUT * add
 
@@ -198,8 +204,6 @@ def _widen(dims: list[Dim], item: int) -> tuple[list[Dim], list[int]]:
 
 def _swapped(problem, o, j, outer, items, shifts):
     """The product with its inputs exchanged."""
-    from dataclasses import replace
-
     def dim(d: Dim) -> Dim:
         return d[0], d[1], d[3], d[2]
 
@@ -312,7 +316,7 @@ class Partial:
     nbytes: int
 
 
-def lower_sum(problem: "NestProblem", shifts: Dim, threads: int) -> tuple[Row, Partial | None]:
+def lower_sum(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, Partial | None]:
     """Row of a normalised sum; `Partial` where its tasks share the sums: then the row writes (tasks, outputs)."""
     kept, summed = [d for d in problem.dims if d[1]], [d for d in problem.dims if not d[1]]
     outputs, tasks = prod(d[0] for d in kept), share(problem.bytes, threads)
@@ -350,7 +354,7 @@ def _sum_row(problem, out: str, kept: list[Dim], summed: list[Dim], shifts: Dim,
         na.N_TASK_STRIDE: task_stride,
         na.N_FLAGS: na.CONJ_A * problem.conj_a | na.ADD_OUT * (problem.accumulate and not task_stride),
     }
-    table, scratch, kernels = Table(odometer), Scratch(), {abi.FN: f"nest_sum_{problem.a}_{out}"}
+    table, scratch, kernels = Table(odometer), Scratch(), {abi.FN: f"nest_sum_{_source(problem.a, out)}_{_target(out)}"}
     words[na.N_R_TABLE] = table.add(np.array(inner, np.int64).ravel())
     words[na.N_B_STAGE] = scratch.add(2 * o.count * item_part)  # accumulators
     _operand_words(words, kernels, table, scratch, OUT, o, none, items[OUT], "sum")
