@@ -1,0 +1,176 @@
+"""The GEMM family: every tile of every dtype on every instruction set that runs here, at every edge."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+from gemm_cases import Case, build, run, with_modes
+
+from einsum_engine.kernels import diskcache, isa, tiles
+from einsum_engine.kernels.cpu import library
+
+MODES = ("dd", "pp", "dp", "pd")
+IN_ALL_MODES = ("float32",)  # the other dtypes take turns: one access mode per tile
+AT_ALL_COLUMNS = ("float32", "complex64")
+
+
+def _kernels():
+    """(isa, dtype, tile, modes): every tile of the tables, at least one access mode each."""
+    for row in isa.host_isas():
+        for d, dtype in enumerate(tiles.DTYPES):
+            for t, tile in enumerate(tiles.tiles(row, dtype)):
+                for modes in MODES if dtype in IN_ALL_MODES else (MODES[(t + d) % 4],):
+                    yield row, dtype, tile, modes
+
+
+KERNELS = tuple(_kernels())
+every_kernel = pytest.mark.parametrize(
+    "row, dtype, tile, modes", KERNELS, ids=[f"{r.name}-{d}-{t[0]}x{t[1]}-{m}" for r, d, t, m in KERNELS]
+)
+every_dtype = pytest.mark.parametrize("dtype", tiles.DTYPES)
+every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+
+
+def _compile(names) -> None:
+    for name, row in names:
+        library.address(name, isa.get(row))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """The kernels that the disk cache lacks, compiled by two processes at once: within one, LLVM has a lock."""
+    names = [(f"gemm_{d}_{t[0]}x{t[1]}_{m}", r.name) for r, d, t, m in KERNELS]
+    digest = library.source_digest()
+    missing = [(n, r) for n, r in names if not (diskcache.folder(r, digest) / f"{n}.o").exists()]
+    if len(missing) > 20:
+        context = multiprocessing.get_context("spawn")
+        helpers = [context.Process(target=_compile, args=(missing[i::2],)) for i in range(2)]
+        for helper in helpers:
+            helper.start()
+        for helper in helpers:
+            helper.join()
+
+
+def _edges(mr: int, elements: int) -> tuple[int, ...]:
+    """Numbers of valid lanes: all of them, or all around the borders of vectors where a tile is tall."""
+    if mr <= 64:
+        return tuple(range(1, mr + 1))
+    near = {lanes + shift for lanes in range(0, mr + 1, elements) for shift in (-1, 0, 1)}
+    return tuple(sorted({lane for lane in near if 1 <= lane <= mr} | {2, 3, mr - 3, mr // 2 + 5}))
+
+
+def _height(row, dtype, tile) -> int:
+    return tile[0] * tiles.elements(row, dtype)
+
+
+def _first(row, dtype) -> tuple:
+    """The first tile of a dtype, and an access mode that the other tests compile anyway."""
+    return next((t, m) for r, d, t, m in KERNELS if (r, d) == (row, dtype))
+
+
+@every_kernel
+def test_every_edge_of_every_tile(row, dtype, tile, modes):
+    """All numbers of lanes at once (a panel each), all numbers of columns in turn, with every flag along the way.
+
+    C holds NaN where it is to be overwritten; the bytes between its elements must stay as they are.
+    """
+    valid = _edges(_height(row, dtype, tile), tiles.elements(row, dtype))
+    nr = tile[1]
+    columns = range(1, nr + 2) if dtype in AT_ALL_COLUMNS else sorted({1, max(1, nr - 1), nr, nr + 1})
+    packs = ("LANES_RUN", "panels", "K_RUN", "SCATTERED")
+    for n in columns:
+        case = Case(
+            dtype=dtype,
+            tile=tile,
+            valid=valid,
+            n=n,
+            k=1 + n % 3,
+            scattered=n % 4 == 2,
+            stream=n % 3 == 0,
+            accumulate=n % 2 == 0,
+            conj=(n % 2 == 1, n % 4 > 1),
+            seed=n,
+        )
+        run(build(with_modes(case, modes, packs[n % 4]), row), row)
+
+
+@every_kernel
+def test_no_access_outside_operands(row, dtype, tile, modes):
+    """Rows of lanes, columns of B and stretches of C directly before and after pages that end the process."""
+    height, nr = _height(row, dtype, tile), tile[1]
+    valid = tuple(v for v in _edges(height, tiles.elements(row, dtype)) if height <= 32 or v % 5 == 1 or v == height)
+    case = Case(dtype=dtype, tile=tile, valid=valid, n=nr + 1, k=2, flush="end")
+    run(build(with_modes(case, modes), row), row)
+    # whole columns that start at a page are streamed
+    case = replace(case, n=nr, k=3, flush="start", stream=True, scattered=nr % 2 == 1)
+    run(build(with_modes(case, modes, "panels"), row), row)
+
+
+@every_isa
+@every_dtype
+def test_k_around_its_blocks(row, dtype):
+    tile, modes = _first(row, dtype)
+    height, kc = _height(row, dtype, tile), 8
+    for k in (1, 2, 3, kc - 1, kc, kc + 1, 2 * kc, 3 * kc + 5):
+        for accumulate in (False, True):
+            case = Case(dtype=dtype, tile=tile, valid=(height, 1), n=tile[1] + 1, k=k, kc=kc, accumulate=accumulate)
+            for pack in ("LANES_RUN", "panels", "K_RUN"):
+                run(build(with_modes(case, modes, pack), row), row)
+
+
+@every_isa
+@pytest.mark.parametrize("modes", MODES)
+def test_k_as_long_as_plans_make_it(row, modes):
+    tile = tiles.tiles(row, "float32")[0]
+    case = Case(dtype="float32", tile=tile, valid=(5,), n=3, k=1030, kc=384)
+    run(build(with_modes(case, modes, "K_RUN"), row), row)
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", tiles.COMPLEX)
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("conj", [(False, False), (True, False), (False, True), (True, True)])
+def test_conjugation_is_a_sign(row, dtype, conj, accumulate):
+    tile, modes = _first(row, dtype)
+    valid = (_height(row, dtype, tile), 1)
+    case = Case(dtype=dtype, tile=tile, valid=valid, n=tile[1] + 2, k=5, kc=2, conj=conj, accumulate=accumulate)
+    run(build(with_modes(case, modes), row), row)
+
+
+@every_isa
+@every_dtype
+@pytest.mark.parametrize("flush", ["", "start", "end"])
+def test_scattered_lanes_in_runs(row, dtype, flush):
+    """Every length that the store has a path for, and lengths that it has none for."""
+    tile, modes = _first(row, dtype)
+    height, elements = _height(row, dtype, tile), tiles.elements(row, dtype)
+    for chunk in sorted({1, 2, elements // 4, elements // 2, elements} - {0}):
+        if height % chunk:
+            continue
+        valid = tuple(v for v in range(chunk, height + 1, chunk) if v in (chunk, 3 * chunk, height))
+        for accumulate in (False, True):
+            case = Case(dtype=dtype, tile=tile, valid=valid, n=3, k=2, scattered=True, chunk=chunk, flush=flush)
+            run(build(with_modes(replace(case, accumulate=accumulate), modes), row), row)
+
+
+@every_isa
+@every_dtype
+def test_unaligned_operands(row, dtype):
+    tile, modes = _first(row, dtype)
+    height = _height(row, dtype, tile)
+    for gap in (1, 3):
+        case = Case(dtype=dtype, tile=tile, valid=(height, 1, height), n=tile[1], k=3, gap=gap, stream=True)
+        for pack in ("LANES_RUN", "panels", "K_RUN"):
+            run(build(with_modes(case, modes, pack), row), row)
+            run(build(with_modes(replace(case, scattered=True), modes, pack), row), row)
+
+
+@every_isa
+@pytest.mark.parametrize("modes", MODES)
+def test_any_cut_into_tasks_gives_the_same(row, modes):
+    dtype, tile = "float32", tiles.tiles(row, "float32")[0]
+    height, nr = _height(row, dtype, tile), tile[1]
+    case = Case(dtype=dtype, tile=tile, valid=(height, height, 3, height, 1), n=3 * nr + 1, k=5, kc=3)
+    for blocks in ((1, 1, nr), (1, 2, 2 * nr), (1, 5, 4 * nr), (1, 3, 8 * nr)):
+        run(build(with_modes(replace(case, blocks=blocks), modes, "panels"), row), row)
+        run(build(with_modes(replace(case, blocks=blocks), modes, "K_RUN"), row), row)
