@@ -13,8 +13,9 @@ from typing import Any, Callable, Iterator
 
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
-from .searches import split_by
+from .greedy import greedy_ids
 from .problem import Found, Problem
+from .searches import SHARES, TEMPERATURES, split_by
 from .steps import shown
 
 _lock = threading.RLock()
@@ -75,8 +76,23 @@ def cotengra_search(problem: Problem, name: str) -> Found:
 
 # ---- cotengra's optimisers with seeds, and cotengrust ---------------------------------------------------------
 
-# Without its own randomness the greedy method draws nothing from the operating system, so a seed settles it.
-_HYPER_CONSTANTS = {"greedy": {"temperature": 0.0, "random_strength": 0.0}}
+HYPER_GREEDY = "einsum-engine-greedy"
+HYPER_METHODS = (HYPER_GREEDY, "labels")
+
+
+def _greedy_trial(inputs: Any, output: Any, size_dict: dict[str, int], share: float, temperature: float) -> Any:
+    """A tree for cotengra's hyper-optimiser by our greedy search: unlike its own, a seed settles what it finds."""
+    cotengra = load("cotengra", "hyper")
+    number = {letter: position for position, letter in enumerate(size_dict)}
+    ids = greedy_ids(
+        [[number[letter] for letter in term] for term in inputs],
+        [number[letter] for letter in output],
+        list(size_dict.values()),
+        share=share,
+        temperature=temperature,
+        random=random.Random(random.getrandbits(64)),
+    )
+    return cotengra.ContractionTree.from_path(inputs, output, size_dict, ssa_path=ids)
 
 
 def cotengra_hyper(
@@ -84,6 +100,14 @@ def cotengra_hyper(
 ) -> Found:
     """cotengra's hyper-optimiser in this process: the best tree of ``trials``, or of those that fit ``max_time``."""
     cotengra = load("cotengra", "hyper")
+    load("cotengra.hyperoptimizers.hyper", "hyper").register_hyper_function(
+        HYPER_GREEDY,
+        _greedy_trial,
+        {
+            "share": {"type": "FLOAT", "min": SHARES[0], "max": SHARES[1]},
+            "temperature": {"type": "FLOAT_EXP", "min": TEMPERATURES[0], "max": TEMPERATURES[1]},
+        },
+    )
     terms, output, sizes = problem.spelled(problem.letters)
     search = cotengra.HyperOptimizer(
         methods=list(methods),
@@ -93,7 +117,6 @@ def cotengra_hyper(
         parallel=False,
         optlib="random",
         seed=problem.seed,
-        constants={method: dict(_HYPER_CONSTANTS.get(method, {})) for method in methods},
         on_trial_error="raise",
     )
     with seeded(problem.seed):

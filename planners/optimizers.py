@@ -49,15 +49,15 @@ _BUILT_IN = (
     _row("branch-1", partial(searches.branch, branches=1), "takes the likeliest pair", max_time=_STOPS),
     _row("left-to-right", searches.left_to_right, "the operands in the order in which they are written"),
     _row(
-        "hyper", partial(foreign.cotengra_hyper, methods=("greedy", "labels")),
+        "hyper", partial(foreign.cotengra_hyper, methods=foreign.HYPER_METHODS),
         "cotengra's hyper-optimiser, 128 trials", max_time=_STOPS, needs="cotengra",
     ),
     _row(
-        "hyper-greedy", partial(foreign.cotengra_hyper, methods=("greedy",)),
+        "hyper-greedy", partial(foreign.cotengra_hyper, methods=(foreign.HYPER_GREEDY,)),
         "the same with greedy trees alone", max_time=_STOPS, needs="cotengra",
     ),
     _row(
-        "hyper-size", partial(foreign.cotengra_hyper, methods=("greedy", "labels"), minimize="size"),
+        "hyper-size", partial(foreign.cotengra_hyper, methods=foreign.HYPER_METHODS, minimize="size"),
         "the same for the smallest intermediates", max_time=_STOPS, needs="cotengra",
     ),
     _row(

@@ -15,7 +15,7 @@ from typing import Any, Hashable, Iterator, Sequence
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
 from .exact import Budget, OutOfBudget, best_connected_order
-from .foreign import cotengra_hyper, is_tree, object_search, tree_search
+from .foreign import HYPER_METHODS, cotengra_hyper, is_tree, object_search, tree_search
 from .optimizers import (
     Optimizer,
     get_optimizer,
@@ -25,7 +25,7 @@ from .optimizers import (
     unregister_optimizer,
 )
 from .problem import Found, Problem
-from .searches import best, random_greedy, split_by
+from .searches import best, random_greedy, split_by, trivial
 from .steps import Path, Sizes, Term, reduction_cost, show, shown, step_cost
 
 __all__ = [
@@ -140,7 +140,7 @@ def _search(problem: Problem, optimize: Any) -> tuple[str, Found]:
         optimize = "left-to-right" if optimize is not None and not optimize else "auto"
     if isinstance(optimize, str):
         row = get_optimizer(optimize)
-        return row.name, row.search(problem)
+        return row.name, trivial(problem) or row.search(problem)
     if isinstance(optimize, Order):
         optimize = optimize.path
     if isinstance(optimize, (list, tuple)):
@@ -150,7 +150,7 @@ def _search(problem: Problem, optimize: Any) -> tuple[str, Found]:
     if is_tree(optimize):
         return name, tree_search(problem, optimize)
     if not isinstance(optimize, type) and (callable(optimize) or hasattr(optimize, "search")):
-        return getattr(optimize, "__name__", name), object_search(problem, optimize)
+        return getattr(optimize, "__name__", name), trivial(problem) or object_search(problem, optimize)
     hint = "; it is a class, give an instance" if isinstance(optimize, type) else ""
     raise EngineTypeError(
         f"optimize={shown(optimize)} for {quoted(problem.expression)}: expected True, False, a name, a path such as"
@@ -228,7 +228,7 @@ def _lean_searches(problem: Problem) -> Iterator[Found]:
         pass
     yield random_greedy(problem, LIMIT_TRIALS, size_first=True)
     try:
-        yield cotengra_hyper(problem, ("greedy", "labels"), trials=LIMIT_HYPER_TRIALS, minimize="size")
+        yield cotengra_hyper(problem, HYPER_METHODS, trials=LIMIT_HYPER_TRIALS, minimize="size")
     except EngineValueError:  # cotengra is not there
         return
 

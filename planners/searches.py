@@ -1,79 +1,51 @@
-"""The searches for a contraction order that this package runs itself, greedy ones on opt_einsum's functions.
+"""The searches for a contraction order that this package runs itself, some of them on opt_einsum's functions.
 
-Random numbers come from a generator of our own, never from the global one, and trials stop when the time is over.
+Random numbers come from generators with a seed, never from the global one. Work is bounded by counts, which repeat,
+unless the user bounds the time.
 """
 
 from __future__ import annotations
 
-import heapq
-from math import exp
+from math import exp, log
 from random import Random
 from time import monotonic
-from typing import Any, Callable
+from typing import Any
 
 from .exact import FULL_OPERANDS, Budget, OutOfBudget, best_connected_order, best_order
+from .greedy import greedy_ids
 from .problem import Found, Problem
 from .steps import SplitStep, totals
 
 OUTER_OPERANDS = 14  # up to so many, `optimal` looks at every tree
 CONNECTED_OPERANDS = 16  # up to so many, `auto` and `auto_hq` try for the best connected order
-PAIRS = 5_000_000  # partial orders that an exact search looks at before it gives up: some seconds
+PAIRS = 3_000_000  # partial orders that an exact search looks at before it gives up: some seconds
 SEARCH_RATE = 2e10  # flop/s of a contraction against which `auto` weighs the time of a search
 SECONDS_PER_PAIR = 1e-6
 SECONDS_PER_OPERAND = 100e-6  # of one greedy search
 AUTO_WORK = 10_000  # operands times trials of a greedy search within `auto`: about a second
-BRANCHES = 8  # cheapest candidates among which a random trial chooses
+SHARES = (0.1, 4.0)  # of `greedy_ids`, over which trials are spread
+TEMPERATURES = (0.001, 1.0)
 BRANCH_LOOKUPS = 20_000_000  # sizes that a branching search looks up before it is stopped
 BRANCH_OPERANDS = 200  # a branching search recurses once per operand
 
-Candidate = tuple[Any, Any, Any, Any]
-Chooser = Callable[[list[Candidate], Any], Candidate | None]
 
-
-def greedy(problem: Problem, *, choose: Chooser | None = None, cost: Any = "memory-removed", note: str = "") -> Found:
-    """opt_einsum's greedy search: contracts the pair that shrinks memory most, then the next."""
+def greedy(problem: Problem, note: str = "") -> Found:
+    """opt_einsum's greedy order."""
     from opt_einsum.paths import ssa_greedy_optimize
 
     terms, output, sizes = problem.spelled(range(len(problem.sizes)))
     # Frozen sets of small integers are walked in an order that does not change between processes.
-    ids = ssa_greedy_optimize([frozenset(term) for term in terms], frozenset(output), sizes, choose, cost)
+    ids = ssa_greedy_optimize([frozenset(term) for term in terms], frozenset(output), sizes)
     return problem.found([tuple(step) for step in ids], note)
 
 
-def _boltzmann(random: Random, temperature: float) -> Chooser:
-    """Chooses among the cheapest candidates, cheaper ones with more probability."""
-
-    def choose(queue: list[Candidate], remaining: Any) -> Candidate | None:
-        choices: list[Candidate] = []
-        while queue and len(choices) < BRANCHES:
-            candidate = heapq.heappop(queue)
-            if candidate[1] in remaining and candidate[2] in remaining:
-                choices.append(candidate)
-        if not choices:
-            return None
-        least = choices[0][0][0]
-        scale = temperature * max(1, abs(least))
-        weights = [exp(-(candidate[0][0] - least) / scale) for candidate in choices]
-        (chosen,) = random.choices(range(len(choices)), weights)
-        result = choices.pop(chosen)
-        for candidate in choices:
-            heapq.heappush(queue, candidate)
-        return result
-
-    return choose
-
-
-def _jitter(random: Random) -> Callable[..., float]:
-    """Memory removed by a contraction, disturbed by a percent; as floats, which sizes of any length must fit."""
-
-    def cost(size12: int, size1: int, size2: int, *_: Any) -> float:
-        return random.gauss(1.0, 0.01) * float(min(max(size12 - size1 - size2, -(10**300)), 10**300))
-
-    return cost
+def own_greedy(problem: Problem, **chance: Any) -> Found:
+    """A greedy order of our own, quick for thousands of operands and for indices that many of them share."""
+    return problem.found(greedy_ids(problem.terms, problem.output, problem.search_sizes, **chance))
 
 
 def random_greedy(problem: Problem, trials: int, *, size_first: bool = False, start: Found | None = None) -> Found:
-    """The best of ``trials`` greedy searches that choose at random, the first without chance.
+    """The best of ``trials`` greedy orders; the first, or ``start``, is without chance.
 
     Best means the fewest flops, or the smallest ``largest`` with ``size_first``; an order over the problem's limit
     loses against one within it. ``max_time`` ends the search after the trial that passes it.
@@ -85,16 +57,15 @@ def random_greedy(problem: Problem, trials: int, *, size_first: bool = False, st
 
     chosen = start or greedy(problem)
     done = 1
-    for trial in range(1, trials):
+    while done < trials:
         if problem.deadline is not None and monotonic() > problem.deadline:
-            break
-        random = Random((problem.seed << 32) + trial)
-        temperature = random.choice((0.1, 0.3, 1.0)) if size_first else 1.0
-        found = greedy(problem, choose=_boltzmann(random, temperature), cost=_jitter(random))
+            return chosen.noted(f"stopped by max_time after {done} of {trials} trials")
+        random = Random((problem.seed << 32) + done)
+        share = random.uniform(*SHARES)
+        temperature = exp(random.uniform(*map(log, TEMPERATURES)))
+        chosen = min(chosen, own_greedy(problem, share=share, temperature=temperature, random=random), key=rank)
         done += 1
-        if rank(found) < rank(chosen):
-            chosen = found
-    return chosen.noted("" if done >= trials else f"stopped by max_time after {done} of {trials} trials")
+    return chosen
 
 
 def trivial(problem: Problem) -> Found | None:
@@ -115,7 +86,7 @@ def best(problem: Problem) -> Found | None:
 def quick(problem: Problem) -> Found:
     """A good order at once: the cheapest one of few operands, a greedy one of many."""
     if problem.count > FULL_OPERANDS:
-        return greedy(problem)
+        return own_greedy(problem)
     return best(problem) or best(problem.replace(limit=None))  # type: ignore[return-value]
 
 
@@ -175,7 +146,7 @@ def auto(problem: Problem) -> Found:
     """The cheapest order of few operands; of more, a quick one, improved for about as long as the contraction takes."""
     if problem.count <= FULL_OPERANDS:
         return quick(problem)
-    start = greedy(problem)
+    start = own_greedy(problem)
     seconds = min(start.flops, 10**15) / SEARCH_RATE
     if problem.count <= CONNECTED_OPERANDS:
         pairs = min(max(int(seconds / SECONDS_PER_PAIR), 20_000), 1_000_000)
