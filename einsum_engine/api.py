@@ -77,13 +77,22 @@ def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unp
     array([[ 5., 14.],
            [14., 50.]])
     """
-    if out is None and not options and subscripts.__class__ is str:
-        entry = _entries.get(subscripts)
+    if out is None and subscripts.__class__ is str:
+        try:
+            entry = _entries.get(_entry_key(subscripts, options) if options else subscripts)
+        except TypeError:
+            # An option that cannot be part of a key, such as a path as a list.
+            entry = None
         if entry is not None:
             result = entry(*operands)
             if result is not NotImplemented:
                 return result
     return _einsum(subscripts, operands, out, options)
+
+
+def _entry_key(subscripts: str, options: CallOptions) -> Any:
+    # With their types: True and 1 are equal, and not both are a value of each option.
+    return (subscripts, registry_version(), *options.items(), *map(type, options.values()))
 
 
 def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
@@ -96,8 +105,10 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
         contractor.call(arrays, adapt_out(out, contractor.expr.text), options.alpha, options.beta)
         return out
     result = contractor.call(arrays, None, options.alpha, options.beta)
-    if wrap is None and options is DEFAULT and isinstance(subject, str):
-        _remember(_entries, subject, contractor, arrays, scalar=True)
+    # An optimiser object may find another order the next time: it is asked at every call.
+    if wrap is None and isinstance(subject, str) and options.plain and isinstance(options.optimize, (str, bool)):
+        key = _entry_key(subject, given) if given else subject
+        _remember(_entries, key, contractor, arrays, scalar=True)
     return hand_back(result, wrap)
 
 

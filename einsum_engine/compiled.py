@@ -17,6 +17,7 @@ from .expr import Expr, quoted
 from .options import Options, parse_factor
 from .plan import Plan, Step
 from .planners.order import Order
+from .routes import NativeRoute
 
 
 class Compiled:
@@ -107,9 +108,10 @@ class Compiled:
     def prepare(self) -> Compiled:
         """Plan now what it was compiled for; otherwise the first call does. Returns the object."""
         route = self._route()
+        if self._constants and isinstance(route, NativeRoute):
+            route.freeze(self._constants)
         options = self._contractor.options
-        plain = options.alpha == 1 and options.beta == 0 and (options.dtype is None or options.dtype.isnative)
-        entry = route.entry(True, self._kinds) if plain else None
+        entry = route.entry(True, self._kinds) if options.plain else None
         if entry is None:
             self._entry = _no_entry
         elif self._constants:

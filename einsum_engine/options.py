@@ -58,6 +58,11 @@ class Options:
     memory_limit: MemoryLimit = NO_LIMIT
     max_time: float | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether the result is the plan's, without factors and in native byte order."""
+        return self.alpha == 1 and self.beta == 0 and (self.dtype is None or self.dtype.isnative)
+
     def replace(self, **changes: Any) -> "Options":
         """A copy with some fields changed."""
         return replace(self, **changes)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from .errors import EngineTypeError
+from .executor import address
 from .expr import Expr
 from .memory import empty
 from .plan import Plan
@@ -57,10 +58,11 @@ class NativeRoute:
 
         Results without axes are scalars, or with ``scalar=False`` arrays. None where the plan has no such function.
         """
-        entry = getattr(self.native, "entry", None)
-        if entry is None or self.order != "C" or self.direct:
+        if self._quick is None and self.order == "C" and not self.direct:
+            self._quick = self.native.entry
+        entry = self._quick
+        if entry is None:
             return None
-        self._quick = entry
         if self.shape or scalar:
             return entry
 
@@ -69,6 +71,11 @@ class NativeRoute:
             return result if result is NotImplemented else np.asarray(result)
 
         return array_entry
+
+    def freeze(self, constants: Mapping[int, np.ndarray]) -> None:
+        """Do now what depends on the constant operands alone; ``constants`` are arrays by operand position."""
+        count = len(self.plan.expr.inputs)
+        self.native.freeze([address(constants[i]) if i in constants else 0 for i in range(count)])
 
     def into(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: Any, beta: Any) -> None:
         """``out = alpha * result + beta * out``, which overlaps no operand."""
