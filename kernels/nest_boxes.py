@@ -25,7 +25,9 @@ OUT, A, B = 0, 1, 2
 SHORT_RUN = 4  # entries below which rows cost more than elements one by one
 LONG_RUN = 16  # entries from which a run is summed in place
 ROW_BYTES = 32 << 10  # of a direct box
-TILE = 64  # entries of O and J in a box with a staged operand
+TILE = 64  # entries of O and J in a box that is transposed by tiles
+GATHERED = 512  # most entries of O or J in a box moved by elements
+BOX = 4096  # entries in either
 TASK_BYTES = 32 << 10  # smaller work stays in one task
 TASKS_PER_THREAD = 4
 
@@ -218,34 +220,63 @@ def _swapped(problem, o, j, outer, items, shifts):
 
 def _choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over, of loops sorted by the output's strides."""
-    inputs = range(1, len(items))
     if not dims or _direct(dims[0], items) and (dims[0][0] >= SHORT_RUN or len(dims) == 1):
         o, _ = take(dims[:1], min(budget, max(64, ROW_BYTES // max(items))))
         j, outer = take(dims[1:], max(1, min(512, budget // o.count)))
         return o, j, outer
-    length = max(TILE, 256 // max(items))
-    fast = [d for d in dims[1:] if any(d[1 + x] == items[x] and dims[0][1 + x] not in (0, items[x]) for x in inputs)]
-    run = _output_run(dims, items[0], fast, length) or list(dims)
-    o, _ = take(run, min(budget, length))
-    rest = [d for d in dims if d not in run[: len(o.dims)]]
-    rest.sort(key=lambda d: d not in fast)
-    j, outer = take(rest, max(1, min(length, budget // o.count)))
+    runs = _chain(dims, OUT, items[OUT])
+    fast = next((c for x in range(1, len(items)) if _strided(dims[0], x, items) and (c := _chain(dims, x, items[x]))), [])
+    if cut := _tile(runs, fast):
+        runs, fast, length = runs[: cut[0]], fast[: cut[1]], TILE
+    else:
+        length = GATHERED
+        runs = runs or dims
+    o, left = take(runs, min(budget, length))
+    rest = _without(dims, runs[: len(runs) - len(left)])
+    first = [d for d in fast if d in rest]
+    j, outer = take(first + _without(rest, first), max(1, min(length, min(BOX, budget) // o.count)))
+    if cut and o.count * j.count < min(BOX, budget) // 2:
+        o, _ = take(runs, min(BOX, budget) // j.count)  # the same loops, unless the last one can be longer
     return o, j, outer
 
 
 def _direct(dim: Dim, items: list[int]) -> bool:
-    return dim[1] == items[0] and all(dim[1 + x] in (0, items[x]) for x in range(1, len(items)))
+    return dim[1] == items[0] and not any(_strided(dim, x, items) for x in range(1, len(items)))
 
 
-def _output_run(dims: list[Dim], item: int, fast: list[Dim], length: int) -> list[Dim]:
-    """First loops along which the output is contiguous, up to ``length`` entries or the inputs' fastest loop."""
-    run, count = [], 1
-    for dim in dims:
-        if dim[1] != item * count or count >= length or (dim in fast and count >= SHORT_RUN):
-            break
-        run.append(dim)
+def _strided(dim: Dim, operand: int, items: list[int]) -> bool:
+    return dim[1 + operand] not in (0, items[operand])
+
+
+def _without(dims: Sequence[Dim], some: Sequence[Dim]) -> list[Dim]:
+    return [d for d in dims if d not in some]
+
+
+def _chain(dims: Sequence[Dim], operand: int, item: int) -> list[Dim]:
+    """The loops along which an operand is contiguous, the fastest first, up to `GATHERED` entries."""
+    by_stride = {d[1 + operand]: d for d in reversed(dims)}
+    chain, count = [], 1
+    while count < GATHERED and (dim := by_stride.get(item * count)) is not None:
+        chain.append(dim)
         count *= dim[0]
-    return run
+    return chain
+
+
+def _tile(runs: list[Dim], fast: list[Dim]) -> tuple[int, int] | None:
+    """How many loops of the output's and an input's chain make O and J of the best tile; None: no tile is worth it.
+
+    A loop in both chains can be in one of them only: it ends the other.
+    """
+    best, cut = (0, 0), None
+    for m in range(1, len(runs) + 1):
+        for n in range(1, len(fast) + 1):
+            if any(d in runs[:m] for d in fast[:n]):
+                break
+            sides = [min(16, prod(d[0] for d in part)) for part in (runs[:m], fast[:n])]
+            score = prod(sides), m + n
+            if min(sides) >= SHORT_RUN and score > best:
+                best, cut = score, (m, n)
+    return cut
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
@@ -269,11 +300,18 @@ def _move_mode(o: Group, j: Group, operand: int, item: int) -> int:
         return na.MOVE_RUN
     if o.constant(operand):
         return na.MOVE_FILL
-    return na.MOVE_TILE if j.dims and j.dims[0][1 + operand] == item else na.MOVE_GATHER
+    tiles = _run_of(j, operand, item) >= SHORT_RUN and o.count >= SHORT_RUN
+    return na.MOVE_TILE if tiles else na.MOVE_GATHER
 
 
-def _run_of(j: Group) -> int:
-    return j.dims[0][0] if j.dims else 1
+def _run_of(j: Group, operand: int, item: int) -> int:
+    """Entries of J along which the operand is contiguous."""
+    run = 1
+    for dim in j.dims:
+        if dim[1 + operand] != item * run:
+            break
+        run *= dim[0]
+    return run
 
 
 def _copy_words(words: dict, table: Table, o: Group, j: Group, items: list[int]) -> None:
@@ -282,7 +320,7 @@ def _copy_words(words: dict, table: Table, o: Group, j: Group, items: list[int])
     else:
         mode = na.MOVE_SCATTER if o.contiguous(A, items[A]) else na.MOVE_ELEMENTS
     words[na.N_A_MODE] = na.STAGED + mode
-    words[na.N_A_RUN] = _run_of(j)
+    words[na.N_A_RUN] = _run_of(j, A, items[A])
     for operand in (OUT, A):
         words[na.N_OUT_J + operand] = table.add(j.offsets(operand))
         needed = mode not in (na.MOVE_RUN, na.MOVE_FILL)
@@ -302,7 +340,7 @@ def _operand_words(words, kernels, table, scratch, operand, o: Group, j: Group, 
     words[na.N_OUT_J + operand] = table.add(rows)
     words[na.N_OUT_FAR + operand] = table.add(j.offsets(operand))
     words[na.N_OUT_ROWS + operand] = int(varies)
-    words[na.N_OUT_RUN + operand] = _run_of(j)
+    words[na.N_OUT_RUN + operand] = _run_of(j, operand, item)
     words[na.N_OUT_STAGE + operand] = scratch.add(o.count * item * (j.count if varies else 1))
     kernels[na.N_OUT_MOVE + operand] = f"nest_move_{item}"
 
@@ -379,10 +417,10 @@ def _sum_groups(kept: list[Dim], summed: list[Dim], items: list[int], budget: in
         o, _ = take(kept[:1], max(64, 8192 // items[A]))
         q, r_outer = take(summed, min(512, max(16, budget // o.count)))
         return na.SUM_COLUMNS, o, one, q, kept[1:], r_outer
-    run = _output_run(kept, items[OUT], [], 256) or kept
+    run = _chain(kept, OUT, items[OUT]) or kept
     run_dim = next((d for d in summed if d[2] == items[A]), None)
     o, _ = take(run, 256)
-    outer = [d for d in kept if d not in run[: len(o.dims)]]
+    outer = _without(kept, run[: len(o.dims)])
     if run_dim is not None and run_dim[0] >= LONG_RUN:
         l, _ = take([run_dim], min(8192, max(64, budget // o.count)))
         others = [d for d in summed if d is not run_dim]
@@ -396,7 +434,7 @@ def _sum_groups(kept: list[Dim], summed: list[Dim], items: list[int], budget: in
 def _stage_sum(words, kernels, table, scratch, mode, o: Group, q: Group, item: int) -> None:
     along, across = (o, q) if mode == na.SUM_STAGED_COLUMNS else (q, o)
     words[na.N_A_MODE] = na.STAGED + _move_mode(along, across, A, item)
-    words[na.N_A_RUN] = _run_of(across)
+    words[na.N_A_RUN] = _run_of(across, A, item)
     words[na.N_A_J] = table.add(np.arange(across.count, dtype=np.int64) * (along.count * item))
     words[na.N_A_FAR] = table.add(np.zeros(1, np.int64))
     words[na.N_A_STAGE] = scratch.add(o.count * q.count * item)
