@@ -143,7 +143,7 @@ WRONG = {
     "conjugate of A": _word(abi.G_SIGNS, lambda signs: signs ^ 1),
     "conjugate of B": _word(abi.G_SIGNS, lambda signs: signs ^ 2),
     "adds to what is there": _word(abi.G_ACCUMULATE, lambda flag: 1 - flag),
-    "writes operand A": lambda row: replace(row, words={**row.words, abi.OUT_SLOT: A, abi.OUT_OFFSET: 48}),
+    "writes operand A": lambda row: _word(abi.OUT_SLOT, lambda _: A)(_table(abi.G_TN_C, np.zeros_like)(row)),
 }
 
 
