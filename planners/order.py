@@ -80,10 +80,11 @@ def find_order(
     """
     if not terms:
         raise EngineValueError(f"{quoted(text or show(terms, output))} has no operands")
-    if isinstance(optimize, (list, tuple)) and _is_name_with_limit(optimize):
-        optimize, own_limit = optimize
-        memory_limit = int(own_limit) if memory_limit is None else min(int(own_limit), memory_limit)
     limit = _checked_limit(memory_limit, terms, sizes)
+    if isinstance(optimize, (list, tuple)) and _is_name_with_limit(optimize):
+        optimize, number = optimize
+        own_limit = _checked_limit(int(number), terms, sizes)
+        limit = own_limit if limit is None else min(limit, limit if own_limit is None else own_limit)
     max_time = _checked_time(max_time)
     if len(terms) <= 2 and (optimize is True or isinstance(optimize, str)):
         name = "auto" if optimize is True else get_optimizer(optimize).name
