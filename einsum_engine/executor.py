@@ -8,6 +8,7 @@ for the next call, so a steady stream of calls allocates nothing but results.
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections import deque
 from functools import cached_property
@@ -19,7 +20,7 @@ from . import config, fastcall
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
 from .kernels.cpu import abi, library, pool
-from .plan import Plan
+from .plan import Plan, Step
 
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often, so that signals are seen
@@ -39,7 +40,9 @@ class NativePlan:
     def __init__(self, plan: Plan):
         self.plan = plan
         self._isa = isa_table.get(plan.isa)
-        self._rows, self._tables = _lower(plan, self._isa)
+        self._rows, self._tables = _lower(plan, [s for s in plan.steps if not s.once], self._isa)
+        self._constants: np.ndarray | None = None
+        self._freezing = threading.Lock()
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque()
         self._keep_bytes = config.get("EINSUM_ENGINE_POOL_BYTES")
@@ -58,6 +61,8 @@ class NativePlan:
 
     def run_addresses(self, addresses: Sequence[int], out: int, alpha: complex = 1, beta: complex = 0) -> None:
         """`run` for base addresses of arrays that the caller keeps alive."""
+        if self.plan.constant_bytes and self._constants is None:
+            self.freeze(addresses)
         frame = self._borrow()
         bases = frame.bases
         bases[: len(addresses)] = addresses
@@ -69,7 +74,7 @@ class NativePlan:
             if frame.nbytes <= self._keep_bytes:
                 self._frames.append(frame)
 
-    @cached_property
+    @property
     def entry(self) -> Callable | None:
         """A builtin ``f(*arrays)`` for exactly the operands of the request: a fresh result in C order, or NotImplemented
         for any others. None where there is none: an output of the caller's, scaling, a plan so long that it returns to
@@ -78,7 +83,9 @@ class NativePlan:
         plain = request.out_strides is None and not request.scaled and not request.byteswapped
         if self._long or not plain or plan.arena_bytes > self._keep_bytes or not _numpy_only(plan):
             return None
-        frame = _Frame(plan, self._scratch)
+        if plan.constant_bytes and self._constants is None:
+            return None
+        frame = self._frame()
         frame.context[abi.CTX_POOL] = pool.address(self._isa, plan.threads) if self._parallel else 0
         return fastcall.make_entry(
             isa=self._isa,
@@ -110,7 +117,27 @@ class NativePlan:
         try:
             return self._frames.pop()
         except IndexError:
-            return _Frame(self.plan, self._scratch)
+            return self._frame()
+
+    def _frame(self) -> "_Frame":
+        return _Frame(self.plan, self._scratch, self._constants)
+
+    def freeze(self, addresses: Sequence[int]) -> None:
+        """Runs the steps that depend on constant operands alone, once; their results are kept with the plan.
+
+        ``addresses``: base addresses of all operands, of which only those of constants are read.
+        """
+        with self._freezing:
+            if self._constants is not None or not self.plan.constant_bytes:
+                return
+            memory = pool.aligned_words(-(-self.plan.constant_bytes // 8))
+            steps = [s for s in self.plan.steps if s.once]
+            rows, tables = _lower(self.plan, steps, self._isa)
+            frame = _Frame(self.plan, self._scratch, memory)
+            frame.bases[: len(addresses)] = addresses
+            self._walk(frame.context_address, rows.ctypes.data, 0)
+            del tables
+            self._constants = memory
 
     def profile(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> list[float]:
         """Seconds spent in each step during one call."""
@@ -120,30 +147,33 @@ class NativePlan:
         self._frames.append(frame)
         self.run(arrays, out)
         frame.context[abi.CTX_PROFILE] = 0
-        return [int(t) * 1e-9 for t in self._rows[: len(self.plan.steps), abi.TICKS]]
+        return [int(t) * 1e-9 for t in self._rows[:-1, abi.TICKS]]
 
 
 class _Frame:
     """Memory of one call: context, base addresses, alpha and beta, arena."""
 
-    def __init__(self, plan: Plan, scratch: int):
+    def __init__(self, plan: Plan, scratch: int, constants: np.ndarray | None):
         operands = len(plan.expr.inputs)
-        self.nbytes = plan.arena_bytes
+        self.nbytes = plan.arena_bytes - plan.constant_bytes
         try:
-            self._memory = np.empty(plan.arena_bytes + _ALIGNMENT, np.uint8)
+            self._memory = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
             raise EngineMemoryError(
                 f"{plan.expr.eq!r}: no memory for {plan.arena_bytes} bytes of intermediates and scratch "
                 f"(peak_bytes of this plan: {plan.peak_bytes})"
             ) from None
         start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-        self.bases = np.zeros(operands + 3, np.int64)
+        self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
         self.scalars = np.zeros(4, np.float64)
         self.bases[operands + 1] = start
         self.bases[operands + 2] = self.scalars.ctypes.data
+        if constants is not None:
+            self._constants = constants
+            self.bases[operands + 3] = constants.ctypes.data
         self.context[abi.CTX_BASES] = self.bases.ctypes.data
-        self.context[abi.CTX_SCRATCH] = start + plan.arena_bytes - scratch * plan.threads
+        self.context[abi.CTX_SCRATCH] = start + self.nbytes - scratch * plan.threads
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
@@ -164,11 +194,11 @@ def _numpy_only(plan: Plan) -> bool:
     return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
 
 
-def _lower(plan: Plan, isa) -> tuple[np.ndarray, np.ndarray]:
+def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarray]:
     """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors."""
     unique: dict[int, tuple[int, np.ndarray]] = {}
     length = 0
-    for step in plan.steps:
+    for step in steps:
         for table in step.args.tables.values():
             if id(table) not in unique:
                 unique[id(table)] = (length, table)
@@ -177,8 +207,8 @@ def _lower(plan: Plan, isa) -> tuple[np.ndarray, np.ndarray]:
     for start, table in unique.values():
         tables[start : start + len(table)] = table
     base = tables.ctypes.data
-    rows = pool.aligned_words((len(plan.steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
-    for row, step in zip(rows, plan.steps):
+    rows = pool.aligned_words((len(steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
+    for row, step in zip(rows, steps):
         for word, value in step.args.words.items():
             row[word] = value
         for word, table in step.args.tables.items():

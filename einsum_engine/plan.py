@@ -92,7 +92,7 @@ class Step:
 
     ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
     ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
-    (a frozen dataclass of the family). ``seconds`` is the cost model's prediction.
+    (a `kernels.row.Row`). ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
     """
 
     number: int
@@ -108,6 +108,7 @@ class Step:
     bytes_moved: int
     seconds: float
     tasks: int
+    once: bool = False
     args: Any = field(repr=False, compare=False, default=None)
 
 
@@ -116,6 +117,8 @@ class Plan:
     """A contraction, ready to be lowered: order, layouts, buffers and kernels.
 
     ``request`` is the `planners.request.PlanRequest` that it was made for.
+
+    ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls.
 
     ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
     """
@@ -133,6 +136,7 @@ class Plan:
     output_bytes: int
     arena_bytes: int
     table_bytes: int
+    constant_bytes: int = 0
     request: Any = field(repr=False, default=None)
 
     @property

@@ -66,8 +66,7 @@ class _Builder:
         self.list.build()
         for operation in reversed(self.list.operations):
             self._lay_out(operation)
-        arena_slot = len(self.request.expr.inputs) + 1
-        arena = self._allocate(arena_slot)
+        arena, kept = self._allocate()
         for value in self.list.values:
             value.nbytes = value.nbytes or self._nbytes(value)
         self.position = {id(v): i for i, v in enumerate(self.list.values)}
@@ -75,7 +74,7 @@ class _Builder:
         for operation in self.list.operations:
             for step in self._emit(operation):
                 self.steps.append(step)
-        return self._plan(arena)
+        return self._plan(arena, kept)
 
     # -- layouts, backwards ----------------------------------------------------------------------------------
     def _lay_out(self, operation: Operation) -> None:
@@ -127,33 +126,54 @@ class _Builder:
             size *= self.list.sizes[index]
         return size
 
-    def _allocate(self, slot: int) -> int:
-        """Places intermediates, packed copies and temporaries; bytes of the arena."""
-        lifetimes, born, dies = [], {}, {}
-        self.pack_offsets: dict[tuple[int, str], int] = {}
+    def _allocate(self) -> tuple[int, int]:
+        """Places intermediates, packed copies and temporaries; bytes of the arena and of what constants leave.
+
+        What depends on constants alone is computed once and kept: it lives in a slot of its own, to the end.
+        """
+        born, dies = {}, {}
+        regions: dict[bool, list[Lifetime]] = {False: [], True: []}
+        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}
         packs: dict[int, tuple[int, str]] = {}
+        forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
             born[operation.output.number] = number
             for value in operation.inputs:
-                dies[value.number] = number
+                dies[value.number] = number if operation.constant or not value.constant else forever
             for side, nbytes in _temporaries(operation.plan):
                 key = -1 - len(packs)
                 packs[key] = (number, side)
-                lifetimes.append(Lifetime(key=key, nbytes=nbytes, first=number, last=number))
+                kept = self._packs_once(operation, side)
+                last = forever if kept and not operation.constant else number
+                regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         for value in self.list.values:
             if value.kind == "arena":
                 value.nbytes = value.nbytes or self._nbytes(value)
                 first = born[value.number]
-                lifetimes.append(
-                    Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
-                )
-        offsets, arena = allocate(lifetimes)
-        for value in self.list.values:
-            if value.kind == "arena":
-                value.slot, value.offset = slot, offsets[value.number]
-        self.pack_offsets = {packs[key]: offsets[key] for key in packs}
-        self.arena_slot = slot
-        return arena
+                life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
+                regions[value.constant].append(life)
+        sizes = {}
+        for kept, lifetimes in regions.items():
+            offsets, sizes[kept] = allocate(lifetimes)
+            for value in self.list.values:
+                if value.number in offsets and value.kind == "arena":
+                    value.slot, value.offset = self._slot(kept), offsets[value.number]
+            self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
+        return sizes[False], sizes[True]
+
+    def _slot(self, kept: bool) -> int:
+        """Slots after the operands: output, arena, alpha and beta, what constants leave."""
+        return len(self.request.expr.inputs) + (3 if kept else 1)
+
+    def _packs_once(self, operation: Operation, side: str) -> bool:
+        if operation.constant or side == "temporary":
+            return operation.constant
+        x, y = operation.inputs
+        return (x if (side == "left") != operation.plan.swapped else y).constant
+
+    def _place(self, number: int, side: str) -> Operand:
+        kept, offset = self.pack_places.get((number, side), (False, 0))
+        return Operand(slot=self._slot(kept), offset=offset)
 
     def _buffer(self, value: Value) -> Buffer:
         axes = tuple(value.axes[i] for i in value.term)
@@ -175,8 +195,8 @@ class _Builder:
             return
         plan: NestPlan = operation.plan
         places = {
-            "temp": Operand(slot=self.arena_slot, offset=self.pack_offsets.get((number, "temporary"), 0)),
-            "b": Operand(slot=self.arena_slot + 1, offset=0),  # alpha and beta of a scaled copy
+            "temp": self._place(number, "temporary"),
+            "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
         }
         for name, value in zip(("out", "a", "b"), (operation.output, *operation.inputs)):
             places[name] = Operand(slot=value.slot, offset=value.offset)
@@ -193,7 +213,7 @@ class _Builder:
         ):
             places[side] = Operand(slot=value.slot, offset=value.offset)
             if pack is not None:
-                target = Operand(slot=self.arena_slot, offset=self.pack_offsets[number, side])
+                target = self._place(number, side)
                 problem = replace(pack[0], src=places[side], dst=target)
                 row = gemm_family.lower_pack(problem)
                 yield self._step(operation, row, "pack", problem.kernel, (problem.width,), packed=value)
@@ -223,6 +243,7 @@ class _Builder:
             bytes_moved=moved,
             seconds=cost.seconds(flops, moved, self.compute, self.machine, threads),
             tasks=row.tasks,
+            once=operation.constant if packed is None else packed.constant,
             args=row,
         )
 
@@ -255,7 +276,7 @@ class _Builder:
             groups[kind].append((index, self.list.sizes[index]))
         return {k: tuple(v) for k, v in groups.items()}
 
-    def _plan(self, arena: int) -> Plan:
+    def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)
         scratch = max((s.args.scratch for s in steps), default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
@@ -272,7 +293,8 @@ class _Builder:
             flops=sum(s.flops for s in steps),
             bytes_moved=sum(s.bytes_moved for s in steps),
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
-            arena_bytes=arena + scratch,
+            arena_bytes=arena + scratch + kept,
+            constant_bytes=kept,
             table_bytes=tables,
             request=self.request,
         )

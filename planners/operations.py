@@ -7,7 +7,7 @@ Each value is produced once and consumed at most once. Operations: ``copy`` (cas
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
@@ -30,6 +30,7 @@ class Value:
     swapped_bytes: bool = False
     layout_kind: str = "strided"
     panel: int = 0
+    constant: bool = False  # depends on constant operands alone
 
 
 @dataclass(eq=False)
@@ -41,7 +42,11 @@ class Operation:
     output: Value
     scaled: bool = False
     plan: object = None  # what the planner of its kind decided
-    packs: list = field(default_factory=list)
+
+    @property
+    def constant(self) -> bool:
+        """Computed once: it reads constants alone. What is written to the caller's memory is written each time."""
+        return self.output.constant
 
 
 class OperationList:
@@ -61,6 +66,7 @@ class OperationList:
         return value
 
     def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
+        output.constant = output.kind == "arena" and all(v.constant for v in inputs)
         self.operations.append(Operation(kind, inputs, output, **more))
         return output
 
@@ -95,6 +101,7 @@ class OperationList:
             conj=position in request.conj and request.dtypes[position] in COMPLEX,
             slot=position,
             swapped_bytes=position in request.byteswapped,
+            constant=position in request.constants,
         )
 
     def _output(self) -> Value:
@@ -149,6 +156,7 @@ class OperationList:
         if direct:
             output.dtype = value.dtype
             last.output = output
+            output.constant = False
             self.values.remove(value)
         else:
             self.apply("copy", (value,), output, scaled=self.request.scaled)
