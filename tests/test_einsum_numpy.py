@@ -128,6 +128,7 @@ def test_integers_are_sorted_by_value():
     assert engine.einsum(a, [-1, 20], a.T, [20, 1000000]).shape == (2, 2)
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_lists_scalars_and_subclasses():
     assert engine.einsum("i,i->", [1, 2, 3], (4, 5, 6)) == 32
     assert engine.einsum(",->", 2, 3.5) == 7.0
@@ -222,6 +223,7 @@ def test_default_order_is_c():
 # ---- dtype= and casting= -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("casting", ["no", "equiv", "safe", "same_kind", "unsafe"])
 def test_dtype_and_casting(casting):
     rng = np.random.default_rng(6)
