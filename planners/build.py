@@ -104,6 +104,8 @@ class _Builder:
             out=out.axes,
             conj_left=x.conj,
             conj_right=y.conj,
+            constant_left=x.constant,
+            constant_right=y.constant,
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
         )

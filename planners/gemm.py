@@ -46,6 +46,8 @@ class BinaryContraction:
     conj_right: bool = False
     panels_left: bool = True  # a free left operand may be laid out in panels
     panels_right: bool = True
+    constant_left: bool = False  # never changes: packed once, whatever that costs
+    constant_right: bool = False
     left_packed: int = 0  # lanes per panel when left lies in FBL
     accumulate: bool = False
 
@@ -60,6 +62,8 @@ class BinaryContraction:
             conj_right=self.conj_left,
             panels_left=self.panels_right,
             panels_right=self.panels_left,
+            constant_left=self.constant_right,
+            constant_right=self.constant_left,
         )
 
 
@@ -224,11 +228,13 @@ class _Planner:
         if c.left_packed:
             return "panels"
         column_panels = -(-self.n_total // self.nr)
+        if c.constant_left and not self._lanes_contiguous():
+            return "prepack"
         if self._lanes_contiguous():
             footprint = self.panels.count * self.mr * self.k_total * item
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
-            return "pack"
+            return "prepack" if c.constant_left else "pack"
         if any(d.stride(LEFT) == item for d in self.b_dims) and self._batch_run() >= 8:
             return "prepack"
         return "pack"
@@ -250,7 +256,8 @@ class _Planner:
         if self.c.right is None:
             return "direct-free"
         row_panels = self.panels.count * total(self.panels.outer)
-        if row_panels <= 3 or self.n_total * self.k_total * self.item <= L1_BYTES // 2:
+        small = self.n_total * self.k_total * self.item <= L1_BYTES // 2
+        if row_panels <= 3 or (small and not self.c.constant_right):
             return "direct"
         return "prepack"
 
@@ -417,7 +424,7 @@ class _Planner:
             batch=batch,
             tk=tables["tk_a"],
             item=self.item,
-            mode=abi.PANEL_RUN,
+            mode=abi.PANEL_RUN if self._batch_run() >= 8 else self._pack_mode(),
             outer=flat_table(p.outer, LEFT) if total(p.outer) > 1 else None,
             threads=self.threads,
             parallel=self._parallel(),
