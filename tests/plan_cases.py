@@ -1,0 +1,48 @@
+"""Plans made without the public API: a request, its plan, and one call of the bound plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+
+from einsum_engine import executor
+from einsum_engine.expr import parse
+from einsum_engine.kernels import isa
+from einsum_engine.plan import Plan
+from einsum_engine.planners.build import PlanRequest, build_plan
+from einsum_engine.planners.order import find_order
+
+
+def request(equation: str, arrays, *, optimize=False, out: np.ndarray | None = None, **more) -> PlanRequest:
+    """The request for exactly these arrays; left to right unless ``optimize`` says otherwise."""
+    expr = parse(equation, [a.shape for a in arrays])
+    terms = [tuple(dict.fromkeys(term)) for term in expr.inputs]
+    fields = dict(
+        expr=expr,
+        dtypes=tuple(a.dtype.newbyteorder("=").name for a in arrays),
+        strides=tuple(a.strides for a in arrays),
+        out_strides=None if out is None else out.strides,
+        dtype=np.result_type(*arrays).name,
+        isa=isa.active_isa().name,
+        order=find_order(terms, tuple(dict.fromkeys(expr.output)), expr.sizes, optimize=optimize),
+    )
+    return PlanRequest(**(fields | more))
+
+
+def plan(equation: str, arrays, **more) -> Plan:
+    return build_plan(request(equation, arrays, **more))
+
+
+def run(made: Plan, arrays) -> np.ndarray:
+    """A fresh result by the general path, every byte of it spoiled before."""
+    out = np.empty(made.expr.output_shape, made.dtype)
+    out.view(np.uint8).ravel()[...] = 0xFF if out.dtype.kind in "fc" else 0x01  # NaN; True
+    executor.bind(made).run(arrays, out)
+    return out
+
+
+def operands(equation: str, sizes: dict[str, int], dtype: str, seed: int = 0, exact: bool = True) -> list[np.ndarray]:
+    """Random arrays for an equation of single letters."""
+    rng = np.random.default_rng(seed)
+    terms = equation.split("->")[0].split(",")
+    return [oracle.random(rng, [sizes[letter] for letter in term], dtype, exact) for term in terms]

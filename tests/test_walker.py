@@ -1,0 +1,227 @@
+"""The walker: one native call that runs a step table. Its task functions here are Python callbacks."""
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+
+from einsum_engine.kernels import isa
+from einsum_engine.kernels.cpu import abi, library
+
+_Walk = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+_Task = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+
+
+@pytest.fixture(params=isa.host_isas(), ids=lambda row: row.name)
+def walk(request):
+    return _Walk(library.address("walk", request.param))
+
+
+class Table:
+    """A step table under construction; ``log`` collects (row, task) in the order of their execution."""
+
+    def __init__(self):
+        self.rows: list[np.ndarray] = []
+        self.log: list[tuple[int, int]] = []
+        self.keep: list[object] = []
+        self.context = np.zeros(abi.CTX_WORDS, np.int64)
+        self.context[abi.CTX_CLOCK] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+
+    def add(self, kind: int, **words: int) -> int:
+        row = np.zeros(abi.STEP_WORDS, np.int64)
+        row[abi.KIND] = kind
+        for name, value in words.items():
+            row[getattr(abi, name)] = value
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def run(self, action=None, **words: int) -> int:
+        number = len(self.rows)
+
+        def task(context, step, share, worker):
+            self.log.append((number, share))
+            if action is not None:
+                action(share)
+
+        callback = _Task(task)
+        self.keep.append(callback)
+        return self.add(abi.RUN, FN=ctypes.cast(callback, ctypes.c_void_p).value, **({"NTASKS": 1} | words))
+
+    def cell(self, value: int) -> np.ndarray:
+        """An int64 that rows read at run time."""
+        cell = np.array([value], np.int64)
+        self.keep.append(cell)
+        return cell
+
+    def walk(self, walk, first: int = 0) -> int:
+        self.table = np.ascontiguousarray(self.rows)
+        return self.again(walk, first)
+
+    def again(self, walk, first: int) -> int:
+        return walk(self.context.ctypes.data, self.table.ctypes.data, first)
+
+    def order(self) -> list[int]:
+        return [row for row, _ in self.log]
+
+
+def _address(cell: np.ndarray) -> int:
+    return cell.ctypes.data
+
+
+def test_rows_run_in_order_and_each_share_once(walk):
+    table = Table()
+    for tasks in (1, 3, 0, 2):
+        table.run(NTASKS=tasks)
+    table.add(abi.STOP)
+    table.run()
+    assert table.walk(walk) == -1
+    assert table.log == [(0, 0), (1, 0), (1, 1), (1, 2), (3, 0), (3, 1)]
+
+
+def test_an_empty_table(walk):
+    table = Table()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+
+
+def test_the_first_row_is_a_choice(walk):
+    table = Table()
+    for _ in range(3):
+        table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk, 2) == -1
+    assert table.order() == [2]
+
+
+def test_the_task_gets_context_row_share_and_worker(walk):
+    seen = []
+    task = _Task(lambda *args: seen.append(args))
+    table = Table()
+    table.add(abi.RUN, FN=ctypes.cast(task, ctypes.c_void_p).value, NTASKS=2)
+    table.add(abi.STOP)
+    table.walk(walk)
+    assert seen == [(table.context.ctypes.data, table.table.ctypes.data, share, 0) for share in (0, 1)]
+
+
+def test_the_extent_is_read_when_the_row_is_reached(walk):
+    table = Table()
+    extent = table.cell(7)
+
+    def shrink(share):
+        extent[0] = 2
+
+    table.run(shrink)
+    table.run(NTASKS=5, EXTENT=_address(extent))
+    table.add(abi.STOP)
+    table.walk(walk)
+    assert table.log == [(0, 0), (1, 0), (1, 1)]
+    extent[0] = 0
+    table.log.clear()
+    table.again(walk, 1)
+    assert table.log == []
+
+
+@pytest.mark.parametrize("value, order", [(0, [0, 3]), (1, [0, 2, 3]), (-1, [0, 2, 3])])
+def test_branch_goes_on_at_next_where_its_cell_is_zero(walk, value, order):
+    table = Table()
+    table.run()
+    table.add(abi.BRANCH, EXTENT=_address(table.cell(value)), NEXT=3)
+    table.run()
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.order() == order
+
+
+def test_a_branch_may_depend_on_what_ran_before(walk):
+    table = Table()
+    cell = table.cell(1)
+    table.run(lambda share: cell.fill(0))
+    table.add(abi.BRANCH, EXTENT=_address(cell), NEXT=3)
+    table.run()
+    table.add(abi.STOP)
+    table.walk(walk)
+    assert table.order() == [0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_loop_repeats_while_its_cell_counts_down_to_zero(walk, count):
+    table = Table()
+    cell = table.cell(count)
+    table.run()
+    table.run(NTASKS=2)
+    table.add(abi.LOOP, EXTENT=_address(cell), NEXT=0)
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.log == [(0, 0), (1, 0), (1, 1)] * count + [(3, 0)]
+    assert cell[0] == 0
+
+
+def test_nested_loops(walk):
+    table = Table()
+    outer, inner = table.cell(3), table.cell(0)
+    table.run(lambda share: inner.fill(2))
+    table.run()
+    table.add(abi.LOOP, EXTENT=_address(inner), NEXT=1)
+    table.add(abi.LOOP, EXTENT=_address(outer), NEXT=0)
+    table.add(abi.STOP)
+    table.walk(walk)
+    assert table.order() == [0, 1, 1] * 3
+
+
+def test_a_passed_deadline_returns_between_rows_and_the_walk_resumes(walk):
+    table = Table()
+    for _ in range(3):
+        table.run(NTASKS=2)
+    table.add(abi.STOP)
+    table.context[abi.CTX_DEADLINE] = 1  # long ago
+    row, stops = table.walk(walk), []
+    while row >= 0:
+        stops.append((row, len(table.log)))
+        row = table.again(walk, row)
+    assert stops == [(1, 2), (2, 4), (3, 6)]
+    assert table.log == [(row, share) for row in range(3) for share in range(2)]
+
+
+def test_a_deadline_keeps_the_place_in_loops_and_branches(walk):
+    table = Table()
+    table.run()
+    table.add(abi.LOOP, EXTENT=_address(table.cell(3)), NEXT=0)
+    table.add(abi.BRANCH, EXTENT=_address(table.cell(0)), NEXT=4)
+    table.run()
+    table.add(abi.STOP)
+    table.context[abi.CTX_DEADLINE] = 1
+    row = table.walk(walk)
+    while row >= 0:
+        row = table.again(walk, row)
+    assert table.order() == [0, 0, 0]
+
+
+def test_a_deadline_stops_only_after_it_has_passed(walk):
+    table = Table()
+    table.run()
+    table.run(lambda share: time.sleep(0.12))
+    table.run()
+    table.add(abi.STOP)
+    table.context[abi.CTX_DEADLINE] = time.monotonic_ns() + 100_000_000
+    assert table.walk(walk) == 2
+    assert table.order() == [0, 1]
+    table.context[abi.CTX_DEADLINE] = time.monotonic_ns() + 60_000_000_000
+    assert table.again(walk, 2) == -1
+
+
+def test_profiling_adds_up_the_time_of_each_row(walk):
+    table = Table()
+    table.run(lambda share: time.sleep(0.004), NTASKS=2)
+    table.run()
+    table.add(abi.STOP)
+    table.walk(walk)
+    assert not table.table[:, abi.TICKS].any()
+    table.context[abi.CTX_PROFILE] = 1
+    for calls in (1, 2):
+        table.again(walk, 0)
+        slow, quick, _ = table.table[:, abi.TICKS]
+        assert calls * 8_000_000 <= slow < calls * 8_000_000 + 500_000_000
+        assert 0 < quick < slow
