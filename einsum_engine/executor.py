@@ -96,7 +96,8 @@ class NativePlan:
             out_shape=plan.expr.output_shape,
             context=frame.context_address,
             table=self._table_address,
-            release_gil=plan.seconds > _TINY_SECONDS,
+            # a helper thread that is only starting needs the GIL before it can take its share
+            release_gil=self._parallel or plan.seconds > _TINY_SECONDS,
             keep=(frame, self._rows, self._tables),
         )
 
