@@ -17,7 +17,8 @@ def explain(plan: Plan) -> str:
     """The table of ``plan``: per step its einsum, the sizes of its dimension types (B batch, M left, N right, K
     summed), the layouts of its operands and of its result, kernel and tile, flops, bytes moved, predicted time.
 
-    The totals give ``peak_bytes`` and its parts. A step of a reference kernel is marked ``REFERENCE``.
+    The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once for all calls, is
+    marked ``once``; a step of a reference kernel ``REFERENCE``.
     """
     name = letters(index for index, _ in plan.expr.size_items)
     rows = [_COLUMNS, *[_row(step, name) for step in plan.steps]]
@@ -37,7 +38,7 @@ def _header(plan: Plan) -> list[str]:
 
 
 def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
-    mark = f" {REFERENCE_MARK}" if is_reference(step) else ""
+    mark = (f" {REFERENCE_MARK}" if is_reference(step) else "") + (" once" if step.once else "")
     return (
         str(step.number),
         step.expr,
@@ -77,10 +78,11 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _totals(plan: Plan) -> list[str]:
     marked = sum(map(is_reference, plan.steps))
+    kept = f" (of it {plan.constant_bytes} made once from constants)" if plan.constant_bytes else ""
     lines = [
         f"flops {quantity(plan.flops)}, bytes moved {quantity(plan.bytes_moved)}, predicted {duration(plan.seconds)}",
         f"peak bytes {plan.peak_bytes} = output {plan.output_bytes} + arena {plan.arena_bytes}"
-        f" + tables {plan.table_bytes}",
+        f"{kept} + tables {plan.table_bytes}",
     ]
     return lines + [f"{marked} steps run by a reference kernel, which is slow"] * (marked > 0)
 

@@ -130,6 +130,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "output_bytes": plan.output_bytes,
         "arena_bytes": plan.arena_bytes,
         "table_bytes": plan.table_bytes,
+        "constant_bytes": plan.constant_bytes,
         "buffers": [
             {
                 "name": buffer.name,
@@ -154,6 +155,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
                 "flops": step.flops,
                 "bytes_moved": step.bytes_moved,
                 "tasks": step.tasks,
+                "once": step.once,
             }
             for step in plan.steps
         ],

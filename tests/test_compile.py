@@ -180,6 +180,16 @@ def test_plan_and_explain():
     assert "REFERENCE" not in text
 
 
+def test_explain_marks_what_runs_once():
+    b, c = random(200, 200), random(200, 200)
+    f = engine.compile("ij,jk,kl->il", (30, 200), b, c, constants=[1, 2], optimize=[(1, 2), (0, 1)])
+    once = [step for step in f.steps if step.once]
+    assert once and sum(" once " in line for line in f.explain().splitlines()[:-2]) == len(once)
+    assert f"(of it {f.plan.constant_bytes} made once from constants)" in f.explain()
+    a = random(30, 200)
+    assert np.allclose(f(a), a @ b @ c)
+
+
 def test_explain_marks_reference_kernels():
     plan = engine.compile("ab,bc->ac", (20, 30), (30, 40)).plan
     slow = replace(plan, steps=tuple(replace(step, kernel="gemm_reference") for step in plan.steps))
