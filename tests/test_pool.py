@@ -1,0 +1,207 @@
+"""The thread pool: shares and workers, many callers at once, forks, process pools, and silence while idle."""
+
+import ctypes
+import multiprocessing
+import os
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import lru_cache
+
+import numpy as np
+import plan_cases
+import pytest
+from test_walker import Table
+
+from einsum_engine import executor
+from einsum_engine.kernels import isa
+from einsum_engine.kernels.cpu import abi, library, pool
+
+HOST = isa.active_isa()
+_Walk = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+
+# equation, sizes: some with parallel rows, some far too small for them
+CASES = (
+    ("mk,kn->mn", dict(m=257, k=130, n=190)),
+    ("mk,nk->nm", dict(m=96, k=300, n=101)),
+    ("bmk,bkn->bmn", dict(b=33, m=40, k=24, n=35)),
+    ("mkb,nbk->bmn", dict(b=34, m=40, k=21, n=35)),
+    ("ab,ca,dc->db", dict(a=70, b=130, c=64, d=90)),
+    ("mk,kn->mn", dict(m=5, k=3, n=4)),
+    ("ab,ca,dc->db", dict(a=3, b=4, c=5, d=6)),
+)
+
+
+@lru_cache(maxsize=None)
+def _case(number: int, threads: int, dtype: str = "float32"):
+    """Bound plan, its entry, operands and the exact result."""
+    equation, sizes = CASES[number]
+    operands = plan_cases.operands(equation, sizes, dtype, seed=number)
+    exact = np.einsum(equation, *[a.astype(np.int64) for a in operands], optimize=True)
+    native = executor.bind(plan_cases.plan(equation, operands, threads=threads))
+    return native, native.entry, operands, exact
+
+
+def _call(number: int, threads: int, by_entry: bool) -> None:
+    native, entry, operands, exact = _case(number, threads)
+    result = entry(*operands) if by_entry else NotImplemented
+    if result is NotImplemented:  # another thread may be in the entry
+        result = np.full(exact.shape, np.nan, native.plan.dtype)
+        native.run(operands, result)
+    if not np.array_equal(result, exact):
+        raise AssertionError(f"{CASES[number]}, threads={threads}, entry {by_entry}: {(result != exact).sum()} wrong")
+
+
+def _calls(seed: int, count: int, threads: tuple[int, ...] = (1, 2, 3)) -> int:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        _call(int(rng.integers(len(CASES))), int(rng.choice(threads)), bool(rng.integers(2)))
+    return count
+
+
+@pytest.mark.parametrize("threads", range(1, 9))
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_any_number_of_threads(number, threads):
+    for by_entry in (False, True):
+        for _ in range(5):
+            _call(number, threads, by_entry)
+
+
+def test_some_cases_are_parallel():
+    parallel = [_case(n, 2)[0]._parallel for n in range(len(CASES))]
+    assert any(parallel) and not all(parallel)
+
+
+def _walk(table: Table, threads: int, helpers: int | None = None) -> None:
+    table.context[abi.CTX_POOL] = pool.address(HOST, threads if helpers is None else helpers + 1)
+    table.context[abi.CTX_THREADS] = threads
+    assert table.walk(_Walk(library.address("walk", HOST))) == -1
+
+
+def _parallel(action, tasks: int) -> Table:
+    """One parallel row whose callback gets (share, worker)."""
+    table = Table()
+    task = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(lambda ctx, step, share, worker: action(share, worker))
+    table.keep.append(task)
+    table.add(abi.RUN, FN=ctypes.cast(task, ctypes.c_void_p).value, NTASKS=tasks, PARALLEL=1)
+    table.add(abi.STOP)
+    return table
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_shares_run_at_once_on_workers_of_their_own(threads):
+    meeting, seen = threading.Barrier(threads), []
+
+    def action(share, worker):
+        meeting.wait(60)
+        seen.append((share, worker, threading.get_ident()))
+
+    _walk(_parallel(action, threads), threads)
+    shares, workers, idents = map(set, zip(*seen))
+    assert len(seen) == threads
+    assert shares == workers == set(range(threads)) and len(idents) == threads
+
+
+def test_every_share_runs_once_and_workers_stay_below_the_thread_count():
+    for threads in (2, 3):
+        seen = []
+        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 100), threads, helpers=7)
+        assert sorted(share for share, _ in seen) == list(range(100))
+        assert {worker for _, worker in seen} <= set(range(threads))
+
+
+def test_who_finds_the_pool_taken_runs_alone():
+    seen = []
+
+    def inner():
+        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 5), 3)
+
+    def outer(share, worker):
+        if share == 0:
+            other = threading.Thread(target=inner)
+            other.start()
+            other.join(60)
+
+    _walk(_parallel(outer, 2), 2)
+    assert seen == [(share, 0) for share in range(5)]
+
+
+def test_many_python_threads_at_once():
+    with ThreadPoolExecutor(8) as callers:
+        assert list(callers.map(_calls, range(8), [200] * 8)) == [200] * 8
+
+
+def _in_child(work) -> None:
+    """Runs ``work`` in a forked child; AssertionError unless it ends well within a minute."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0, f"child ended with status {status}"
+            return
+        time.sleep(0.005)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("by_entry", [False, True])
+def test_a_forked_child_computes(by_entry):
+    _calls(0, 50)
+
+    def child():
+        for number in range(len(CASES)):
+            for threads in (1, 2, 3):
+                _call(number, threads, by_entry)
+        _in_child(lambda: _calls(1, 20))  # and a child of its own
+
+    _in_child(child)
+    _calls(1, 50)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_in_the_middle_of_calls():
+    """Whatever the other threads of the parent were doing, a child with threads of its own is right."""
+    stop = threading.Event()
+
+    def caller(seed):
+        while not stop.is_set():
+            _calls(seed, 5)
+
+    callers = [threading.Thread(target=caller, args=(seed,)) for seed in range(3)]
+    for thread in callers:
+        thread.start()
+    try:
+        for seed in range(10):
+            _in_child(lambda: _calls(seed, 20))
+    finally:
+        stop.set()
+        for thread in callers:
+            thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_process_pool(method):
+    _calls(0, 10)
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(2, mp_context=context) as processes:
+        assert sum(processes.map(_calls, range(4), [25] * 4)) == 100
+
+
+def test_an_idle_pool_takes_no_time():
+    for number in range(len(CASES)):
+        _call(number, 8, False)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
