@@ -20,6 +20,7 @@ from ..kernels.gemm import Operand
 from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
+from .dots import DotPlan, plan_dot
 from .gemm import BinaryContraction, GemmPlan, plan_gemm
 from .nests import NestPlan, natural_axes, plan_nest
 from .operations import Operation, OperationList, Value, itemsize
@@ -109,6 +110,9 @@ class _Builder:
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
         )
+        operation.plan = plan_dot(contraction, self.isa, self.request.threads)
+        if operation.plan is not None:
+            return
         plan = plan_gemm(contraction, self.isa, self.request.threads)
         operation.plan = plan
         left, right = (y, x) if plan.swapped else (x, y)
@@ -195,7 +199,8 @@ class _Builder:
         if isinstance(operation.plan, GemmPlan):
             yield from self._emit_gemm(operation, number)
             return
-        plan: NestPlan = operation.plan
+        plan: NestPlan | DotPlan = operation.plan
+        family = "dot" if isinstance(plan, DotPlan) else operation.kind
         places = {
             "temp": self._place(number, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
@@ -203,7 +208,7 @@ class _Builder:
         for name, value in zip(("out", "a", "b"), (operation.output, *operation.inputs)):
             places[name] = Operand(slot=value.slot, offset=value.offset)
         for row in plan.rows(places):
-            yield self._step(operation, row, operation.kind, row.kernels[abi.FN], ())
+            yield self._step(operation, row, family, row.kernels[abi.FN], ())
 
     def _emit_gemm(self, operation: Operation, number: int) -> Iterator[Step]:
         plan: GemmPlan = operation.plan
