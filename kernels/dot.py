@@ -1,0 +1,254 @@
+"""The dot family on the Python side: its problem as data, lowering to rows of the step table, NumPy reference.
+
+    C[o, m, n] (+)= sum_k A[o, m, k] * B[o, n, k]        ``rows=False``
+    C[o, m]    (+)= sum_k A[o, m, k] * B[o, m, k]        ``rows=True``: every row of A with its own row of B
+
+K is contiguous in both operands in runs: element k lies at ``tk[k // run] + k % run * itemsize``. Everything else is
+addressed by offset vectors (bytes). Where there are too few results to share among threads the sum itself is shared:
+partial results go to temporary memory, and a second row adds them up in a fixed order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .cpu import abi
+from .cpu import dot_abi as da
+from .gemm import ZERO, Operand
+from .isa import ISA
+from .row import Row
+from .tiles import COMPLEX, ITEMSIZE
+
+BLOCK_BYTES = 256 << 10  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
+# Below this a second thread costs more than it brings.
+SHARED_TERMS = 1 << 16
+_SHARES = 2  # tasks per thread
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DotProblem:
+    """One sum along a contiguous dimension.
+
+    ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``tm_a``, ``tm_c``: offsets of
+    M; ``tn_b``, ``tn_c``: of N, or with ``rows`` one per m in B, and ``tn_c`` unused. ``k``: elements summed;
+    ``tk_a``, ``tk_b``: ceil(k / run) offsets each. ``parallel``: the row may use the pool.
+    """
+
+    dtype: str
+    a: Operand
+    b: Operand
+    c: Operand
+    outer: tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...] = ()
+    tm_a: np.ndarray
+    tm_c: np.ndarray
+    tn_b: np.ndarray
+    tn_c: np.ndarray
+    rows: bool = False
+    k: int
+    run: int
+    tk_a: np.ndarray
+    tk_b: np.ndarray
+    conj_a: bool = False
+    conj_b: bool = False
+    accumulate: bool = False
+    parallel: bool = False
+
+    @property
+    def kernel(self) -> str:
+        return f"dot_{self.dtype}_{'rows' if self.rows else 'tile'}"
+
+    @property
+    def outer_total(self) -> int:
+        return int(np.prod([count for count, *_ in self.outer], dtype=np.int64))
+
+    @property
+    def m(self) -> int:
+        return len(self.tm_a)
+
+    @property
+    def n(self) -> int:
+        return 1 if self.rows else len(self.tn_b)
+
+    @property
+    def results(self) -> int:
+        return self.outer_total * self.m * self.n
+
+    @property
+    def flops(self) -> int:
+        return self.results * self.k * (8 if self.dtype in COMPLEX else 2)
+
+
+def fits(isa: ISA, dtype: str, *, m: int, n: int, k: int, run: int) -> bool:
+    """Whether this family is the right one for ``m`` x ``n`` sums of ``k`` terms, ``run`` of them contiguous in both.
+
+    Each run must fill vectors, and the smaller side must be too small to pay for packing. With paired rows ``n`` is 1.
+    """
+    lanes = isa.vector_bits // (8 * ITEMSIZE[dtype])
+    return run >= min(k, max(2, lanes // 2)) and min(m, n) <= SMALL_SIDE
+
+
+SMALL_SIDE = 8
+
+
+# -- lowering ----------------------------------------------------------------------------------------------------
+def splits(p: DotProblem, threads: int) -> int:
+    """Tasks that share the sum: more than one only where the results are too few for the threads."""
+    if not p.parallel or threads < 2 or p.results == 0 or p.results >= _SHARES * threads:
+        return 1
+    return max(1, min(threads, p.k * p.results // SHARED_TERMS))
+
+
+def temp_bytes(p: DotProblem, threads: int) -> int:
+    """Bytes of temporary memory that `lower` wants for partial results."""
+    pieces = splits(p, threads)
+    return pieces * p.results * ITEMSIZE[p.dtype] if pieces > 1 else 0
+
+
+def lower(p: DotProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
+    """The rows of the step table that compute ``p``: one, or two where K is shared through ``temp``."""
+    pieces = splits(p, threads)
+    if pieces == 1 or temp is None:
+        return (_row(p, threads, 1, 0),)
+    item, where = ITEMSIZE[p.dtype], result_offsets(p)
+    partial = replace(_compact(p), c=temp, accumulate=False)
+    return _row(partial, threads, pieces, p.results * item), _sum_row(p, pieces, temp, where)
+
+
+def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
+    item, total = ITEMSIZE[p.dtype], p.outer_total
+    blocks, tasks = _shares(p, threads) if pieces == 1 else ((total, p.m, p.n), (1, 1, 1))
+    split = max(1, -(-p.k // pieces))
+    if pieces > 1:
+        split = -(-split // 64) * 64  # whole vectors, so that only the last piece ends within one
+    words = {
+        abi.OUT_SLOT: p.c.slot,
+        abi.OUT_OFFSET: p.c.offset,
+        abi.A_SLOT: p.a.slot,
+        abi.A_OFFSET: p.a.offset,
+        abi.B_SLOT: p.b.slot,
+        abi.B_OFFSET: p.b.offset,
+        abi.PARALLEL: int(p.parallel),
+        da.D_OUTER_TOTAL: total,
+        da.D_M: p.m,
+        da.D_N: p.n,
+        da.D_K: p.k,
+        da.D_RUN: max(1, p.run),
+        da.D_KC: _k_block(p),
+        da.D_OUTER_BLOCK: blocks[0],
+        da.D_M_BLOCK: blocks[1],
+        da.D_N_BLOCK: blocks[2],
+        da.D_M_TASKS: tasks[1],
+        da.D_N_TASKS: tasks[2],
+        da.D_SPLITS: pieces,
+        da.D_SPLIT: split,
+        da.D_SPLIT_STRIDE: split_stride,
+        da.D_ACCUMULATE: int(p.accumulate),
+        da.D_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+    }
+    tables = {
+        da.D_TM_A: p.tm_a,
+        da.D_TM_B: p.tn_b if p.rows else ZERO,
+        da.D_TM_C: p.tm_c,
+        da.D_TN_B: ZERO if p.rows else p.tn_b,
+        da.D_TN_C: ZERO if p.rows else p.tn_c,
+        da.D_TK_A: p.tk_a if len(p.tk_a) else ZERO,
+        da.D_TK_B: p.tk_b if len(p.tk_b) else ZERO,
+    }
+    for level, (count, *operands) in enumerate(((1, ZERO, ZERO, ZERO),) * (4 - len(p.outer)) + p.outer):
+        words[da.D_OUTER + 4 * level] = count
+        tables |= {da.D_OUTER + 4 * level + 1 + i: table for i, table in enumerate(operands)}
+    count = int(np.prod(tasks)) * pieces if p.results else 0
+    return Row(words=words, tables=tables, kernels={abi.FN: p.kernel}, tasks=count)
+
+
+def _k_block(p: DotProblem) -> int:
+    """Elements of K per block: all of it where no row is read twice."""
+    if p.rows or p.m * p.n == 1:
+        return max(1, p.k)
+    limit = max(512, BLOCK_BYTES // ((p.n + 8) * ITEMSIZE[p.dtype]))
+    blocks = max(1, -(-p.k // limit))
+    return max(1, -(-p.k // blocks))
+
+
+def _shares(p: DotProblem, threads: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Results per task, and tasks, along outer, M and N: the slow dimensions are cut first."""
+    totals = (p.outer_total, p.m, p.n)
+    wanted = 1
+    if p.parallel and threads > 1:
+        wanted = max(1, min(_SHARES * threads, p.results * p.k // SHARED_TERMS))
+    blocks, tasks = [], []
+    for total, unit in zip(totals, (1, 12 if p.n == 1 else 6, 4)):
+        block = max(1, -(-total // wanted))
+        if block > unit:
+            block = -(-block // unit) * unit
+        blocks.append(block)
+        tasks.append(max(1, -(-total // block)))
+        wanted = -(-wanted // tasks[-1])
+    return tuple(blocks), tuple(tasks)
+
+
+def result_offsets(p: DotProblem) -> np.ndarray:
+    """Offset of every result in C: outer, m, n, the last fastest."""
+    where = np.zeros(1, np.int64)
+    for count, _, _, table in p.outer:
+        where = np.add.outer(where, table[:count]).ravel()
+    columns = ZERO if p.rows else p.tn_c
+    return np.add.outer(np.add.outer(where, p.tm_c), columns).ravel()
+
+
+def _compact(p: DotProblem) -> DotProblem:
+    """``p`` with its results one behind the other."""
+    step, outer = ITEMSIZE[p.dtype], []
+    tn_c = np.arange(p.n, dtype=np.int64) * step
+    tm_c = np.arange(p.m, dtype=np.int64) * (step * p.n)
+    step *= p.n * p.m
+    for count, table_a, table_b, _ in reversed(p.outer):
+        outer.append((count, table_a, table_b, np.arange(count, dtype=np.int64) * step))
+        step *= count
+    return replace(p, outer=tuple(outer[::-1]), tm_c=tm_c, tn_c=tn_c)
+
+
+def _sum_row(p: DotProblem, pieces: int, temp: Operand, where: np.ndarray) -> Row:
+    words = {
+        abi.OUT_SLOT: p.c.slot,
+        abi.OUT_OFFSET: p.c.offset,
+        abi.A_SLOT: temp.slot,
+        abi.A_OFFSET: temp.offset,
+        da.D_M: p.results,
+        da.D_SPLITS: pieces,
+        da.D_SPLIT_STRIDE: p.results * ITEMSIZE[p.dtype],
+        da.D_ACCUMULATE: int(p.accumulate),
+    }
+    return Row(words=words, tables={da.D_TM_C: where}, kernels={abi.FN: f"dotsum_{p.dtype}"})
+
+
+# -- reference ---------------------------------------------------------------------------------------------------
+def reference(p: DotProblem, memory: dict[int, np.ndarray]) -> None:
+    """What the rows compute, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
+    k = np.arange(p.k)
+    at_a, at_b = (table[k // max(1, p.run)] + k % max(1, p.run) * ITEMSIZE[p.dtype] for table in (p.tk_a, p.tk_b))
+    starts = [np.zeros(1, np.int64)] * 2
+    for count, *tables in p.outer:
+        starts = [np.add.outer(start, table[:count]).ravel() for start, table in zip(starts, tables)]
+    kind = np.dtype(np.uint8 if p.dtype == "bool" else p.dtype)
+    results = []
+    for outer_a, outer_b in zip(*starts):
+        left = _read(memory[p.a.slot], p.a.offset + outer_a + np.add.outer(p.tm_a, at_a), kind)
+        right = _read(memory[p.b.slot], p.b.offset + outer_b + np.add.outer(p.tn_b, at_b), kind)
+        left, right = (np.conj(x) if conj else x for x, conj in ((left, p.conj_a), (right, p.conj_b)))
+        if p.dtype == "bool":
+            left, right = left.astype(bool), right.astype(bool)
+        results.append(np.einsum("mk,mk->m" if p.rows else "mk,nk->mn", left, right).ravel())
+    if not results:
+        return
+    values, where = np.concatenate(results).astype(kind), p.c.offset + result_offsets(p)
+    if p.accumulate:
+        old = _read(memory[p.c.slot], where, kind)
+        values = values | old if p.dtype == "bool" else values + old
+    memory[p.c.slot][where[:, None] + np.arange(kind.itemsize)] = values.view(np.uint8).reshape(-1, kind.itemsize)
+
+
+def _read(memory: np.ndarray, at: np.ndarray, kind: np.dtype) -> np.ndarray:
+    return memory[at[..., None] + np.arange(kind.itemsize)].view(kind)[..., 0]
