@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any, Callable, Sequence, Unpack
+from typing import TYPE_CHECKING, Any, Callable, Sequence, Unpack
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
 from .options import DEFAULT, CallOptions, CompileOptions, Options, parse_options
 from .planners.order import register_optimizer, registry_version
-from .planners.paths import contract_path, einsum_path
 from .routes import contiguous_strides
+
+if TYPE_CHECKING:
+    from .planners.paths import contract_path, einsum_path
 
 __all__ = [
     "Compiled",
@@ -264,6 +266,15 @@ def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind],
         kinds.append((dtype, strides))
         shapes.append(shape)
     return kinds, shapes
+
+
+def __getattr__(name: str) -> Any:
+    # Paths alone are asked for seldom: the first einsum does not wait for their module.
+    if name in ("contract_path", "einsum_path"):
+        from .planners import paths
+
+        return getattr(paths, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def array_function(name: str) -> Callable[..., Any]:

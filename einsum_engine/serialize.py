@@ -1,15 +1,12 @@
 """Compiled objects as JSON: the request, the order and a readable summary of the plan, which is checked on loading.
 
-The plan itself is not read back: planning is deterministic, so it is made again and its hash compared.
+The plan itself is not read back: planning is deterministic, so it is made again and its hash compared. What only
+stored objects need of the standard library is imported where it is used: the first einsum does not wait for it.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Mapping
@@ -45,6 +42,8 @@ class State:
 
 def dump(state: State, plan: Plan) -> str:
     """JSON text of a compiled object and of its plan."""
+    import json
+
     expr, order = state.expr, state.order
     summary = summarise(plan)
     document = {
@@ -66,6 +65,8 @@ def dump(state: State, plan: Plan) -> str:
 
 def read(text: str) -> tuple[State, dict[str, Any]]:
     """The state in a JSON text, and the document. EngineValueError where the text is not of this format."""
+    import json
+
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -95,6 +96,8 @@ def verify(document: Mapping[str, Any], plan: Plan) -> None:
 
 def write(path: Path, text: str) -> None:
     """Write a file through a temporary one beside it, so that no reader sees half of it."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -110,6 +113,9 @@ def plan_hash(plan: Plan) -> str:
 
     It identifies the plan wherever it is made again: results of slices, for instance, belong to one.
     """
+    import hashlib
+    import json
+
     text = json.dumps(summarise(plan), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -239,6 +245,8 @@ def _read_dtype(text: str | None) -> np.dtype | None:
 
 
 def _dump_array(array: np.ndarray, expr: Expr) -> dict[str, Any]:
+    import base64
+
     if array.dtype.hasobject:
         raise EngineTypeError(f"a constant of {quoted(expr.text)} holds Python objects, which JSON cannot: pickle it")
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
@@ -246,5 +254,7 @@ def _dump_array(array: np.ndarray, expr: Expr) -> dict[str, Any]:
 
 
 def _read_array(saved: Mapping[str, Any]) -> np.ndarray:
+    import base64
+
     flat = np.frombuffer(base64.b64decode(saved["data"]), dtypes.to_dtype(saved["dtype"]))
     return flat.reshape(saved["shape"])
