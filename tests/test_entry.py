@@ -1,0 +1,240 @@
+"""The native entry: exact operands run at once, anything else is handed back, and nothing leaks."""
+
+import gc
+import sys
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import plan_cases
+import pytest
+
+from einsum_engine import executor, fastcall
+
+pytestmark = pytest.mark.skipif(not fastcall.available(), reason="the entry knows no such Python or NumPy")
+
+CASES = {
+    "vector": ("mk,k->m", dict(m=9, k=7)),
+    "matrix": ("mk,kn->mn", dict(m=9, k=7, n=5)),
+    "batched": ("bmk,bkn->bmn", dict(b=3, m=4, k=5, n=6)),
+    "chain": ("ab,ca,dc->db", dict(a=8, b=9, c=10, d=11)),
+    "scalar": ("mk,mk->", dict(m=6, k=7)),
+}
+
+
+def _entry(equation: str, sizes: dict, dtype: str = "float32", **more):
+    operands = plan_cases.operands(equation, sizes, dtype)
+    native = executor.bind(plan_cases.plan(equation, operands, **more))
+    expected = np.einsum(equation, *operands)
+    return native.entry, operands, expected
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return _entry(*CASES[request.param])
+
+
+def _counts(objects) -> list[int]:
+    return [sys.getrefcount(o) for o in objects]
+
+
+def test_results(case):
+    entry, operands, expected = case
+    result = entry(*operands)
+    assert type(result) is type(expected) and result.dtype == expected.dtype
+    assert np.array_equal(result, expected)
+    if result.shape:
+        assert result.flags.c_contiguous and result.flags.owndata and result.flags.writeable and result.flags.aligned
+        assert entry(*operands) is not result
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float64", "complex64", "complex128"])
+def test_zero_dimensional_results_are_numpy_scalars(dtype):
+    entry, operands, expected = _entry(*CASES["scalar"], dtype)
+    result = entry(*operands)
+    assert type(result) is np.dtype(dtype).type
+    assert result == expected
+
+
+class Sub(np.ndarray):
+    pass
+
+
+def _reversed(a: np.ndarray) -> np.ndarray:
+    return a[tuple(slice(None, None, -1) for _ in a.shape)]
+
+
+DEVIATIONS = {
+    "dtype": lambda a: a.astype(np.float64),
+    "integer dtype of the same width": lambda a: a.astype(np.int32),
+    "byte order": lambda a: a.astype(a.dtype.newbyteorder()),
+    "strides": lambda a: np.repeat(a, 2, -1)[..., ::2],
+    "negative strides": _reversed,
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "longer": lambda a: np.concatenate([a, a]),
+    "shorter": lambda a: a[:-1],
+    "empty": lambda a: a[:0],
+    "more dimensions": lambda a: a[None],
+    "fewer dimensions": lambda a: a[0],
+    "a dimension of one at the end": lambda a: a[..., None],
+    "subclass": lambda a: a.view(Sub),
+    "matrix or masked array": lambda a: np.ma.masked_array(a),
+    "list": lambda a: a.tolist(),
+    "number": lambda a: 1.0,
+    "scalar": lambda a: np.float32(1),
+    "None": lambda a: None,
+    "type": lambda a: np.ndarray,
+    "string": lambda a: "abc",
+}
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_any_deviation_is_handed_back(deviation, position):
+    """In any operand; the entry works as before afterwards, and holds on to nothing."""
+    entry, operands, expected = _entry(*CASES["matrix"])
+    wrong = list(operands)
+    wrong[position] = DEVIATIONS[deviation](operands[position])
+    watched = [o for o in (*wrong, *operands, NotImplemented) if o is not None]  # None is counted by everybody
+    before = _counts(watched)
+    for _ in range(10):
+        assert entry(*wrong) is NotImplemented
+    assert _counts(watched) == before
+    assert np.array_equal(entry(*operands), expected)
+
+
+def test_any_other_number_of_operands_is_handed_back(case):
+    entry, operands, expected = case
+    for wrong in ([], operands[:-1], [*operands, operands[0]], operands * 50):
+        assert entry(*wrong) is NotImplemented
+    with pytest.raises(TypeError):
+        entry(*operands[:-1], b=operands[-1])
+    assert np.array_equal(entry(*operands), expected)
+
+
+def test_other_contents_and_other_arrays_of_the_same_kind(case):
+    entry, operands, expected = case
+    assert np.array_equal(entry(*[a.copy() for a in operands]), expected)
+    readonly = [a.copy() for a in operands]
+    for array in readonly:
+        array.flags.writeable = False
+    assert np.array_equal(entry(*readonly), expected)
+    assert np.array_equal(entry(*[-a for a in operands]), expected * (-1) ** len(operands))
+
+
+def test_strided_operands_are_exact_too():
+    """Made for views, the entry takes views of the same strides and no contiguous array."""
+    equation, sizes = CASES["matrix"]
+    a, b = plan_cases.operands(equation, sizes, "float32")
+    wide = np.repeat(a, 3, 1)[:, ::3]
+    views = [wide, _reversed(b)]
+    entry = executor.bind(plan_cases.plan(equation, views)).entry
+    assert np.array_equal(entry(*views), np.einsum(equation, *views))
+    assert entry(a, b) is NotImplemented
+    assert entry(wide, b) is NotImplemented
+
+
+def test_no_reference_is_kept_or_lost(case):
+    """Operands, their dtype, the result's dtype, NotImplemented, and the results themselves."""
+    entry, operands, expected = case
+    watched = [*operands, operands[0].dtype, NotImplemented, np.ndarray, entry]
+    entry(*operands)
+    before = _counts(watched)
+    for _ in range(1000):
+        entry(*operands)
+        entry(*operands[:-1])
+    assert _counts(watched) == before
+    kept = [entry(*operands) for _ in range(100)]
+    shift = 100 if expected.shape else 0  # arrays hold their dtype
+    assert _counts(watched) == [n + (shift if o is operands[0].dtype else 0) for n, o in zip(before, watched)]
+    assert set(_counts(kept)) == set(_counts([object() for _ in kept]))
+    del kept
+    assert _counts(watched) == before
+
+
+def test_results_are_freed():
+    entry, operands, _ = _entry("mk,kn->mn", dict(m=300, k=2, n=300))
+    result = entry(*operands)
+    gone = weakref.ref(result)
+    del result
+    assert gone() is None
+    tracemalloc.start()
+    try:
+        entry(*operands)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(50):
+            entry(*operands)
+        assert tracemalloc.get_traced_memory()[0] - before < 360_000
+        assert tracemalloc.get_traced_memory()[1] > 360_000  # results are seen at all
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_entry_is_freed_with_all_it_holds():
+    entry, operands, _ = _entry(*CASES["chain"])
+    entry(*operands)
+    record = weakref.ref(entry.__self__)
+    plan = weakref.ref(entry.__self__.keep[-1][1])
+    del entry
+    gc.collect()
+    assert record() is None and plan() is None
+
+
+def test_it_outlives_the_plan_that_made_it(case):
+    entry, operands, expected = case
+    gc.collect()
+    spoil = [np.full(n, 255, np.uint8) for n in (100, 1000, 10000)]  # where freed memory would have been
+    assert np.array_equal(entry(*operands), expected)
+    del spoil
+
+
+def test_no_memory_for_the_result_is_an_error():
+    """2 ** 49 bytes from operands of one element each; a second call works the same."""
+    left = np.broadcast_to(np.float32(1), (1 << 31, 2))
+    right = np.broadcast_to(np.float32(1), (1 << 16, 2))
+    native = executor.bind(plan_cases.plan("mk,nk->nm", [left, right]))
+    native._long = False  # it would take hours, but for the memory
+    entry = native.entry
+    before = _counts([left, right])
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            entry(left, right)
+    assert _counts([left, right]) == before
+
+
+def test_threads_share_an_entry():
+    """While one thread is in it, it hands calls of the others back; what it returns is right."""
+    entry, operands, expected = _entry("mk,kn->mn", dict(m=200, k=100, n=200))
+    counts, wrong = [], []
+
+    def caller():
+        mine = 0
+        for _ in range(200):
+            result = entry(*operands)
+            if result is not NotImplemented:
+                mine += 1
+                if not np.array_equal(result, expected):
+                    wrong.append(result)
+        counts.append(mine)
+
+    callers = [threading.Thread(target=caller) for _ in range(4)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    assert not wrong and sum(counts) >= 200
+    assert entry(*operands) is not NotImplemented
+
+
+def test_there_is_none_where_the_output_is_given_or_scaled():
+    equation, sizes = CASES["matrix"]
+    operands = plan_cases.operands(equation, sizes, "float32")
+    out = np.zeros((sizes["m"], sizes["n"]), np.float32)
+    assert executor.bind(plan_cases.plan(equation, operands, out=out)).entry is None
+    assert executor.bind(plan_cases.plan(equation, operands, scaled=True)).entry is None
+
+
+def test_its_checks_of_the_array_struct_can_fail(monkeypatch):
+    monkeypatch.setattr(fastcall.entry, "STRIDES", fastcall.entry.SHAPE)
+    assert not fastcall.available.__wrapped__()
