@@ -39,17 +39,14 @@ class Pool:
             (walker.POOL_SEM_WAIT, "sem_wait"),
             (walker.POOL_SEM_TRYWAIT, "sem_trywait"),
             (walker.POOL_SEM_POST, "sem_post"),
+            (walker.POOL_YIELD, "sched_yield"),
         ):
             self.words[word] = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
         self.words[walker.POOL_SPIN] = _POLLS
         self._init_semaphore = libc.sem_init
-        self.reset_semaphores()
 
     def _semaphore(self, word: int) -> None:
         self._init_semaphore(ctypes.c_void_p(self.address + 8 * word), 0, 0)
-
-    def reset_semaphores(self) -> None:
-        self._semaphore(walker.POOL_DONE)
 
     def grow(self, workers: int) -> None:
         """At least ``workers`` helper threads (the caller is one more)."""
@@ -90,8 +87,8 @@ def _forked() -> None:
     _lock = threading.Lock()
     if _pool is not None:
         _pool.words[walker.POOL_WORKERS] = 0
-        _pool.words[walker.POOL_BUSY] = 0
-        _pool.reset_semaphores()
+        for word in (walker.POOL_BUSY, walker.POOL_OPEN, walker.POOL_ACTIVE):
+            _pool.words[word] = 0
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -5,6 +5,8 @@ The pool is plain memory (`POOL_*` words) shared by generated code and the Pytho
 threads may call at once and never more than the pool's threads work on one plan. Workers sleep on a semaphore;
 after a job they poll it for some microseconds, because the next step of the same plan follows at once.
 
+A caller never waits for a helper that has not started: on a busy machine it does the work itself.
+
 Which thread runs a task never changes a result: tasks write disjoint bytes and are cut by the plan, not by load.
 """
 
@@ -20,12 +22,12 @@ from .emit import I32, I64, Fn, Val, Var
 POOL_BUSY = 0
 POOL_JOB = 8  # ctx, row, number of tasks
 POOL_NEXT = 16  # next task to take
-POOL_PENDING = 24  # helpers that have not finished
-POOL_WORKERS = 32
-POOL_QUIT = 33
-POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST = 34, 35, 36  # addresses of libc functions
-POOL_SPIN = 37  # polls before sleeping
-POOL_DONE = 40  # sem_t
+POOL_ACTIVE = 24  # helpers that look at the job or work on it
+POOL_OPEN = 32  # the job may be joined
+POOL_WORKERS = 40
+POOL_QUIT = 41
+POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST, POOL_YIELD = 42, 43, 44, 45  # addresses of libc functions
+POOL_SPIN = 46  # polls before sleeping or yielding
 POOL_WAKE = 48  # one sem_t of SEM_WORDS per worker
 SEM_WORDS = 8
 MAX_WORKERS = 256
@@ -122,15 +124,25 @@ def _build_dispatch(module: ir.Module) -> Fn:
             for shift, value in enumerate((ctx, row, tasks)):
                 f.store(value, pool + 8 * (POOL_JOB + shift))
             f.atomic_store(0, pool + 8 * POOL_NEXT)
-            f.atomic_store(helpers, pool + 8 * POOL_PENDING)
+            f.atomic_store(1, pool + 8 * POOL_OPEN)
             with f.range(0, helpers) as w:
                 _semaphore(f, pool, POOL_SEM_POST, _wake(pool, w))
             _take_tasks(f, pool, f.i64(0))
-            with f.if_(helpers > 0):
-                _wait(f, pool, pool + 8 * POOL_DONE)
+            f.atomic_store(0, pool + 8 * POOL_OPEN)
+            _await_helpers(f, pool)
             f.atomic_store(0, pool + 8 * POOL_BUSY)
     f.ret()
     return f
+
+
+def _await_helpers(f: Fn, pool: Val) -> None:
+    """Wait for the helpers that joined. One that has not woken up is not waited for: it finds the job closed."""
+    polls = f.var(0)
+    with f.while_() as leave:
+        leave(f.atomic_load(pool + 8 * POOL_ACTIVE).eq(0))
+        polls.add(1)
+        with f.if_(polls.get() > f.word(pool, POOL_SPIN)):
+            f.call(f.word(pool, POOL_YIELD), [], I32)
 
 
 def _wake(pool: Val, worker: Val) -> Val:
@@ -171,7 +183,9 @@ def build_worker_loop(module: ir.Module, name: str, isa: ISA) -> None:
     with f.while_() as leave:
         _wait(f, pool, _wake(pool, worker))
         leave(f.atomic_load(pool + 8 * POOL_QUIT).ne(0))
-        _take_tasks(f, pool, worker + 1)
-        with f.if_(f.atomic_add(pool + 8 * POOL_PENDING, -1).eq(1)):
-            _semaphore(f, pool, POOL_SEM_POST, pool + 8 * POOL_DONE)
+        # joining comes before looking: a caller that closes the job afterwards waits for this helper
+        f.atomic_add(pool + 8 * POOL_ACTIVE, 1)
+        with f.if_(f.atomic_load(pool + 8 * POOL_OPEN).ne(0)):
+            _take_tasks(f, pool, worker + 1)
+        f.atomic_add(pool + 8 * POOL_ACTIVE, -1)
     f.ret()
