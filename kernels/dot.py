@@ -83,13 +83,17 @@ class DotProblem:
 def fits(isa: ISA, dtype: str, *, m: int, n: int, k: int, run: int) -> bool:
     """Whether this family is the right one for ``m`` x ``n`` sums of ``k`` terms, ``run`` of them contiguous in both.
 
-    Each run must fill vectors, and the smaller side must be too small to pay for packing. With paired rows ``n`` is 1.
+    Runs must fill vectors. With more than one row and column a sum must be long enough to pay for adding up lanes, and
+    the smaller side too small to pay for packing: then a GEMM is faster. With paired rows ``n`` is 1.
     """
     lanes = isa.vector_bits // (8 * ITEMSIZE[dtype])
-    return run >= min(k, max(2, lanes // 2)) and min(m, n) <= SMALL_SIDE
+    if k == 0 or run < min(k, max(2, lanes // 2)) or (run < k and run % lanes and run < 4 * lanes):
+        return False
+    side = min(m, n)
+    return side <= 1 or (side <= SMALL_SIDE and k >= 2 * side * lanes)
 
 
-SMALL_SIDE = 8
+SMALL_SIDE = 16
 
 
 # -- lowering ----------------------------------------------------------------------------------------------------
@@ -108,12 +112,32 @@ def temp_bytes(p: DotProblem, threads: int) -> int:
 
 def lower(p: DotProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
     """The rows of the step table that compute ``p``: one, or two where K is shared through ``temp``."""
+    if p.n > p.m:
+        p = _swapped(p)
     pieces = splits(p, threads)
     if pieces == 1 or temp is None:
         return (_row(p, threads, 1, 0),)
     item, where = ITEMSIZE[p.dtype], result_offsets(p)
     partial = replace(_compact(p), c=temp, accumulate=False)
     return _row(partial, threads, pieces, p.results * item), _sum_row(p, pieces, temp, where)
+
+
+def _swapped(p: DotProblem) -> DotProblem:
+    """The same with the roles of A and B exchanged: kernels run along M."""
+    return replace(
+        p,
+        a=p.b,
+        b=p.a,
+        outer=tuple((count, table_b, table_a, table_c) for count, table_a, table_b, table_c in p.outer),
+        tm_a=p.tn_b,
+        tm_c=p.tn_c,
+        tn_b=p.tm_a,
+        tn_c=p.tm_c,
+        tk_a=p.tk_b,
+        tk_b=p.tk_a,
+        conj_a=p.conj_b,
+        conj_b=p.conj_a,
+    )
 
 
 def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
