@@ -225,7 +225,7 @@ def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarr
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The plan's steps with `np.einsum`, one after the other: the same order, none of the kernels.
 
-    A sum that needs another result dtype is converted at the end, as the plan does.
+    A sum that needs another result dtype is converted at the end, as the plan does. alpha is 1 and beta 0.
     """
     if len(arrays) != len(plan.expr.inputs):
         raise EngineTypeError(f"{plan.expr.eq!r} takes {len(plan.expr.inputs)} operands, {len(arrays)} given")
@@ -233,26 +233,21 @@ def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
     for number, buffer in enumerate(plan.buffers):
         if buffer.kind == "input":
             values[number] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
-    compute = np.dtype("uint8" if plan.compute_dtype == "bool" else plan.compute_dtype)
+            if buffer.slot in plan.request.conj:
+                values[number] = np.conjugate(values[number])
     for step in plan.steps:
         if step.family == "pack" or step.output in values:
             continue
-        letters = {axis.index: chr(0x3B1 + n) for n, axis in enumerate(_all_axes(plan, step))}
-        terms = ["".join(letters[a.index] for a in plan.buffers[i].layout.axes) for i in step.inputs]
-        target = plan.buffers[step.output]
-        equation = ",".join(terms) + "->" + "".join(letters[a.index] for a in target.layout.axes)
-        operands = [values[i].astype(compute) for i in step.inputs]
-        values[step.output] = np.einsum(equation, *operands)
+        numbers: dict = {}
+        terms = [
+            [numbers.setdefault(axis.index, len(numbers)) for axis in plan.buffers[i].layout.axes]
+            for i in (*step.inputs, step.output)
+        ]
+        operands = [values[i].astype(plan.compute_dtype) for i in step.inputs]
+        pairs = [item for pair in zip(operands, terms) for item in pair]
+        values[step.output] = np.asarray(np.einsum(*pairs, terms[-1]))
     result = values[next(i for i, b in enumerate(plan.buffers) if b.kind == "output")]
     return result.astype(plan.dtype).reshape(plan.expr.output_shape)
-
-
-def _all_axes(plan: Plan, step):
-    seen: dict = {}
-    for number in (*step.inputs, step.output):
-        for axis in plan.buffers[number].layout.axes:
-            seen.setdefault(axis.index, axis)
-    return seen.values()
 
 
 def _squeezed(plan: Plan, position: int, array: np.ndarray) -> np.ndarray:
