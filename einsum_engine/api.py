@@ -278,7 +278,7 @@ def __getattr__(name: str) -> Any:
 
 
 def array_function(name: str) -> Callable[..., Any]:
-    """A NumPy function that dispatches on the type of its arguments, for libraries that use this module as a backend."""
+    """A NumPy function that goes by the type of its arguments, for libraries that have this module as a backend."""
     import autoray  # only where a library asks
 
     return partial(autoray.do, name)

@@ -76,7 +76,8 @@ def _parse_text(text: str) -> MemoryLimit:
 def memory_total() -> int:
     """Bytes of memory that this process may use: the machine's, limited by the control group."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [_number(Path("/sys/fs/cgroup", *names)) for names in (["memory.max"], ["memory", "memory.limit_in_bytes"])]
+    group = Path("/sys/fs/cgroup")
+    limits = [_number(path) for path in (group / "memory.max", group / "memory" / "memory.limit_in_bytes")]
     return min([machine, *(limit for limit in limits if limit)])
 
 

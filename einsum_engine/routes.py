@@ -1,7 +1,8 @@
 """The ways in which a contraction of given dtypes and strides is run: natively, as zeros, by NumPy, as a view.
 
 A route computes a fresh result (``fresh``) and may have a quick function for the same (``entry``); where ``direct`` is
-true it also writes into an array of the planned strides (``into``). All take exact NumPy arrays that match what the route was made for.
+true it also writes into an array of the planned strides (``into``). All take exact NumPy arrays that match what the
+route was made for.
 """
 
 from __future__ import annotations
