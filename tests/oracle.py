@@ -46,7 +46,7 @@ def einsum(expression: str, *arrays: np.ndarray, conj: Sequence[int] = ()) -> An
             sizes[letter] = max(sizes.get(letter, 1), size)
     summed = [letter for letter in sizes if letter not in output]
     kept = list(dict.fromkeys(output))
-    numbers = [_numbers(a.conj() if n in conj else a) for n, a in enumerate(arrays)]
+    numbers = [_numbers(np.asarray(a.conj() if n in conj else a)) for n, a in enumerate(arrays)]
     is_bool = all(a.dtype == bool for a in arrays)
     shape = tuple(sizes[letter] for letter in output)
     value, magnitude = np.zeros(shape, object), np.zeros(shape, object)
@@ -100,12 +100,12 @@ def random(rng: np.random.Generator, shape, dtype: str, exact: bool = False) -> 
     sums of products have no rounding error."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
-        return rng.random(shape) < 0.3
+        return np.asarray(rng.random(shape) < 0.3)
     if kind.kind in "iu":
         limits = np.iinfo(kind)
-        return rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
+        return np.asarray(rng.integers(limits.min, limits.max, shape, kind, endpoint=True))
     draw = (lambda: rng.integers(-4, 5, shape)) if exact else (lambda: rng.standard_normal(shape))
-    return (draw() + 1j * draw()).astype(kind) if kind.kind == "c" else np.asarray(draw()).astype(kind)
+    return np.asarray(draw() + 1j * draw() if kind.kind == "c" else draw()).astype(kind)
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
