@@ -94,7 +94,7 @@ _ORDINARY = (
     ("0", "km,nk->nm"),
     ("1", "mk,kn->mn"),
     ("2 batch last", "mkb,nbk->bmn"),
-    ("3 batch last (printed as a copy of 2)", "mkb,nbk->bmn"),
+    ("3 batch last (as printed)", "mkb,nbk->bmn"),
     ("3 batch last (mended)", "kmb,nbk->bmn"),
     ("4", "ab,ca,dc->db"),
     ("5", "ba,ac,cd->bd"),

@@ -19,7 +19,7 @@ RULES = (
     " 1 in means; a limit under 50 us gives none; a peer 5 % above the limit voids the run.",
     "PASS: each component within 4 (K + 2) eps of |A||B| and the largest error within 4 times the fastest peer's (one"
     " rounding of the largest component is always allowed); integers exact. Outputs of few components are judged over"
-    " several draws of the operands.",
+    " several draws of the operands; where time does not allow them, beside the largest error of all peers.",
     "plan: path search included, and path given. first: the first call, kernels on disk. Steady state is 'ours'.",
 )
 
