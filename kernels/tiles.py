@@ -12,9 +12,10 @@ from functools import lru_cache
 
 from .isa import ISA, ISAS
 
-REAL = ("float32", "float64", "int8", "int16", "int32", "int64", "bool")
 COMPLEX = ("complex64", "complex128")
-DTYPES = REAL + COMPLEX
+NARROW = ("int8", "int16", "int32", "bool")  # rare in large products: fewer tiles, so that warm-up stays short
+DTYPES = ("float32", "float64", "int64", *NARROW, *COMPLEX)
+REAL = tuple(name for name in DTYPES if name not in COMPLEX)
 ITEMSIZE = {
     "float32": 4,
     "float64": 8,
@@ -27,18 +28,21 @@ ITEMSIZE = {
     "bool": 1,
 }
 
-# (registers, complex?) -> tiles, from the widest N down
+# (registers, kind) -> tiles, from the widest N down
 _TILES = {
-    (32, False): ((2, 14), (3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1)),
-    (32, True): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),
-    (16, False): ((2, 6), (3, 4), (1, 6), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
-    (16, True): ((2, 3), (1, 4), (1, 2), (3, 2), (2, 1), (1, 1)),
+    (32, "real"): ((2, 14), (3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1)),
+    (32, "complex"): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),
+    (16, "real"): ((2, 6), (3, 4), (1, 6), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
+    (32, "narrow"): ((1, 14), (1, 8), (4, 6), (2, 4), (1, 2), (4, 1)),
+    (16, "narrow"): ((2, 6), (1, 4), (4, 2), (1, 1)),
+    (16, "complex"): ((2, 3), (1, 4), (1, 2), (3, 2), (2, 1), (1, 1)),
 }  # fmt: skip
 
 
 def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
     """Tiles of one dtype on one instruction set."""
-    return _TILES[isa.registers, dtype in COMPLEX]
+    kind = "complex" if dtype in COMPLEX else "narrow" if dtype in NARROW else "real"
+    return _TILES[isa.registers, kind]
 
 
 def check(isa: ISA, dtype: str, tile: tuple[int, int]) -> None:

@@ -21,10 +21,11 @@ _initialised = False
 
 def _initialise() -> None:
     global _initialised
-    if not _initialised:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        _initialised = True
+    with _lock:
+        if not _initialised:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialised = True
 
 
 def target_machine(isa: ISA) -> llvm.TargetMachine:
@@ -47,28 +48,27 @@ def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 
 def parse(module: ir.Module, isa: ISA) -> llvm.ModuleRef:
+    """The module in a context of its own: threads compile side by side."""
     module.triple = isa.triple
-    parsed = llvm.parse_assembly(str(module))
+    parsed = llvm.parse_assembly(str(module), llvm.create_context())
     parsed.verify()
     return parsed
 
 
 def compile_object(module: ir.Module, isa: ISA) -> bytes:
     """Optimised object code of a module."""
-    with _lock:
-        machine = target_machine(isa)
-        parsed = parse(module, isa)
-        optimise(parsed, machine)
-        return machine.emit_object(parsed)
+    machine = target_machine(isa)
+    parsed = parse(module, isa)
+    optimise(parsed, machine)
+    return machine.emit_object(parsed)
 
 
 def assembly(module: ir.Module, isa: ISA) -> str:
     """Optimised assembly text, for inspection and for ISAs that this machine cannot run."""
-    with _lock:
-        machine = target_machine(isa)
-        parsed = parse(module, isa)
-        optimise(parsed, machine)
-        return machine.emit_assembly(parsed)
+    machine = target_machine(isa)
+    parsed = parse(module, isa)
+    optimise(parsed, machine)
+    return machine.emit_assembly(parsed)
 
 
 def _engine(isa: ISA) -> llvm.ExecutionEngine:

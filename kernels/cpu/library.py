@@ -87,12 +87,19 @@ def address(name: str, isa: ISA) -> int:
 
 
 def _load(name: str, isa: ISA) -> int:
-    path = diskcache.folder(isa.name, source_digest()) / f"{name}.o"
-    data = diskcache.read(path)
-    if data is None:
-        data = _compile(name, isa)
-        diskcache.write(path, data)
-    return codegen.load(data, (name,), isa)[0]
+    data = diskcache.read(_path(name, isa))
+    return codegen.load(store(name, isa) if data is None else data, (name,), isa)[0]
+
+
+def _path(name: str, isa: ISA) -> Path:
+    return diskcache.folder(isa.name, source_digest()) / f"{name}.o"
+
+
+def store(name: str, isa: ISA) -> bytes:
+    """Compiles a kernel and writes it to the cache."""
+    data = _compile(name, isa)
+    diskcache.write(_path(name, isa), data)
+    return data
 
 
 def _compile(name: str, isa: ISA) -> bytes:

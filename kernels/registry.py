@@ -1,0 +1,109 @@
+"""The kernel families in one table: what each needs of its operands, what it can write, and its compiled kernels.
+
+Planners read it to know which layouts a family takes; warm-up and the tests walk ``names`` to have every kernel that
+a plan can ask for. A family without compiled kernels does not exist: NumPy references are oracles, never a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Callable, Iterator
+
+from . import tiles
+from .cpu.storage import STORAGES, canonical_pair
+from .isa import ISA
+
+# layouts: "any" strides or tables; "linear" strides; "lanes" or "k" contiguous; "panels" (FBL)
+ITEM_SIZES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One kernel family.
+
+    ``requires``: for the left and right operand, the layouts that it reads, cheapest first, with the cost in element
+    moves per element (0: in place, 1: one read and one write, 4: scattered); ``produces``: the layouts it writes, with
+    the cost of a store per element against a vector store. ``names``: kernels on an instruction set.
+    """
+
+    name: str
+    requires: tuple[tuple[tuple[str, float], ...], ...]
+    produces: tuple[tuple[str, float], ...]
+    names: Callable[[ISA], tuple[str, ...]]
+
+
+def _gemm(isa: ISA) -> tuple[str, ...]:
+    return tuple(
+        f"gemm_{dtype}_{mv}x{nr}_{modes}"
+        for dtype in tiles.DTYPES
+        for mv, nr in tiles.tiles(isa, dtype)
+        for modes in ("pp", "pd", "dp", "dd")
+    )
+
+
+def _pack(isa: ISA) -> tuple[str, ...]:
+    return tuple(f"{kind}_{size}" for kind, size in product(("pack", "packtask"), ITEM_SIZES))
+
+
+def _dot(isa: ISA) -> tuple[str, ...]:
+    kinds = tuple(f"dot_{dtype}_{kind}" for dtype, kind in product(tiles.DTYPES, ("tile", "rows")))
+    return kinds + tuple(f"dotsum_{dtype}" for dtype in tiles.DTYPES)
+
+
+def _copy(isa: ISA) -> tuple[str, ...]:
+    moves = [f"nest_{kind}_{size}" for kind, size in product(("copy", "move"), ITEM_SIZES)]
+    return tuple(dict.fromkeys([*moves, *_casts()]))
+
+
+def _casts() -> Iterator[str]:
+    """Storage to compute dtype and back, in either byte order; with alpha and beta, compute to storage."""
+    for a, b in product(STORAGES, STORAGES):
+        if a not in (STORAGES[a].compute, STORAGES[b].compute) and b != STORAGES[b].compute:
+            continue
+        source, target = canonical_pair(a, b)
+        yield f"nest_cast_{source}_{target}"
+        if STORAGES[a].bits > 8 and STORAGES[a].compute == STORAGES[b].compute:
+            yield f"nest_cast_{source}_{target}_swap"
+    for name, storage in STORAGES.items():
+        yield f"nest_axpby_{storage.compute}_{_target(name)}"
+
+
+def _target(out: str) -> str:
+    return out if STORAGES[out].floating else STORAGES[out].compute
+
+
+def _mul(isa: ISA) -> tuple[str, ...]:
+    return tuple(f"nest_mul_{d}_{d}_{d}" for d in tiles.DTYPES)
+
+
+def _sum(isa: ISA) -> tuple[str, ...]:
+    return tuple(f"nest_sum_{d}_{d}" for d in tiles.DTYPES)
+
+
+def _walk(isa: ISA) -> tuple[str, ...]:
+    return ("walk", "worker_loop", "entry")
+
+
+_ANY = (("panels", 0.0), ("lanes", 0.0), ("any", 1.0))
+_OUT = (("lanes", 1.0), ("panels", 1.0), ("any", 4.0))
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(name="gemm", requires=(_ANY, (("panels", 0.0), ("any", 0.0))), produces=_OUT, names=_gemm),
+        Family(name="pack", requires=((("lanes", 1.0), ("k", 1.0), ("any", 4.0)),), produces=(("panels", 1.0),), names=_pack),
+        Family(name="dot", requires=((("k", 0.0),), (("k", 0.0),)), produces=(("any", 1.0),), names=_dot),
+        Family(name="copy", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_copy),
+        Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
+        Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),
+        Family(name="walk", requires=(), produces=(), names=_walk),
+    )
+}  # fmt: skip
+
+
+def kernel_names(isa: ISA) -> tuple[str, ...]:
+    """Every kernel that a plan for ``isa`` can name, most often needed first."""
+    order = ("walk", "pack", "gemm", "dot", "copy", "mul", "sum")
+    rest = [name for name in FAMILIES if name not in order]
+    return tuple(dict.fromkeys(k for name in (*order, *rest) for k in FAMILIES[name].names(isa)))
