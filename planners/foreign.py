@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import random
 import threading
 import warnings
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Callable, Iterator
 
 from ..errors import EngineTypeError, EngineValueError
@@ -23,13 +23,13 @@ if hasattr(os, "register_at_fork"):  # another thread may hold it when the proce
     os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
-def load(module: str, wanted_by: str) -> Any:
-    """Import a module that an optimiser needs; `EngineValueError` where its package is not installed."""
+def check_installed(package: str, wanted_by: str) -> None:
+    """Import a package that an optimiser needs; `EngineValueError` where that fails."""
     try:
-        return importlib.import_module(module)
+        import_module(package)
     except ImportError as error:
         raise EngineValueError(
-            f"optimize={wanted_by!r} needs the package {module.split('.')[0]}, which cannot be imported: {error}"
+            f"optimize={wanted_by!r} needs the package {package}, which cannot be imported: {error}"
         ) from error
 
 
@@ -50,7 +50,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 def opt_einsum_search(problem: Problem, name: str) -> Found:
     """The search that opt_einsum knows as ``name``, unchanged and run to its end."""
-    paths = load("opt_einsum.paths", f"opt_einsum:{name}")
+    paths = import_module("opt_einsum.paths")
     try:
         function = paths.get_path_fn(name)
     except KeyError as error:
@@ -64,7 +64,7 @@ def opt_einsum_search(problem: Problem, name: str) -> Found:
 
 def cotengra_search(problem: Problem, name: str) -> Found:
     """The search that cotengra knows as preset ``name``, unchanged and run to its end."""
-    cotengra = load("cotengra", f"cotengra:{name}")
+    cotengra = import_module("cotengra")
     terms, output, sizes = problem.spelled(problem.letters)
     with seeded(problem.seed):
         try:
@@ -82,7 +82,7 @@ HYPER_METHODS = (HYPER_GREEDY, "labels")
 
 def _greedy_trial(inputs: Any, output: Any, size_dict: dict[str, int], share: float, temperature: float) -> Any:
     """A tree for cotengra's hyper-optimiser by our greedy search: unlike its own, a seed settles what it finds."""
-    cotengra = load("cotengra", "hyper")
+    cotengra = import_module("cotengra")
     number = {letter: position for position, letter in enumerate(size_dict)}
     ids = greedy_ids(
         [[number[letter] for letter in term] for term in inputs],
@@ -99,8 +99,8 @@ def cotengra_hyper(
     problem: Problem, methods: tuple[str, ...], *, trials: int = 128, minimize: str = "flops"
 ) -> Found:
     """cotengra's hyper-optimiser in this process: the best tree of ``trials``, or of those that fit ``max_time``."""
-    cotengra = load("cotengra", "hyper")
-    load("cotengra.hyperoptimizers.hyper", "hyper").register_hyper_function(
+    cotengra = import_module("cotengra")
+    import_module("cotengra.hyperoptimizers.hyper").register_hyper_function(
         HYPER_GREEDY,
         _greedy_trial,
         {
@@ -128,7 +128,7 @@ def cotengra_hyper(
 
 def cotengra_optimizer(problem: Problem, kind: str, **options: Any) -> Found:
     """An order by one of cotengra's optimiser classes."""
-    cotengra = load("cotengra", f"cotengra's {kind}")
+    cotengra = import_module("cotengra")
     terms, output, sizes = problem.spelled(problem.letters)
     with seeded(problem.seed):
         path = getattr(cotengra, kind)(**options)(terms, output, sizes)
@@ -144,7 +144,7 @@ def cotengra_random_greedy(problem: Problem, trials: int) -> Found:
 
 def cotengrust_search(problem: Problem, function: str, *, trials: int = 0) -> Found:
     """An order by one of cotengrust's functions; ``trials`` for the random one."""
-    cotengrust = load("cotengrust", "cotengrust-" + function.removeprefix("optimize_"))
+    cotengrust = import_module("cotengrust")
     terms, output, sizes = problem.spelled(problem.letters)
     if trials:
         path, _ = getattr(cotengrust, function)(terms, output, sizes, ntrials=trials, seed=problem.seed)

@@ -15,7 +15,7 @@ from typing import Any, Hashable, Iterator, Sequence
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
 from .exact import Budget, OutOfBudget, best_connected_order
-from .foreign import HYPER_METHODS, cotengra_hyper, is_tree, object_search, tree_search
+from .foreign import HYPER_METHODS, check_installed, cotengra_hyper, is_tree, object_search, tree_search
 from .optimizers import (
     Optimizer,
     get_optimizer,
@@ -141,7 +141,10 @@ def _search(problem: Problem, optimize: Any) -> tuple[str, Found]:
         optimize = "left-to-right" if optimize is not None and not optimize else "auto"
     if isinstance(optimize, str):
         row = get_optimizer(optimize)
-        return row.name, trivial(problem) or row.search(problem)
+        found = trivial(problem)
+        if found is None and row.needs:
+            check_installed(row.needs, row.name)
+        return row.name, found or row.search(problem)
     if isinstance(optimize, Order):
         optimize = optimize.path
     if isinstance(optimize, (list, tuple)):
@@ -228,16 +231,17 @@ def _lean_searches(problem: Problem) -> Iterator[Found]:
     except OutOfBudget:
         pass
     yield random_greedy(problem, LIMIT_TRIALS, size_first=True)
+    row = get_optimizer("hyper-size")
     try:
-        yield cotengra_hyper(problem, HYPER_METHODS, trials=LIMIT_HYPER_TRIALS, minimize="size")
-    except EngineValueError:  # cotengra is not there
-        return
+        check_installed(row.needs, row.name)
+    except EngineValueError:
+        return  # it is the last search anyway
+    yield cotengra_hyper(problem, HYPER_METHODS, trials=LIMIT_HYPER_TRIALS, minimize="size")
 
 
 def _within_limit(problem: Problem, over: Found, name: str) -> Found:
     """An order whose intermediates fit, instead of ``over``; `EngineValueError` with the numbers where none does."""
-    limit = problem.limit
-    assert limit is not None
+    limit = problem.limit or 0
     where = quoted(problem.expression)
     if problem.output_elements > limit:
         raise EngineValueError(

@@ -25,7 +25,7 @@ SECONDS_PER_OPERAND = 100e-6  # of one greedy search
 AUTO_WORK = 10_000  # operands times trials of a greedy search within `auto`: about a second
 SHARES = (0.1, 4.0)  # of `greedy_ids`, over which trials are spread
 TEMPERATURES = (0.001, 1.0)
-BRANCH_LOOKUPS = 20_000_000  # sizes that a branching search looks up before it is stopped
+BRANCH_WORK = 200_000  # pairs weighed and sizes looked up by a branching search before it is stopped
 BRANCH_OPERANDS = 200  # a branching search recurses once per operand
 
 
@@ -170,9 +170,9 @@ def auto_hq(problem: Problem) -> Found:
 class _WatchedSizes(dict):
     """Sizes by index that stop a search which looks them up too often, or for too long."""
 
-    def __init__(self, sizes: dict[int, int], problem: Problem):
+    def __init__(self, sizes: dict[int, int], budget: Budget):
         super().__init__(sizes)
-        self._budget = problem.budget(BRANCH_LOOKUPS)
+        self._budget = budget
 
     def __getitem__(self, index: int) -> int:
         self._budget.spend(1)
@@ -188,13 +188,19 @@ def branch(problem: Problem, branches: int | None) -> Found:
 
     if problem.count > BRANCH_OPERANDS:
         return greedy(problem, note=f"greedy: over {BRANCH_OPERANDS} operands")
+    budget = problem.budget(BRANCH_WORK)
+
+    def memory_removed(size12: int, size1: int, size2: int, *_: Any) -> int:
+        budget.spend(1)
+        return size12 - size1 - size2
+
     terms, output, sizes = problem.spelled(range(len(problem.sizes)))
-    search = BranchBound(nbranch=branches, minimize="flops", cutoff_flops_factor=4)
+    search = BranchBound(nbranch=branches, cost_fn=memory_removed)  # type: ignore[arg-type]
     note = ""
     try:
-        search([frozenset(term) for term in terms], frozenset(output), _WatchedSizes(sizes, problem), None)
+        search([frozenset(term) for term in terms], frozenset(output), _WatchedSizes(sizes, budget), None)
     except OutOfBudget as stop:
-        note = str(stop).replace("pairs", "lookups")
+        note = str(stop)
     if "ssa_path" not in search.best:
         return greedy(problem, note=f"{note}: greedy")
     return problem.found([tuple(step) for step in search.best["ssa_path"]], note)
