@@ -21,7 +21,7 @@ from .steps import Path, Expression, walk
 # One loop over all indices is left out where it takes seconds a call and wins nothing: its iterations times the
 # square of the number of operands is what its time grows with.
 _MOST_LOOP = 1e9
-# A library's own path is left out where it costs this many times ours.
+# Of a library's own path and ours, the one that costs this many times the other is left out.
 _MOST_COST_RATIO = 30
 
 
@@ -126,6 +126,8 @@ class Peer:
         if ratio > _MOST_COST_RATIO:
             reasons.append(f"its own path costs {ratio:.0f} times ours")
             return paths
+        if ratio < 1 / _MOST_COST_RATIO:
+            return [("own path", own)]
         return [("own path", own), *paths]
 
 

@@ -5,6 +5,7 @@ No test asserts a time.
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -177,6 +178,8 @@ def test_own_path_is_left_out_where_it_costs_far_more(monkeypatch):
     assert [call.variant for call in bad.calls(task(shapes=shapes))] == ["our path"]
     good = peers.Peer(name="good", modules=("numpy",), prepare=bad.prepare, find_path=lambda task: ((1, 2), (0, 1)))
     assert [call.variant for call in good.calls(task(shapes=shapes))] == ["own path", "our path"]
+    reverse = replace(task(shapes=shapes), path=((0, 2), (0, 1)))
+    assert [call.variant for call in good.calls(reverse)] == ["own path"]
     same = peers.Peer(name="same", modules=("numpy",), prepare=bad.prepare, find_path=lambda task: ((1, 0), (1, 0)))
     assert [call.variant for call in same.calls(task(shapes=shapes))] == ["both paths"]
 
