@@ -18,6 +18,7 @@ from .cpu import abi
 from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
 from .isa import ISA
+from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
 from .row import Row
 from .tiles import COMPLEX, ITEMSIZE
 
@@ -40,7 +41,7 @@ class DotProblem:
     a: Operand
     b: Operand
     c: Operand
-    outer: tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...] = ()
+    outer: Loops = ()
     tm_a: np.ndarray
     tm_c: np.ndarray
     tn_b: np.ndarray
@@ -61,7 +62,7 @@ class DotProblem:
 
     @property
     def outer_total(self) -> int:
-        return int(np.prod([count for count, *_ in self.outer], dtype=np.int64))
+        return outer_total(self.outer)
 
     @property
     def m(self) -> int:
@@ -180,11 +181,9 @@ def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
         da.D_TK_A: p.tk_a if len(p.tk_a) else ZERO,
         da.D_TK_B: p.tk_b if len(p.tk_b) else ZERO,
     }
-    for level, (count, *operands) in enumerate(((1, ZERO, ZERO, ZERO),) * (4 - len(p.outer)) + p.outer):
-        words[da.D_OUTER + 4 * level] = count
-        tables |= {da.D_OUTER + 4 * level + 1 + i: table for i, table in enumerate(operands)}
+    outer = outer_words(p.outer)
     count = int(np.prod(tasks)) * pieces if p.results else 0
-    return Row(words=words, tables=tables, kernels={abi.FN: p.kernel}, tasks=count)
+    return Row(words=words | outer[0], tables=tables | outer[1], kernels={abi.FN: p.kernel}, tasks=count)
 
 
 def _k_block(p: DotProblem) -> int:
@@ -215,11 +214,8 @@ def _shares(p: DotProblem, threads: int) -> tuple[tuple[int, int, int], tuple[in
 
 def result_offsets(p: DotProblem) -> np.ndarray:
     """Offset of every result in C: outer, m, n, the last fastest."""
-    where = np.zeros(1, np.int64)
-    for count, _, _, table in p.outer:
-        where = np.add.outer(where, table[:count]).ravel()
     columns = ZERO if p.rows else p.tn_c
-    return np.add.outer(np.add.outer(where, p.tm_c), columns).ravel()
+    return np.add.outer(np.add.outer(outer_offsets(p.outer, 2), p.tm_c), columns).ravel()
 
 
 def _compact(p: DotProblem) -> DotProblem:
@@ -253,26 +249,10 @@ def reference(p: DotProblem, memory: dict[int, np.ndarray]) -> None:
     """What the rows compute, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
     k = np.arange(p.k)
     at_a, at_b = (table[k // max(1, p.run)] + k % max(1, p.run) * ITEMSIZE[p.dtype] for table in (p.tk_a, p.tk_b))
-    starts = [np.zeros(1, np.int64)] * 2
-    for count, *tables in p.outer:
-        starts = [np.add.outer(start, table[:count]).ravel() for start, table in zip(starts, tables)]
-    kind = np.dtype(np.uint8 if p.dtype == "bool" else p.dtype)
     results = []
-    for outer_a, outer_b in zip(*starts):
-        left = _read(memory[p.a.slot], p.a.offset + outer_a + np.add.outer(p.tm_a, at_a), kind)
-        right = _read(memory[p.b.slot], p.b.offset + outer_b + np.add.outer(p.tn_b, at_b), kind)
-        left, right = (np.conj(x) if conj else x for x, conj in ((left, p.conj_a), (right, p.conj_b)))
-        if p.dtype == "bool":
-            left, right = left.astype(bool), right.astype(bool)
+    for outer_a, outer_b in zip(outer_offsets(p.outer, 0), outer_offsets(p.outer, 1)):
+        left = read(memory[p.a.slot], p.a.offset + outer_a + np.add.outer(p.tm_a, at_a), p.dtype, p.conj_a)
+        right = read(memory[p.b.slot], p.b.offset + outer_b + np.add.outer(p.tn_b, at_b), p.dtype, p.conj_b)
         results.append(np.einsum("mk,mk->m" if p.rows else "mk,nk->mn", left, right).ravel())
-    if not results:
-        return
-    values, where = np.concatenate(results).astype(kind), p.c.offset + result_offsets(p)
-    if p.accumulate:
-        old = _read(memory[p.c.slot], where, kind)
-        values = values | old if p.dtype == "bool" else values + old
-    memory[p.c.slot][where[:, None] + np.arange(kind.itemsize)] = values.view(np.uint8).reshape(-1, kind.itemsize)
-
-
-def _read(memory: np.ndarray, at: np.ndarray, kind: np.dtype) -> np.ndarray:
-    return memory[at[..., None] + np.arange(kind.itemsize)].view(kind)[..., 0]
+    if results:
+        write(memory[p.c.slot], p.c.offset + result_offsets(p), np.concatenate(results), p.dtype, p.accumulate)

@@ -28,8 +28,8 @@ from ..isa import ISA
 from . import abi
 from . import dot_abi as da
 from .emit import I32, I64, Fn, Val, Var, scalar_type, size_of, vector_type
+from .lanes import Lanes, Outer
 
-_LEVELS = 4
 _LINE = 64  # bytes that one fetch brings
 TILE, ROWS = "tile", "rows"
 
@@ -74,44 +74,24 @@ class _Body:
 def build_dot(module: ir.Module, name: str, isa: ISA) -> None:
     """Task function ``dot_<dtype>_tile`` or ``dot_<dtype>_rows``."""
     _, dtype, kind = name.split("_")
-    lanes = Lanes(module, dtype, isa)
+    lanes = _Sums(module, dtype, isa)
     f = Fn(module, name, [I64] * 4)
     _Nest(f, lanes, kind).emit()
     f.ret()
 
 
-class Lanes:
-    """Vectors of a dtype along K: products, sums and the part of a vector at the end of a run."""
+class _Sums(Lanes):
+    """Vectors along K: the part of a vector at the end of a run, and the sum of their lanes."""
 
     def __init__(self, module: ir.Module, dtype: str, isa: ISA):
-        self.dtype, self.isa = dtype, isa
-        self.real = scalar_type(dtype)
-        self.parts = 2 if dtype.startswith("complex") else 1
-        self.item = size_of(self.real) * self.parts
-        self.lanes = isa.lanes(size_of(self.real))
-        self.elems = self.lanes // self.parts
-        self.vector_bytes = isa.vector_bits // 8
-        self.vec = vector_type(self.real, self.lanes)
-        # AVX2 masks lanes of 4 and 8 bytes; LLVM would take others one by one.
-        self.masked = isa.masks or (isa.name == "avx2" and size_of(self.real) >= 4)
+        super().__init__(dtype, isa)
         self.partial = None if self.masked else self._build_partial(module)
-
-    def fma(self, f: Fn, a: Val, b: Val, c: Val) -> Val:
-        if self.dtype == "bool":
-            return (a & b) | c
-        return f.fma(a, b, c) if self.isa.fma else a * b + c
-
-    def add(self, a: Val, b: Val) -> Val:
-        return a | b if self.dtype == "bool" else a + b
 
     def load_tail(self, f: Fn, at: Val, count: Val, mask: Val | None, whole: Val) -> Val:
         """The ``count`` < elems elements at ``at``, zeros behind. ``whole``: so many elements lie before ``at``."""
         if mask is not None:
             return f.load_masked(self.vec, at, mask)
         return f.call(self.partial, [at, count, whole])
-
-    def mask(self, f: Fn, count: Val) -> Val | None:
-        return f.lane_mask(count * self.parts, self.lanes) if self.masked else None
 
     def _build_partial(self, module: ir.Module) -> Fn:
         """`load_tail` without masks, as a function: it is the same for every row."""
@@ -183,47 +163,10 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class Outer:
-    """The outer loops of a step: a counter per level and the sum of the tables of each operand."""
-
-    def __init__(self, f: Fn, step: Val, operands: int, first_word: int = da.D_OUTER):
-        self.f, self.step, self.operands = f, step, operands
-        self.words = [first_word + (operands + 1) * level for level in range(_LEVELS)]
-
-    # Words are read where they are used: kept in registers they would crowd out the tile's.
-    def _count(self, level: int) -> Val:
-        return self.f.word(self.step, self.words[level])
-
-    def loop(self, first: Val, last: Val, body) -> None:
-        """``body(offsets)`` for each flat index, the last level fastest."""
-        f, rest = self.f, Var(self.f, first)
-        digits = [f.var(0) for _ in range(_LEVELS)]
-        for level in reversed(range(_LEVELS)):
-            count = self._count(level)
-            with f.if_(count > 1):
-                digits[level].set(rest.get() % count)
-                rest.set(rest.get() // count)
-        with f.range(first, last):
-            body([self._offset(i, digits) for i in range(self.operands)])
-            self._advance(digits, _LEVELS - 1)
-
-    def _offset(self, operand: int, digits: list[Var]) -> Val:
-        f = self.f
-        terms = [f.word(f.word(self.step, w + 1 + operand), digit.get()) for w, digit in zip(self.words, digits)]
-        return sum(terms[1:], terms[0])
-
-    def _advance(self, digits: list[Var], level: int) -> None:
-        digits[level].add(1)
-        if level:
-            with self.f.if_(digits[level].get() >= self._count(level), likely=False):
-                digits[level].set(0)
-                self._advance(digits, level - 1)
-
-
 class _Nest:
     """The loops of the module docstring: the task function calls `inner` for each outer index."""
 
-    def __init__(self, f: Fn, lanes: Lanes, kind: str):
+    def __init__(self, f: Fn, lanes: _Sums, kind: str):
         self.task_function, self.lanes, self.paired = f, lanes, kind == ROWS
         self.mt, self.nt = tile_of(lanes.dtype, lanes.isa)
 
@@ -249,7 +192,7 @@ class _Nest:
         at[2] = at[2] + split * word(da.D_SPLIT_STRIDE)
         # A function of its own: LLVM takes twice as long for both in one.
         inner = self._inner()
-        Outer(f, step, 3).loop(
+        Outer(f, step).loop(
             *span(to, da.D_OUTER_BLOCK, da.D_OUTER_TOTAL),
             lambda offsets: f.call(inner, [step, *(x + offset for x, offset in zip(at, offsets)), *spans]),
         )
@@ -394,7 +337,7 @@ class _Nest:
             unroll = 1 if unroll > 1 else 0
         rest = count % lanes.elems
         with f.if_(rest > 0):
-            mask, before = lanes.mask(f, rest), count - rest
+            mask, before = lanes.mask(f, rest) if lanes.masked else None, count - rest
             self._step(body, acc[0], lambda row: lanes.load_tail(f, row + whole, rest, mask, before), left, right)
 
     def _step(self, body: _Body, acc, load, left: list[Val], right: list[Val]) -> None:
@@ -402,8 +345,7 @@ class _Nest:
         columns = [load(row) for row in right]
         swapped = []
         if lanes.parts == 2:
-            swap = [l ^ 1 for l in range(lanes.lanes)]
-            swapped = [f.shuffle(v, v, swap) for v in columns]
+            swapped = [lanes.swap(f, v) for v in columns]
         rows = {}
         for cell, (i, j) in enumerate(body.cells):
             if i not in rows:
@@ -425,16 +367,10 @@ class _Nest:
 
     def _sign_vectors(self, signs: Val) -> tuple[Val, Val]:
         """Signs of (re*re, im*im) and of (re*im, im*re) before their lanes are summed."""
-        f, real = self.f, self.lanes.real
-        one, minus = f.const(real, 1.0), f.const(real, -1.0)
-        conj_a, conj_b = (signs & 1).ne(0), (signs & 2).ne(0)
-
-        def weave(re: Val, im: Val) -> Val:
-            even = f.vector(ir.IntType(1), [l % 2 == 0 for l in range(self.lanes.lanes)])
-            return f.select(even, f.splat(re, self.lanes.lanes), f.splat(im, self.lanes.lanes))
-
-        both = f.select(Val(f, f.b.xor(conj_a.v, conj_b.v)), one, minus)
-        return weave(one, both), weave(f.select(conj_b, minus, one), f.select(conj_a, minus, one))
+        f, lanes = self.f, self.lanes
+        sign_a, sign_b = lanes.signs(f, signs)
+        one = f.const(lanes.real, 1.0)
+        return lanes.weave(f, one, sign_a * sign_b * -1.0), lanes.weave(f, sign_b, sign_a)
 
 
 @dataclass(frozen=True, kw_only=True)

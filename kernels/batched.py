@@ -1,0 +1,210 @@
+"""The batched family on the Python side: its problem as data, lowering to a row of the step table, NumPy reference.
+
+    C[o, b, m, n] (+)= sum_k A[o, b, m, k] * B[o, b, n, k]
+
+The batch dimension b is contiguous in A, B and C; everything else is addressed by offset vectors (bytes). Lanes run
+along b, so no operand is packed or broadcast, whatever the order of its other dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .cpu import abi
+from .cpu import batched_abi as ba
+from .gemm import ZERO, Operand
+from .isa import ISA
+from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
+from .row import Row
+from .tiles import COMPLEX, ITEMSIZE
+
+# (registers, complex?) -> tiles with rows >= columns; a tile holds its sums, its columns and one row in registers
+_TILES = {
+    (32, False): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3), (4, 4), (6, 4)),
+    (32, True): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
+    (16, False): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
+    (16, True): ((1, 1), (2, 1), (4, 1), (2, 2)),
+}
+BLOCK_BYTES = 256 << 10  # of A, B and C per block of the batch: stays in L2 while tiles read it again
+BLOCK_RUN = 512  # bytes of the batch at least: shorter pieces waste what memory fetches ahead
+SHARED_TERMS = 1 << 16  # multiplications that are worth a task
+_SHARES = 2  # tasks per thread
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchedProblem:
+    """Many products at once.
+
+    ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``lanes``: elements of the
+    batch dimension. ``tm_*``, ``tn_*``, ``tk_*``: offsets of M, N and K. ``parallel``: the row may use the pool.
+    """
+
+    dtype: str
+    a: Operand
+    b: Operand
+    c: Operand
+    outer: Loops = ()
+    lanes: int
+    tm_a: np.ndarray
+    tm_c: np.ndarray
+    tn_b: np.ndarray
+    tn_c: np.ndarray
+    tk_a: np.ndarray
+    tk_b: np.ndarray
+    conj_a: bool = False
+    conj_b: bool = False
+    accumulate: bool = False
+    parallel: bool = False
+
+    @property
+    def m(self) -> int:
+        return len(self.tm_a)
+
+    @property
+    def n(self) -> int:
+        return len(self.tn_b)
+
+    @property
+    def k(self) -> int:
+        return len(self.tk_a)
+
+    @property
+    def terms(self) -> int:
+        return outer_total(self.outer) * self.lanes * self.m * self.n * self.k
+
+    @property
+    def flops(self) -> int:
+        return self.terms * (8 if self.dtype in COMPLEX else 2)
+
+
+def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
+    """Register tiles (rows, columns) that kernels exist for."""
+    return _TILES[isa.registers, dtype in COMPLEX]
+
+
+def tile_for(isa: ISA, dtype: str, m: int, n: int) -> tuple[int, int]:
+    """The tile that computes ``m`` x ``n`` results in the fewest operations; ties go to the larger tile."""
+
+    def cost(tile: tuple[int, int]) -> tuple[float, int]:
+        mt, nt = tile
+        # two loads and one or two multiply-adds a cycle; a few cycles to start and store a tile
+        passes = -(-m // mt) * -(-n // nt)
+        return passes * (max(mt * nt, (mt + nt) / 2) + 1), -mt * nt
+
+    return min(tiles(isa, dtype), key=cost)
+
+
+def fits(isa: ISA, dtype: str, *, lanes: int, m: int, n: int, k: int) -> bool:
+    """Whether this family is the right one for products of (m, k) by (k, n), ``lanes`` of them side by side.
+
+    The batch must fill vectors, and one vector of it in all operands stay in the L2 cache, where there is no blocking.
+    """
+    per_vector = isa.vector_bits // (8 * ITEMSIZE[dtype])
+    vectors = m * k + n * k + m * n
+    return lanes >= max(2, per_vector // 2) and vectors * isa.vector_bits // 8 <= 2 * BLOCK_BYTES
+
+
+def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
+    """The row of the step table that computes ``p``."""
+    if p.n > p.m:
+        p = _swapped(p)
+    mt, nt = tile_for(isa, p.dtype, p.m, p.n)
+    shares, tasks = _shares(p, isa, mt, threads)
+    words = {
+        abi.OUT_SLOT: p.c.slot,
+        abi.OUT_OFFSET: p.c.offset,
+        abi.A_SLOT: p.a.slot,
+        abi.A_OFFSET: p.a.offset,
+        abi.B_SLOT: p.b.slot,
+        abi.B_OFFSET: p.b.offset,
+        abi.PARALLEL: int(p.parallel),
+        ba.B_OUTER_TOTAL: outer_total(p.outer),
+        ba.B_M: p.m,
+        ba.B_N: p.n,
+        ba.B_K: p.k,
+        ba.B_LANES: p.lanes,
+        ba.B_BLOCK: _block(p, isa),
+        ba.B_OUTER_SHARE: shares[0],
+        ba.B_LANES_SHARE: shares[1],
+        ba.B_M_SHARE: shares[2],
+        ba.B_LANES_TASKS: tasks[1],
+        ba.B_M_TASKS: tasks[2],
+        ba.B_ACCUMULATE: int(p.accumulate),
+        ba.B_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+    }
+    outer = outer_words(p.outer)
+    tables = {
+        ba.B_TM_A: p.tm_a,
+        ba.B_TM_C: p.tm_c,
+        ba.B_TN_B: p.tn_b,
+        ba.B_TN_C: p.tn_c,
+        ba.B_TK_A: p.tk_a,
+        ba.B_TK_B: p.tk_b,
+    }
+    tables = {word: table if len(table) else ZERO for word, table in tables.items()}
+    kernel = f"batched_{p.dtype}_{mt}x{nt}"
+    results = outer_total(p.outer) * p.lanes * p.m * p.n
+    count = int(np.prod(tasks)) if results else 0
+    return Row(words=words | outer[0], tables=tables | outer[1], kernels={abi.FN: kernel}, tasks=count)
+
+
+def _swapped(p: BatchedProblem) -> BatchedProblem:
+    """The same with the roles of A and B exchanged: tiles have more rows than columns."""
+    return replace(
+        p,
+        a=p.b,
+        b=p.a,
+        outer=tuple((count, table_b, table_a, table_c) for count, table_a, table_b, table_c in p.outer),
+        tm_a=p.tn_b,
+        tm_c=p.tn_c,
+        tn_b=p.tm_a,
+        tn_c=p.tm_c,
+        tk_a=p.tk_b,
+        tk_b=p.tk_a,
+        conj_a=p.conj_b,
+        conj_b=p.conj_a,
+    )
+
+
+def _block(p: BatchedProblem, isa: ISA) -> int:
+    """Elements of the batch per block, whole vectors."""
+    item, unit = ITEMSIZE[p.dtype], isa.vector_bits // (8 * ITEMSIZE[p.dtype])
+    per_element = (p.m * p.k + p.n * p.k + p.m * p.n) * item
+    wanted = max(BLOCK_RUN // item, BLOCK_BYTES // max(1, per_element))
+    return max(unit, wanted // unit * unit)
+
+
+def _shares(p: BatchedProblem, isa: ISA, mt: int, threads: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """What a task gets, and how many tasks there are: along outer, batch and M. The slow dimensions are cut first."""
+    unit = max(64, isa.vector_bits // (8 * ITEMSIZE[p.dtype]))
+    wanted = 1
+    if p.parallel and threads > 1:
+        wanted = max(1, min(_SHARES * threads, p.terms // SHARED_TERMS))
+    shares, tasks = [], []
+    for total, step in ((outer_total(p.outer), 1), (p.lanes, unit), (p.m, mt)):
+        share = -(-max(1, -(-total // wanted)) // step) * step
+        shares.append(share)
+        tasks.append(max(1, -(-total // share)))
+        wanted = -(-wanted // tasks[-1])
+    return tuple(shares), tuple(tasks)
+
+
+# -- reference ---------------------------------------------------------------------------------------------------
+def reference(p: BatchedProblem, memory: dict[int, np.ndarray]) -> None:
+    """What the row computes, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
+    lanes = np.arange(p.lanes) * ITEMSIZE[p.dtype]
+    for outer_a, outer_b, outer_c in zip(*(outer_offsets(p.outer, operand) for operand in range(3))):
+        at_a, at_b, at_c = (
+            start + np.add.outer(lanes, np.add.outer(rows, columns))
+            for start, rows, columns in (
+                (p.a.offset + outer_a, p.tm_a, p.tk_a),
+                (p.b.offset + outer_b, p.tn_b, p.tk_b),
+                (p.c.offset + outer_c, p.tm_c, p.tn_c),
+            )
+        )
+        left = read(memory[p.a.slot], at_a, p.dtype, p.conj_a)
+        right = read(memory[p.b.slot], at_b, p.dtype, p.conj_b)
+        product = np.einsum("bmk,bnk->bmn", left, right)
+        write(memory[p.c.slot], at_c, product, p.dtype, p.accumulate)

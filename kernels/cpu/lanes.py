@@ -1,0 +1,99 @@
+"""Pieces that the families with explicit vectors share: vectors of a dtype, and the outer loops of a step."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..isa import ISA
+from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
+
+LEVELS = 4  # outer loops of a step
+
+
+class Lanes:
+    """Vectors of ``elems`` elements of a dtype; complex elements stay interleaved and take two lanes each.
+
+    ``elems``: by default what fills a register. ``masked``: loads may be masked by lane at no cost.
+    """
+
+    def __init__(self, dtype: str, isa: ISA, elems: int | None = None):
+        self.dtype, self.isa = dtype, isa
+        self.real = scalar_type(dtype)
+        self.parts = 2 if dtype.startswith("complex") else 1
+        self.item = size_of(self.real) * self.parts
+        self.elems = elems or isa.vector_bits // (8 * self.item)
+        self.lanes = self.elems * self.parts
+        self.vector_bytes = self.elems * self.item
+        self.vec = vector_type(self.real, self.lanes)
+        # AVX2 masks lanes of 4 and 8 bytes; LLVM would take others one by one.
+        self.masked = isa.masks or (isa.name == "avx2" and size_of(self.real) >= 4)
+
+    def fma(self, f: Fn, a: Val, b: Val, c: Val) -> Val:
+        if self.dtype == "bool":
+            return (a & b) | c
+        return f.fma(a, b, c) if self.isa.fma else a * b + c
+
+    def add(self, a: Val, b: Val) -> Val:
+        return a | b if self.dtype == "bool" else a + b
+
+    def mask(self, f: Fn, count: Val) -> Val:
+        """Lanes of the first ``count`` elements."""
+        return f.lane_mask(count * self.parts, self.lanes)
+
+    def swap(self, f: Fn, value: Val) -> Val:
+        """Real and imaginary parts exchanged."""
+        return f.shuffle(value, value, [lane ^ 1 for lane in range(self.lanes)])
+
+    def spread(self, f: Fn, value: Val, part: int) -> Val:
+        """The real (0) or imaginary (1) part of each element on both of its lanes."""
+        return f.shuffle(value, value, [lane - lane % 2 + part for lane in range(self.lanes)])
+
+    def weave(self, f: Fn, re: Val, im: Val) -> Val:
+        """Scalars repeated: ``re`` on the lanes of real parts, ``im`` on those of imaginary parts."""
+        even = f.vector(ir.IntType(1), [lane % 2 == 0 for lane in range(self.lanes)])
+        return f.select(even, f.splat(re, self.lanes), f.splat(im, self.lanes))
+
+    def signs(self, f: Fn, word: Val) -> tuple[Val, Val]:
+        """Of the imaginary parts of A and B: -1 where bit 0 (A) or bit 1 (B) asks for the conjugate, else 1."""
+        one, minus = f.const(self.real, 1.0), f.const(self.real, -1.0)
+        return tuple(f.select((word & bit).ne(0), minus, one) for bit in (1, 2))
+
+
+class Outer:
+    """The outer loops of a step, words 16 to 31: a counter per level, the sum of the tables of each operand.
+
+    Each level is (count, table per operand), slowest first; no table is missing.
+    """
+
+    def __init__(self, f: Fn, step: Val, operands: int = 3):
+        self.f, self.step, self.operands = f, step, operands
+        self.words = [16 + (operands + 1) * level for level in range(LEVELS)]
+
+    # Words are read where they are used: kept in registers they would crowd out the tile's.
+    def _count(self, level: int) -> Val:
+        return self.f.word(self.step, self.words[level])
+
+    def loop(self, first: Val, last: Val, body) -> None:
+        """``body(offsets)`` for each flat index, the last level fastest."""
+        f, rest = self.f, Var(self.f, first)
+        digits = [f.var(0) for _ in range(LEVELS)]
+        for level in reversed(range(LEVELS)):
+            count = self._count(level)
+            with f.if_(count > 1):
+                digits[level].set(rest.get() % count)
+                rest.set(rest.get() // count)
+        with f.range(first, last):
+            body([self._offset(i, digits) for i in range(self.operands)])
+            self._advance(digits, LEVELS - 1)
+
+    def _offset(self, operand: int, digits: list[Var]) -> Val:
+        f = self.f
+        terms = [f.word(f.word(self.step, w + 1 + operand), digit.get()) for w, digit in zip(self.words, digits)]
+        return sum(terms[1:], terms[0])
+
+    def _advance(self, digits: list[Var], level: int) -> None:
+        digits[level].add(1)
+        if level:
+            with self.f.if_(digits[level].get() >= self._count(level), likely=False):
+                digits[level].set(0)
+                self._advance(digits, level - 1)

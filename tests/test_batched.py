@@ -1,0 +1,182 @@
+"""The batched family: every dtype, instruction set, tile and edge against its NumPy reference, in guarded memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import strided
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einsum_engine.kernels import batched, isa, tiles
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.gemm import Operand
+from einsum_engine.kernels.launch import Launch
+
+ISAS = isa.host_isas()
+A, B, C = (Operand(slot=slot, offset=0) for slot in range(3))
+
+
+def problem(rng, dtype, *, outer, m, n, k, lanes, exact=True, **options):
+    """A problem with axes A[o1, o2, m, k, lanes], B[o1, o2, n, k, lanes], C[o1, o2, m, n, lanes] and its operands."""
+    a, b = (strided.make(rng, (*outer, x, k, lanes), dtype, fixed=[4], zeros=True, exact=exact) for x in (m, n))
+    c = strided.make(rng, (*outer, m, n, lanes), dtype, fixed=[4], exact=exact)
+    p = batched.BatchedProblem(
+        dtype=dtype,
+        a=replace(A, offset=a.start),
+        b=replace(B, offset=b.start),
+        c=replace(C, offset=c.start),
+        outer=tuple((outer[i], a.table(i), b.table(i), c.table(i)) for i in range(2)),
+        lanes=lanes,
+        tm_a=a.table(2),
+        tm_c=c.table(2),
+        tn_b=b.table(2),
+        tn_c=c.table(3),
+        tk_a=a.table(3),
+        tk_b=b.table(3),
+        **options,
+    )
+    return p, (a, b, c)
+
+
+def check(p, operands, row, threads=1, tile=None):
+    """Runs the kernel and the reference on copies of the same bytes."""
+    expected = [x.copy() for x in operands]
+    batched.reference(p, {slot: x.memory for slot, x in enumerate(expected)})
+    lowered = batched.lower(p, row, threads)
+    if tile:
+        lowered = replace(lowered, kernels={abi.FN: f"batched_{p.dtype}_{tile[0]}x{tile[1]}"})
+    Launch(lowered, [x.memory.ctypes.data for x in operands], row)()
+    for got, want in zip(operands, expected):
+        strided.same_bytes(got, want, p)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_against_reference(row, dtype, data):
+    per_vector = row.vector_bits // (8 * tiles.ITEMSIZE[dtype])
+    lanes = st.one_of(st.integers(0, 2 * per_vector + 1), st.sampled_from([7 * per_vector + 3, 61]))
+    small = st.sampled_from([1, 1, 2, 3, 4, 5, 6, 7, 0])
+    options = {name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate")}
+    p, operands = problem(
+        np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed")),
+        dtype,
+        outer=(data.draw(st.sampled_from([1, 1, 2, 3, 0]), "outer"), data.draw(st.sampled_from([1, 2]), "outer 2")),
+        m=data.draw(small, "m"),
+        n=data.draw(small, "n"),
+        k=data.draw(small, "k"),
+        lanes=data.draw(lanes, "lanes"),
+        **options,
+    )
+    check(p, operands, row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_every_tile_at_its_edges(row, dtype):
+    rng = np.random.default_rng(1)
+    per_vector = row.vector_bits // (8 * tiles.ITEMSIZE[dtype])
+    for tile in batched.tiles(row, dtype):
+        for m, n in (tile, (tile[0] + 1, tile[1] + 1), (1, 1), (2 * tile[0] - 1, tile[1])):
+            p, operands = problem(rng, dtype, outer=(1, 1), m=max(m, n), n=min(m, n), k=3, lanes=per_vector + 1)
+            check(p, operands, row, tile=tile)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_every_rest_of_the_batch(row, dtype):
+    rng = np.random.default_rng(2)
+    for lanes in range(1, 2 * row.vector_bits // (8 * tiles.ITEMSIZE[dtype]) + 2):
+        for accumulate in (False, True):
+            check(*problem(rng, dtype, outer=(1, 1), m=2, n=1, k=2, lanes=lanes, accumulate=accumulate), row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+def test_blocks_of_the_batch(row, monkeypatch):
+    monkeypatch.setattr(batched, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(batched, "BLOCK_RUN", 64)
+    rng = np.random.default_rng(3)
+    for accumulate in (False, True):
+        check(*problem(rng, "float32", outer=(1, 1), m=5, n=3, k=2, lanes=301, accumulate=accumulate), row)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+def test_tasks_cover_the_results_once(row, threads, monkeypatch):
+    monkeypatch.setattr(batched, "SHARED_TERMS", 64)
+    rng = np.random.default_rng(threads)
+    for outer, m, n, lanes in (((3, 5), 1, 1, 20), ((1, 1), 3, 2, 999), ((1, 2), 9, 4, 130), ((1, 1), 4, 30, 33)):
+        for accumulate in (False, True):
+            p, operands = problem(
+                rng, "int32", outer=outer, m=m, n=n, k=3, lanes=lanes, parallel=True, accumulate=accumulate
+            )
+            assert batched.lower(p, row, threads).tasks > 1
+            check(p, operands, row, threads)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rounding_is_within_the_bound(row, dtype):
+    rng = np.random.default_rng(5)
+    p, (a, b, c) = problem(rng, dtype, outer=(1, 1), m=3, n=2, k=40, lanes=9, exact=False, conj_a=True)
+    answer = oracle.einsum("mkb,nkb->mnb", a.view[0, 0], b.view[0, 0], conj=[0])
+    Launch(batched.lower(p, row), [x.memory.ctypes.data for x in (a, b, c)], row)()
+    oracle.check(c.view[0, 0], answer)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 5e-324])
+def test_special_values_stay_in_their_lane(row, special):
+    p, (a, b, c) = problem(np.random.default_rng(6), "float64", outer=(1, 1), m=3, n=2, k=2, lanes=19)
+    a.view[0, 0, 1, 0, 18] = special
+    b.view[...] = 1
+    c.view[...] = np.nan  # not read
+    Launch(batched.lower(p, row), [x.memory.ctypes.data for x in (a, b, c)], row)()
+    np.testing.assert_array_equal(c.view[0, 0], np.einsum("mkb,nkb->mnb", a.view[0, 0], b.view[0, 0]))
+
+
+def test_a_wrong_kernel_is_caught():
+    p, operands = problem(np.random.default_rng(7), "float64", outer=(1, 1), m=2, n=3, k=2, lanes=20)
+    expected = operands[2].copy()
+    wrong = replace(p, tk_b=p.tk_b[::-1])
+    batched.reference(wrong, {0: operands[0].memory, 1: operands[1].memory, 2: expected.memory})
+    Launch(batched.lower(p, ISAS[0]), [x.memory.ctypes.data for x in operands], ISAS[0])()
+    with pytest.raises(AssertionError):
+        strided.same_bytes(operands[2], expected, p)
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_compiles_for_arm(dtype):
+    from einsum_engine.kernels.cpu import codegen, library
+
+    neon = isa.get("neon")
+    for mt, nt in batched.tiles(neon, dtype):
+        name = f"batched_{dtype}_{mt}x{nt}"
+        assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
+
+
+@pytest.mark.parametrize("name", isa.ISAS)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_tiles_fit_the_registers(name, dtype):
+    row, parts = isa.get(name), 2 if dtype in tiles.COMPLEX else 1
+    for mt, nt in batched.tiles(row, dtype):
+        assert mt >= nt and mt * nt * parts + nt * parts + 1 <= row.registers
+
+
+def test_tile_for_wastes_little():
+    wide = isa.get("avx512")
+    assert batched.tile_for(wide, "float64", 1, 1) == (1, 1)
+    assert batched.tile_for(wide, "float64", 2, 2) == (2, 2)
+    assert batched.tile_for(wide, "float64", 3, 3) == (3, 3)
+    assert batched.tile_for(wide, "float64", 8, 8) == (4, 4)
+    assert batched.tile_for(wide, "float64", 12, 8) == (6, 4)
+
+
+def test_fits():
+    wide = isa.get("avx512")
+    assert batched.fits(wide, "float64", lanes=100, m=8, n=8, k=8)
+    assert not batched.fits(wide, "float64", lanes=3, m=8, n=8, k=8)
+    assert not batched.fits(wide, "float64", lanes=100, m=256, n=256, k=256)
