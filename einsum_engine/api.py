@@ -49,6 +49,7 @@ _contractors = BoundedCache(CONTRACTORS)
 # Subscripts, or axes of a tensordot -> the quick function used last for them: tried first, it checks its operands.
 _entries = BoundedCache(CONTRACTORS)
 _raw_entries = BoundedCache(CONTRACTORS)
+_into_entries = BoundedCache(CONTRACTORS)
 
 
 def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
@@ -79,14 +80,15 @@ def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unp
     array([[ 5., 14.],
            [14., 50.]])
     """
-    if out is None and subscripts.__class__ is str:
+    if subscripts.__class__ is str:
+        entries = _entries if out is None else _into_entries
         try:
-            entry = _entries.get(_entry_key(subscripts, options) if options else subscripts)
+            entry = entries.get(_entry_key(subscripts, options) if options else subscripts)
         except TypeError:
             # An option that cannot be part of a key, such as a path as a list.
             entry = None
         if entry is not None:
-            result = entry(*operands)
+            result = entry(*operands) if out is None else entry(*operands, out)
             if result is not NotImplemented:
                 return result
     return _einsum(subscripts, operands, out, options)
@@ -104,7 +106,12 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
     arrays, conj, wrap = adapt_all(operands, text)
     contractor = _contractor(subject, arrays, options, conj)
     if out is not None:
-        contractor.call(arrays, adapt_out(out, contractor.expr.text), options.alpha, options.beta)
+        target = adapt_out(out, contractor.expr.text)
+        contractor.call(arrays, target, options.alpha, options.beta)
+        if wrap is None and isinstance(subject, str) and options.plain and isinstance(options.optimize, (str, bool)):
+            entry = contractor.into_entry(arrays, target)
+            if entry is not None:
+                _into_entries.put(_entry_key(subject, given) if given else subject, entry)
         return out
     result = contractor.call(arrays, None, options.alpha, options.beta)
     # An optimiser object may find another order the next time: it is asked at every call.
@@ -164,7 +171,7 @@ def _remember(
 
 def clear_cache() -> None:
     """Forget all plans that `einsum` and `tensordot` made, for instance after an environment variable was changed."""
-    for cache in (_contractors, _entries, _raw_entries):
+    for cache in (_contractors, _entries, _raw_entries, _into_entries):
         cache.clear()
 
 

@@ -28,7 +28,7 @@ class Compiled:
     Results are always fresh arrays. Several threads may call it at once; it pickles and copies.
     """
 
-    __slots__ = ("_contractor", "_kinds", "_constants", "_variables", "_variants", "_entry", "__weakref__")
+    __slots__ = ("_contractor", "_kinds", "_constants", "_variables", "_variants", "_entry", "_into", "__weakref__")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Compiled:
         self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
         self._variants: dict[tuple[int, ...], Contractor] = {}
         self._entry: Callable[..., Any] = self._first_call
+        self._into: Callable[..., Any] = _no_entry
 
     def __call__(self, *arrays: Any, out: Any = None, alpha: Any = None, beta: Any = None) -> Any:
         """``alpha * einsum(arrays) (+ beta * out)``: ``arrays`` are the operands that are not constant, in order.
@@ -58,8 +59,8 @@ class Compiled:
         Raises `EngineValueError` or `EngineTypeError` (number of operands, shapes, an ``out`` that does not fit), and
         then nothing is written; `EngineMemoryError`.
         """
-        if out is None and alpha is None and beta is None:
-            result = self._entry(*arrays)
+        if alpha is None and beta is None:
+            result = self._entry(*arrays) if out is None else self._into(*arrays, out)
             if result is not NotImplemented:
                 return result
         return self._call(arrays, out, alpha, beta)
@@ -77,7 +78,10 @@ class Compiled:
         beta = options.beta if beta is None else parse_factor("beta", beta)
         if out is None:
             return hand_back(contractor.call(operands, None, alpha, beta), wrap)
-        contractor.call(operands, adapt_out(out, expr.text), alpha, beta)
+        target = adapt_out(out, expr.text)
+        contractor.call(operands, target, alpha, beta)
+        if wrap is None and not conj and not self._constants and options.plain:
+            self._into = contractor.into_entry(operands, target) or _no_entry
         return out
 
     def _with_constants(self, arrays: Sequence[Any]) -> Sequence[Any]:

@@ -119,6 +119,11 @@ class Contractor:
         np.copyto(out, result if beta == 0 else result + beta * out, casting="unsafe")
         return out
 
+    def into_entry(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> Any:
+        """A builtin ``f(*arrays, out)`` for exactly such arrays, NotImplemented for others; None while there is none."""
+        route = self.route(tuple([(array.dtype, array.strides) for array in arrays]), (out.dtype, out.strides))
+        return route.into_entry if isinstance(route, NativeRoute) else None
+
     def route(self, operands: tuple[Kind, ...], out: Kind | None = None, scaled: bool = False) -> Any:
         """The route of operands, and of an ``out``, of these dtypes and strides; made once."""
         cache, key = (self._fresh, operands) if out is None and not scaled else (self._general, (scaled, out, operands))

@@ -27,6 +27,7 @@ _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often
 _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
+LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 
 
 def bind(plan: Plan) -> "NativePlan":
@@ -76,11 +77,13 @@ class NativePlan:
 
     @property
     def entry(self) -> Callable | None:
-        """A builtin ``f(*arrays)`` for exactly the operands of the request: a fresh result in C order, or NotImplemented
-        for any others. None where there is none: an output of the caller's, scaling, a plan so long that it returns to
-        Python between steps, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
+        """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
+        result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
+
+        None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
+        that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
         plan, request = self.plan, self.plan.request
-        plain = request.out_strides is None and not request.scaled and not request.byteswapped
+        plain = not request.scaled and not request.byteswapped and plan.output_bytes < LARGE_RESULT
         if self._long or not plain or plan.arena_bytes > self._keep_bytes or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
@@ -94,6 +97,7 @@ class NativePlan:
             strides=request.strides,
             out_dtype=np.dtype(plan.dtype),
             out_shape=plan.expr.output_shape,
+            out_strides=request.out_strides,
             context=frame.context_address,
             table=self._table_address,
             # a helper thread that is only starting needs the GIL before it can take its share

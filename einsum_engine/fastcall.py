@@ -75,6 +75,7 @@ def make_entry(
     strides: Sequence[tuple[int, ...]],
     out_dtype: np.dtype,
     out_shape: tuple[int, ...],
+    out_strides: tuple[int, ...] | None = None,
     context: int,
     table: int,
     release_gil: bool,
@@ -82,15 +83,21 @@ def make_entry(
 ) -> Callable | None:
     """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
 
+    With ``out_strides`` it is ``f(*arrays, out) -> out``, and an output that is read-only or shares memory with an
+    operand is not taken.
+
     ``context`` and ``table`` are addresses of the call context and the step table; ``keep`` holds their owners alive
     for as long as the function lives.
     """
     if not available():
         return None
-    layouts = [np.array([*shape, *stride], np.int64) for shape, stride in zip(shapes, strides)]
+    arrays = list(zip(dtypes, shapes, strides))
+    if out_strides is not None:
+        arrays.append((out_dtype, out_shape, out_strides))
+    layouts = [np.array([*shape, *stride], np.int64) for _, shape, stride in arrays]
     expected = np.array(
-        [[id(d), len(s), a.ctypes.data] for d, s, a in zip(dtypes, shapes, layouts)], np.int64
-    ).reshape(-1, entry.EXPECTED_WORDS)
+        [[id(d), len(s), a.ctypes.data, *_bounds(d.itemsize, s, t)] for (d, s, t), a in zip(arrays, layouts)], np.int64
+    ).reshape(-1, entry.X_WORDS)
     shape = np.array(out_shape or (0,), np.int64)
     empty, ret = _api()
     record = _Record(entry.E_WORDS)
@@ -108,6 +115,7 @@ def make_entry(
         entry.E_EMPTY: empty,
         entry.E_RETURN: ret,
         entry.E_EXPECTED: expected.ctypes.data,
+        entry.E_OUT_GIVEN: int(out_strides is not None),
     }
     if release_gil:
         words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}
@@ -118,6 +126,12 @@ def make_entry(
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     return new(ctypes.addressof(method), record, None)
+
+
+def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """First byte and end of an array's memory, relative to its first element."""
+    reach = [(n - 1) * s for n, s in zip(shape, strides)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
 
 
 class _Record(np.ndarray):

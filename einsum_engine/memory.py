@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from . import recycle
 from .config import parse_bytes
 from .errors import EngineMemoryError, EngineTypeError, EngineValueError
 
@@ -90,12 +92,17 @@ def _number(path: Path) -> int | None:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype, order: str = "C", zero: bool = False) -> np.ndarray:
-    """A fresh array; EngineMemoryError names the bytes where there is no memory for it."""
+    """A fresh array; EngineMemoryError names the bytes where there is no memory for it.
+
+    A large one that need not be zero comes from recycled memory (`recycle`).
+    """
+    nbytes = dtype.itemsize * prod(shape)
+    if dtype.kind in "biufc":
+        dtype = np.dtype(dtype.char)  # the one object that NumPy has for it, which later calls recognise
     try:
+        if nbytes >= recycle.SMALLEST and not zero and not dtype.hasobject:
+            return recycle.large(shape, dtype, order, nbytes)
         return (np.zeros if zero else np.empty)(shape, dtype, order)
     except (MemoryError, ValueError):
         # ValueError: more bytes than an address has.
-        nbytes = dtype.itemsize
-        for size in shape:
-            nbytes *= size
         raise EngineMemoryError(f"no memory for a result of shape {shape} and dtype {dtype}: {nbytes} bytes") from None

@@ -18,7 +18,8 @@ from . import abi
 from .emit import I32, I64, Fn, Val, Var
 
 # fields of PyObject and PyArrayObject, in bytes
-TYPE, DATA, RANK, SHAPE, STRIDES, DESCR = 8, 16, 24, 32, 40, 56
+TYPE, DATA, RANK, SHAPE, STRIDES, DESCR, FLAGS = 8, 16, 24, 32, 40, 56, 64
+WRITEABLE = 0x0400
 
 # words of the record
 E_OPERANDS = 0
@@ -31,9 +32,14 @@ E_WALK = 6
 E_OUT_DESCR, E_OUT_RANK, E_OUT_SHAPE = 7, 8, 9
 E_EMPTY, E_RETURN = 10, 11  # PyArray_Empty, PyArray_Return
 E_SAVE, E_RESTORE = 12, 13  # PyEval_SaveThread, PyEval_RestoreThread; 0: keep the GIL
-E_EXPECTED = 14  # address: per operand descriptor, rank, address of shape and strides (rank words each)
+E_EXPECTED = 14  # address: per array X_DESCR ..., X_WORDS words each
+E_OUT_GIVEN = 15  # 1: the last argument is the output
 E_WORDS = 16
-EXPECTED_WORDS = 3
+
+# expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
+# its memory, from its first element
+X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH = range(5)
+X_WORDS = 5
 
 
 def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
@@ -43,14 +49,17 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
     record = f.word(this + DATA)
     result = Var(f, f.word(record, E_NOT_IMPLEMENTED))
     matches = f.var(0)
-    with f.if_(count.eq(f.word(record, E_OPERANDS))):
+    given = f.word(record, E_OUT_GIVEN)
+    with f.if_(count.eq(f.word(record, E_OPERANDS) + given)):
         with f.if_(f.atomic_swap(record + 8 * E_LOCK, 1).eq(0)):
             matches.set(1)
     with f.if_(matches.get().ne(0)):
         bases = f.word(f.word(record, E_CONTEXT), abi.CTX_BASES)
         _check_operands(f, record, args, count, bases, matches)
+        with f.if_(matches.get().ne(0) & given.ne(0)):
+            _check_output(f, record, args, count - 1, bases, matches)
         with f.if_(matches.get().ne(0)):
-            result.set(_run(f, record, count, bases))
+            result.set(_run(f, record, args, count - given, bases, given))
         f.atomic_store(0, record + 8 * E_LOCK)
     with f.if_(result.get().eq(f.word(record, E_NOT_IMPLEMENTED))):
         _increment(f, result.get())
@@ -68,13 +77,13 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
     array_type, expected = f.word(record, E_ARRAY_TYPE), f.word(record, E_EXPECTED)
     with f.range(0, count) as i:
         array = f.word(args, i)
-        want = expected + i * (8 * EXPECTED_WORDS)
+        want = expected + i * (8 * X_WORDS)
         same = f.var(0)
         with f.if_(f.word(array + TYPE).eq(array_type)):
             rank = f.convert(f.load(I32, array + RANK), "sext", I64)
-            with f.if_(f.word(array + DESCR).eq(f.word(want, 0)) & rank.eq(f.word(want, 1))):
+            with f.if_(f.word(array + DESCR).eq(f.word(want, X_DESCR)) & rank.eq(f.word(want, X_RANK))):
                 same.set(1)
-                layout = f.word(want, 2)
+                layout = f.word(want, X_LAYOUT)
                 shape, strides = f.word(array + SHAPE), f.word(array + STRIDES)
                 with f.range(0, rank) as axis:
                     differs = f.word(shape, axis).ne(f.word(layout, axis))
@@ -86,16 +95,36 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
             matches.set(0)
 
 
-def _run(f: Fn, record: Val, count: Val, bases: Val) -> Val:
-    """Allocates the result and walks the table; NULL with an exception set when there is no memory."""
-    descr = f.word(record, E_OUT_DESCR)
-    _increment(f, descr)
-    rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
-    out = Var(
-        f, f.call(f.word(record, E_EMPTY), [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)], I64)
-    )
+def _check_output(f: Fn, record: Val, args: Val, operands: Val, bases: Val, matches: Var) -> None:
+    """The output may be written and shares no memory with an operand (by its bounds)."""
+    expected = f.word(record, E_EXPECTED)
+    flags = f.convert(f.load(I32, f.word(args, operands) + FLAGS), "sext", I64)
+    with f.if_((flags & WRITEABLE).eq(0)):
+        matches.set(0)
+    last = expected + operands * (8 * X_WORDS)
+    low, high = (f.word(bases, operands) + f.word(last, w) for w in (X_LOW, X_HIGH))
+    with f.range(0, operands) as i:
+        want = expected + i * (8 * X_WORDS)
+        start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
+        with f.if_((start < high) & (low < end)):
+            matches.set(0)
+
+
+def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -> Val:
+    """Walks the table into the output given or a new one; NULL with an exception set when there is no memory."""
+    out = f.var(0)
+    with f.if_else(given.ne(0)) as (then, otherwise):
+        with then:
+            out.set(f.word(args, operands))
+            _increment(f, out.get())
+        with otherwise:
+            descr = f.word(record, E_OUT_DESCR)
+            _increment(f, descr)
+            rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
+            arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
+            out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
     with f.if_(out.get().ne(0)):
-        f.store(f.word(out.get() + DATA), bases + count * 8)
+        f.store(f.word(out.get() + DATA), bases + operands * 8)
         save = f.word(record, E_SAVE)
         state = f.var(0)
         with f.if_(save.ne(0)):
@@ -103,6 +132,6 @@ def _run(f: Fn, record: Val, count: Val, bases: Val) -> Val:
         f.call(f.word(record, E_WALK), [f.word(record, E_CONTEXT), f.word(record, E_TABLE), f.i64(0)], I64)
         with f.if_(save.ne(0)):
             f.call(f.word(record, E_RESTORE), [state.get()])
-        with f.if_(f.word(record, E_OUT_RANK).eq(0)):
+        with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0)):
             out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
     return out.get()

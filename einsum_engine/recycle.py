@@ -1,0 +1,118 @@
+"""Large results in recycled, aligned memory.
+
+The pages of a fresh large array are faulted in one by one, which takes longer than filling them. So the memory of a
+large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
+size takes it, warm. EINSUM_ENGINE_POOL_BYTES bounds the pool (0: off); it lets go of its memory when the machine runs
+short. Results are aligned to cache lines, so that kernels can store past the caches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from . import config
+
+ALIGNMENT = 64
+SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
+_SLACK = 8  # a buffer up to 1/8 larger than asked for will do
+_LOW_MEMORY = 0.1  # share of the machine's memory below which nothing is kept
+_CHECK_EVERY = 16  # returns between two looks at the memory that is left
+
+
+class _Holder:
+    """Owns one buffer while arrays use it; gives it to the pool when they are gone."""
+
+    def __init__(self, memory: np.ndarray, start: int, nbytes: int, pool: "ResultPool"):
+        self._memory, self._pool = memory, pool
+        self.__array_interface__ = {"data": (start, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        self._pool.give(self._memory)
+
+
+class ResultPool:
+    """Free buffers, least recently used first. Safe under threads."""
+
+    def __init__(self) -> None:
+        self._free: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._lock = threading.RLock()  # __del__ may run while the same thread is inside
+        self._bytes = 0
+        self._returns = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for reuse."""
+        return self._bytes
+
+    def take(self, nbytes: int) -> np.ndarray:
+        """Aligned memory of ``nbytes`` as a uint8 array, whose death gives it back. MemoryError if there is none."""
+        memory = self._find(nbytes + ALIGNMENT)
+        if memory is None:
+            try:
+                memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+            except MemoryError:
+                self.clear()
+                memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        return np.asarray(_Holder(memory, start, nbytes, self))
+
+    def _find(self, nbytes: int) -> np.ndarray | None:
+        with self._lock:
+            for key, memory in self._free.items():
+                if nbytes <= memory.nbytes <= nbytes + nbytes // _SLACK:
+                    del self._free[key]
+                    self._bytes -= memory.nbytes
+                    return memory
+        return None
+
+    def give(self, memory: np.ndarray) -> None:
+        """Keeps a buffer for reuse, within the bound; the oldest ones go first."""
+        limit = config.get("EINSUM_ENGINE_POOL_BYTES")
+        with self._lock:
+            self._returns += 1
+            if self._returns % _CHECK_EVERY == 0 and _memory_is_low():
+                self.clear()
+                return
+            if memory.nbytes > limit:
+                return
+            self._free[id(memory)] = memory
+            self._bytes += memory.nbytes
+            while self._bytes > limit:
+                _, oldest = self._free.popitem(last=False)
+                self._bytes -= oldest.nbytes
+
+    def clear(self) -> None:
+        """Lets go of all buffers."""
+        with self._lock:
+            self._free.clear()
+            self._bytes = 0
+
+
+def _memory_is_low() -> bool:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        available, total = (int(fields[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+    except (OSError, KeyError, ValueError):
+        return False
+    return available < _LOW_MEMORY * total
+
+
+results = ResultPool()
+
+
+def _forked() -> None:
+    """The child's lock may have been held by a thread that it does not have."""
+    results._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def large(shape: tuple[int, ...], dtype: np.dtype, order: str, nbytes: int) -> np.ndarray:
+    """An uninitialised array in recycled memory."""
+    return results.take(nbytes).view(dtype).reshape(shape, order=order)
