@@ -228,12 +228,37 @@ def test_threads_share_an_entry():
     assert entry(*operands) is not NotImplemented
 
 
-def test_there_is_none_where_the_output_is_given_or_scaled():
+def test_there_is_none_where_the_result_is_scaled():
+    equation, sizes = CASES["matrix"]
+    operands = plan_cases.operands(equation, sizes, "float32")
+    assert executor.bind(plan_cases.plan(equation, operands, scaled=True)).entry is None
+
+
+def test_an_output_is_written_and_returned():
+    """Where the plan was made for one it is the last argument; read-only or overlapping ones are not taken."""
     equation, sizes = CASES["matrix"]
     operands = plan_cases.operands(equation, sizes, "float32")
     out = np.zeros((sizes["m"], sizes["n"]), np.float32)
-    assert executor.bind(plan_cases.plan(equation, operands, out=out)).entry is None
-    assert executor.bind(plan_cases.plan(equation, operands, scaled=True)).entry is None
+    entry = executor.bind(plan_cases.plan(equation, operands, out=out)).entry
+    before = sys.getrefcount(out)
+    result = entry(*operands, out)
+    assert result is out and np.allclose(out, np.einsum(equation, *operands), rtol=1e-5)
+    del result
+    assert sys.getrefcount(out) == before
+    assert entry(*operands) is NotImplemented
+    assert entry(*operands, out.astype(np.float64)) is NotImplemented
+    assert entry(*operands, np.zeros(out.shape[::-1], np.float32).T) is NotImplemented
+    out.flags.writeable = False
+    assert entry(*operands, out) is NotImplemented
+
+
+def test_an_output_over_an_operand_is_not_taken():
+    memory = np.zeros(200, np.float32)
+    left, right = memory[:64].reshape(8, 8), np.ones((8, 8), np.float32)
+    over, beside = memory[63:127].reshape(8, 8), memory[64:128].reshape(8, 8)
+    entry = executor.bind(plan_cases.plan("mk,kn->mn", [left, right], out=beside)).entry
+    assert entry(left, right, over) is NotImplemented
+    assert entry(left, right, beside) is beside
 
 
 def test_its_checks_of_the_array_struct_can_fail(monkeypatch):
