@@ -146,7 +146,8 @@ def free_operands(draw):
     sizes = {f"{kind}{i}": size for kind, group in (("m", m), ("k", k), ("b", b)) for i, size in enumerate(group)}
     sizes["n0"] = draw(st.integers(2, 5))
     output = ["n0", *draw(st.permutations([i for i in sizes if i[0] in "bm"]))]
-    return sizes, output, draw(st.sampled_from(["float32", "complex128", "int8"])), draw(st.sampled_from(isa.host_isas()))
+    dtype = draw(st.sampled_from(["float32", "complex128", "int8"]))
+    return sizes, output, dtype, draw(st.sampled_from(isa.host_isas()))
 
 
 def _contiguous(order, sizes, item) -> dict[str, Axis]:
