@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import tiles
+from . import batched, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
-# layouts: "any" strides or tables; "linear" strides; "lanes" or "k" contiguous; "panels" (FBL)
+# layouts: "any" strides or tables; "linear" strides; "lanes", "k" or "batch" contiguous; "panels" (FBL)
 ITEM_SIZES = (1, 2, 4, 8, 16)
 
 
@@ -49,6 +49,10 @@ def _pack(isa: ISA) -> tuple[str, ...]:
 def _dot(isa: ISA) -> tuple[str, ...]:
     kinds = tuple(f"dot_{dtype}_{kind}" for dtype, kind in product(tiles.DTYPES, ("tile", "rows")))
     return kinds + tuple(f"dotsum_{dtype}" for dtype in tiles.DTYPES)
+
+
+def _batched(isa: ISA) -> tuple[str, ...]:
+    return tuple(f"batched_{dtype}_{mt}x{nt}" for dtype in tiles.DTYPES for mt, nt in batched.tiles(isa, dtype))
 
 
 def _copy(isa: ISA) -> tuple[str, ...]:
@@ -94,6 +98,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="gemm", requires=(_ANY, (("panels", 0.0), ("any", 0.0))), produces=_OUT, names=_gemm),
         Family(name="pack", requires=((("lanes", 1.0), ("k", 1.0), ("any", 4.0)),), produces=(("panels", 1.0),), names=_pack),
         Family(name="dot", requires=((("k", 0.0),), (("k", 0.0),)), produces=(("any", 1.0),), names=_dot),
+        Family(name="batched", requires=((("batch", 0.0),),) * 2, produces=(("batch", 1.0),), names=_batched),
         Family(name="copy", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_copy),
         Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
         Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),

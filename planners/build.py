@@ -20,11 +20,11 @@ from ..kernels.gemm import Operand
 from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
-from .dots import DotPlan, plan_dot
 from .gemm import BinaryContraction, GemmPlan, plan_gemm
 from .nests import NestPlan, natural_axes, plan_nest
 from .operations import Operation, OperationList, Value, itemsize
 from .request import PlanRequest
+from .unpacked import UnpackedPlan, plan_unpacked
 
 __all__ = ["PlanRequest", "build_plan"]
 
@@ -110,7 +110,7 @@ class _Builder:
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
         )
-        operation.plan = plan_dot(contraction, self.isa, self.request.threads)
+        operation.plan = plan_unpacked(contraction, self.isa, self.request.threads)
         if operation.plan is not None:
             return
         plan = plan_gemm(contraction, self.isa, self.request.threads)
@@ -199,8 +199,8 @@ class _Builder:
         if isinstance(operation.plan, GemmPlan):
             yield from self._emit_gemm(operation, number)
             return
-        plan: NestPlan | DotPlan = operation.plan
-        family = "dot" if isinstance(plan, DotPlan) else operation.kind
+        plan: NestPlan | UnpackedPlan = operation.plan
+        family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
             "temp": self._place(number, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy

@@ -20,7 +20,7 @@ class OutOfBudget(Exception):
 
 
 class Budget:
-    """What a search may spend: pairs of partial orders looked at, and the clock. Counted work repeats, time does not."""
+    """What a search may spend: pairs of partial orders looked at, and time. Counted work repeats, time does not."""
 
     def __init__(self, pairs: int | None = None, deadline: float | None = None):
         self.pairs = pairs
@@ -186,10 +186,13 @@ class _Network:
 
     def alone(self, number: int) -> int:
         """Indices of one term after those that nothing else has are summed over."""
-        term = self.masks.terms[number]
-        return sum(
-            bit for bit, own in self.owners.items() if bit & term and (bit & self.masks.output or own != 1 << number)
-        )
+        keep = rest = self.masks.terms[number]
+        while rest:
+            bit = rest & -rest
+            if self.owners[bit] == 1 << number and not bit & self.masks.output:
+                keep ^= bit
+            rest ^= bit
+        return keep
 
 
 # One partial order: flops, elements written, indices of its result, left part of its last step.
@@ -223,6 +226,9 @@ def _search_component(network: _Network, part: int, cap: int, limit: int | None,
     for level in range(2, count + 1):
         found: dict[int, _Part] = {}
         for less in range(1, level // 2 + 1):
+            budget.spend(1)
+            if not buckets[level - less]:
+                continue
             for small in members[less]:
                 small_cost, small_written, small_keep, _ = best[small]
                 links = small_keep & network.links
@@ -230,7 +236,7 @@ def _search_component(network: _Network, part: int, cap: int, limit: int | None,
                     bit = links & -links
                     links ^= bit
                     others = buckets[level - less].get(bit, ())
-                    budget.spend(len(others))
+                    budget.spend(len(others) + 1)
                     for large in others:
                         if small & large or (2 * less == level and small > large):
                             continue

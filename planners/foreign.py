@@ -250,5 +250,6 @@ def _max_time_set(problem: Problem, optimizer: Any, search: Callable[..., Any], 
     else:
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         raise EngineValueError(
-            f"max_time={problem.max_time!r} cannot bound optimiser {name}: it takes no max_time and has no such attribute"
+            f"max_time={problem.max_time!r} cannot bound optimiser {name}: it takes no max_time and has no such"
+            " attribute"
         )

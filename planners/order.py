@@ -35,8 +35,8 @@ __all__ = [
 
 LIMIT_OPERANDS = 12  # up to so many, all orders are searched for one within a memory limit
 LIMIT_PAIRS = 1_000_000
-LIMIT_TRIALS = 64
-LIMIT_HYPER_TRIALS = 16
+LIMIT_TRIALS, LIMIT_WORK = 64, 20_000  # trials of a random search, and at most this over the operands
+LIMIT_HYPER_TRIALS, LIMIT_HYPER_WORK = 16, 6_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,13 +230,14 @@ def _lean_searches(problem: Problem) -> Iterator[Found]:
             yield problem.found_tree(tree)
     except OutOfBudget:
         pass
-    yield random_greedy(problem, LIMIT_TRIALS, size_first=True)
+    yield random_greedy(problem, min(LIMIT_TRIALS, LIMIT_WORK // problem.count + 1), size_first=True)
     row = get_optimizer("hyper-size")
     try:
         check_installed(row.needs, row.name)
     except EngineValueError:
         return  # it is the last search anyway
-    yield cotengra_hyper(problem, HYPER_METHODS, trials=LIMIT_HYPER_TRIALS, minimize="size")
+    trials = min(LIMIT_HYPER_TRIALS, LIMIT_HYPER_WORK // problem.count + 1)
+    yield cotengra_hyper(problem, HYPER_METHODS, trials=trials, minimize="size")
 
 
 def _within_limit(problem: Problem, over: Found, name: str) -> Found:

@@ -174,7 +174,7 @@ def _info(expr: Expr, path: list[tuple[int, ...]], optimizer: str) -> PathInfo:
 
 
 def _naive_flops(expr: Expr) -> int:
-    """Flops of one loop nest over all indices: the products of all operands, and an addition where an index is summed."""
+    """Flops of one loop nest over all indices: the products, and an addition where an index is summed."""
     points = prod(expr.sizes.values())
     summed = len(expr.sizes) > len(set(expr.output))
     return points * (max(1, len(expr.inputs) - 1) + summed)

@@ -52,7 +52,8 @@ def check_path(path: Any, count: int, expression: str) -> list[tuple[int, ...]]:
     """
 
     def wrong(problem: str) -> EngineValueError:
-        return EngineValueError(f"path {shown(path)} does not fit {quoted(expression)} with {count} operands: {problem}")
+        where = f"{quoted(expression)} with {count} operands"
+        return EngineValueError(f"path {shown(path)} does not fit {where}: {problem}")
 
     live = list(range(count))
     ids: list[tuple[int, ...]] = []
@@ -224,7 +225,9 @@ def totals(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tupl
 SplitStep = Callable[[Sequence[Term], Term], list[tuple[int, ...]]]
 
 
-def binary_ids(terms: Sequence[Term], output: Term, ids: Sequence[tuple[int, ...]], split: SplitStep) -> list[tuple[int, ...]]:
+def binary_ids(
+    terms: Sequence[Term], output: Term, ids: Sequence[tuple[int, ...]], split: SplitStep
+) -> list[tuple[int, ...]]:
     """The same order in binary steps: n-ary ones are planned by ``split``, those of one tensor are dropped.
 
     A step of one tensor (third-party paths write one where an index can be summed early) is part of the step that

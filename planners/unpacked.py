@@ -1,0 +1,165 @@
+"""Plans contractions that need no packing because of how their operands lie.
+
+A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
+runs its lanes along a batch dimension that is contiguous in all three tensors. `plan_unpacked` walks the table of
+both and returns the first that is the right one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Mapping
+
+from ..kernels import batched as batched_family
+from ..kernels import dot as dot_family
+from ..kernels import tiles as tile_table
+from ..kernels.batched import BatchedProblem
+from ..kernels.dot import DotProblem
+from ..kernels.gemm import Operand
+from ..kernels.isa import ISA
+from ..kernels.row import Row
+from ..plan import Index
+from .gemm import BinaryContraction
+from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, make_dim, total
+
+PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
+_MAX_RUNS = 1 << 16  # entries of a table of K
+_NOWHERE = Operand(slot=0, offset=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnpackedPlan:
+    """A dot or batched problem whose operands get their places when the arena is laid out."""
+
+    family: str
+    problem: DotProblem | BatchedProblem
+    isa: ISA
+    threads: int
+
+    @property
+    def temporary_bytes(self) -> int:
+        return dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
+
+    def rows(self, places: Mapping[str, Operand]) -> tuple[Row, ...]:
+        placed = replace(self.problem, a=places["a"], b=places["b"], c=places["out"])
+        if self.family == "dot":
+            return dot_family.lower(placed, self.threads, places["temp"])
+        return (batched_family.lower(placed, self.isa, self.threads),)
+
+
+def plan_unpacked(c: BinaryContraction, isa: ISA, threads: int) -> UnpackedPlan | None:
+    """The dot or batched product that computes ``c``; None where GEMM is the right family or a layout is still free."""
+    if c.left is None or c.right is None:
+        return None
+    view = _View(c)
+    if not view.linear:
+        return None
+    for family, plan in (("dot", _dot), ("batched", _batched)):
+        problem = plan(view, isa, threads)
+        if problem is not None:
+            return UnpackedPlan(family=family, problem=problem, isa=isa, threads=threads)
+    return None
+
+
+class _View:
+    """The dimension groups of a contraction, slow to fast, fused."""
+
+    def __init__(self, c: BinaryContraction):
+        self.c = c
+        self.axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
+        self.item = tile_table.ITEMSIZE[c.dtype]
+
+    @property
+    def linear(self) -> bool:
+        return all(axis.linear for axes in self.axes.values() for axis in axes.values())
+
+    def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
+        axes = self.axes
+        ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
+        return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
+
+    @property
+    def batch(self) -> list[Dim]:
+        return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
+
+    @property
+    def m(self) -> list[Dim]:
+        return self.dims(self.c.m, (LEFT, OUT), OUT)
+
+    @property
+    def n(self) -> list[Dim]:
+        return self.dims(self.c.n, (RIGHT, OUT), OUT)
+
+    @property
+    def k(self) -> list[Dim]:
+        return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
+
+    def contiguous(self, dim: Dim, tensors: tuple[int, ...]) -> bool:
+        return all(dim.stride(t) == self.item for t in tensors)
+
+
+def _dot(view: _View, isa: ISA, threads: int) -> DotProblem | None:
+    c, k = view.c, view.k
+    run = k[-1].size
+    if not view.contiguous(k[-1], (LEFT, RIGHT)) or total(k) // run > _MAX_RUNS:
+        return None
+    batch, m, n = view.batch, view.m, view.n
+    if not dot_family.fits(isa, c.dtype, m=total(m), n=total(n), k=total(k), run=run):
+        return None
+    rows = not m and not n and bool(batch)
+    return DotProblem(
+        dtype=c.dtype,
+        a=_NOWHERE,
+        b=_NOWHERE,
+        c=_NOWHERE,
+        outer=() if rows else _outer(batch),
+        tm_a=flat_table(batch if rows else m, LEFT),
+        tm_c=flat_table(batch if rows else m, OUT),
+        tn_b=flat_table(batch if rows else n, RIGHT),
+        tn_c=flat_table(n, OUT),
+        rows=rows,
+        k=total(k),
+        run=run,
+        tk_a=flat_table(k[:-1], LEFT),
+        tk_b=flat_table(k[:-1], RIGHT),
+        conj_a=c.conj_left,
+        conj_b=c.conj_right,
+        parallel=_parallel(threads, batch, m, n, k),
+    )
+
+
+def _batched(view: _View, isa: ISA, threads: int) -> BatchedProblem | None:
+    c, batch, k = view.c, view.batch, view.k
+    if not batch or not view.contiguous(batch[-1], (LEFT, RIGHT, OUT)) or total(k) > _MAX_RUNS:
+        return None
+    m, n = view.m, view.n
+    if not batched_family.fits(isa, c.dtype, lanes=batch[-1].size, m=total(m), n=total(n), k=total(k)):
+        return None
+    return BatchedProblem(
+        dtype=c.dtype,
+        a=_NOWHERE,
+        b=_NOWHERE,
+        c=_NOWHERE,
+        outer=_outer(batch[:-1]),
+        lanes=batch[-1].size,
+        tm_a=flat_table(m, LEFT),
+        tm_c=flat_table(m, OUT),
+        tn_b=flat_table(n, RIGHT),
+        tn_c=flat_table(n, OUT),
+        tk_a=flat_table(k, LEFT),
+        tk_b=flat_table(k, RIGHT),
+        conj_a=c.conj_left,
+        conj_b=c.conj_right,
+        parallel=_parallel(threads, batch, m, n, k),
+    )
+
+
+def _outer(batch: list[Dim]) -> tuple:
+    return ((total(batch), *(flat_table(batch, t) for t in (LEFT, RIGHT, OUT))),) if batch else ()
+
+
+def _parallel(threads: int, *groups: list[Dim]) -> bool:
+    terms = 1
+    for dims in groups:
+        terms *= total(dims)
+    return threads > 1 and terms > PARALLEL_TERMS
