@@ -36,7 +36,7 @@ __all__ = [
 LIMIT_OPERANDS = 12  # up to so many, all orders are searched for one within a memory limit
 LIMIT_PAIRS = 1_000_000
 LIMIT_TRIALS, LIMIT_WORK = 64, 20_000  # trials of a random search, and at most this over the operands
-LIMIT_HYPER_TRIALS, LIMIT_HYPER_WORK = 16, 6_000
+LIMIT_HYPER_TRIALS, LIMIT_HYPER_WORK = 16, 3_000
 
 
 @dataclass(frozen=True, kw_only=True)

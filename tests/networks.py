@@ -99,7 +99,11 @@ NAMED = {
     "alone": network("axy,ab,bzc,c,->", x=50),
     "repeated output": network("ab,bc,cd->add"),
     "integers": ([(0, 100), (100, 7), (7, -3), (-3, 0)], (), {0: 2, 100: 3, 7: 4, -3: 5}),
-    "long names": ([("left", "x"), ("x", "…0"), ("…0", "right")], ("left", "right"), dict.fromkeys(("left", "x", "…0", "right"), 4)),
+    "long names": (
+        [("left", "x"), ("x", "…0"), ("…0", "right")],
+        ("left", "right"),
+        dict.fromkeys(("left", "x", "…0", "right"), 4),
+    ),
     "outer is best": network("a,bx,xcy,yd->abcd", a=2, b=2, c=2, d=2, x=100, y=100),
     "complete": network("abc,ade,bdf,cef->"),
     "nine": network("ab,bcd,cef,dgh,eij,fk,gil,hjm,klm->a", a=2, m=4),

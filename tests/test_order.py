@@ -20,7 +20,8 @@ from einsum_engine.planners.steps import to_positions, tree_to_ids
 
 def param(row):
     missing = bool(row.needs) and find_spec(row.needs) is None
-    return pytest.param(row.name, id=row.name, marks=pytest.mark.skipif(missing, reason=f"{row.needs} is not installed"))
+    mark = pytest.mark.skipif(missing, reason=f"{row.needs} is not installed")
+    return pytest.param(row.name, id=row.name, marks=mark)
 
 
 ROWS = [param(row) for row in optimizers()]
@@ -119,7 +120,9 @@ def test_an_outer_product_that_pays_is_found():
     )
 
 
-@pytest.mark.parametrize("name", ["opt_einsum:dp", "opt_einsum:branch-2", "opt_einsum:random-greedy", "cotengra:greedy"])
+@pytest.mark.parametrize(
+    "name", ["opt_einsum:dp", "opt_einsum:branch-2", "opt_einsum:random-greedy", "cotengra:greedy"]
+)
 def test_names_of_other_tables(name):
     pytest.importorskip(name.partition(":")[0])
     state = random.getstate()
@@ -213,7 +216,9 @@ from test_order import *
 each = random_network(5, operands=11, indices=18)
 names = {chr(600 + n): n for n in range(40)}
 letter = {n: name for name, n in names.items()}
-each = [tuple(letter[i] for i in t) for t in each[0]], tuple(letter[i] for i in each[1]), {letter[i]: s for i, s in each[2].items()}
+terms, output, sizes = each
+terms = [tuple(letter[i] for i in term) for term in terms]
+each = terms, tuple(letter[i] for i in output), {letter[i]: sizes[i] for i in sizes}
 for row in optimizers():
     if row.name in ("hyper-greedy", "hyper-size"): continue
     try: print(row.name, find_order(*each, optimize=row.name).path)

@@ -118,7 +118,9 @@ def test_an_order_is_frozen():
 # ---- objects of other packages ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", ["pair", "nine", "hyperedge summed", "forty", "integers", "long names", "disconnected"])
+@pytest.mark.parametrize(
+    "label", ["pair", "nine", "hyperedge summed", "forty", "integers", "long names", "disconnected"]
+)
 def test_paths_of_opt_einsum_and_cotengra_come_back(label):
     opt_einsum, cotengra = pytest.importorskip("opt_einsum"), pytest.importorskip("cotengra")
     terms, output, sizes = each = NAMED[label]
@@ -314,8 +316,9 @@ def test_the_result_itself_counts():
 def test_limits_on_random_networks(each, limit, name):
     terms, output, sizes = each
     count = len(terms)
-    trees = [to_positions(tree_to_ids(tree, count), count) for tree in all_trees(tuple(range(count)))] if count < 6 else []
-    least = min((replay(terms, output, sizes, path)[1] for path in trees), default=None)
+    trees = all_trees(tuple(range(count))) if count < 6 else ()
+    paths = [to_positions(tree_to_ids(tree, count), count) for tree in trees]
+    least = min((replay(terms, output, sizes, path)[1] for path in paths), default=None)
     try:
         order = find_order(*each, optimize=name, memory_limit=limit)
     except EngineValueError as error:

@@ -70,8 +70,9 @@ def test_numpy_takes_the_path():
 
 def test_einsum_path_is_greedy_by_default():
     eq, shapes = CASES[2]
-    assert einsum_path(eq, *shapes, shapes=True)[0][1:] == contract_path(eq, *shapes, shapes=True, optimize="greedy")[0]
-    assert "optimizer  greedy" in einsum_path(eq, *shapes, shapes=True)[1]
+    path, text = einsum_path(eq, *shapes, shapes=True)
+    assert path[1:] == contract_path(eq, *shapes, shapes=True, optimize="greedy")[0]
+    assert "optimizer  greedy" in text
 
 
 def test_operands_may_be_arrays_lists_or_interleaved():
@@ -134,17 +135,17 @@ def test_the_table_of_many_operands_stays_narrow():
 
 
 def test_options_are_checked():
-    with pytest.raises(EngineTypeError, match=r"contract_path\(\) has no option 'optimise'; its options are max_time, "):
+    with pytest.raises(EngineTypeError, match=r"contract_path\(\) has no option 'optimise'; its options are max_time"):
         contract_path("ij,jk", (2, 3), (3, 4), shapes=True, optimise="auto")
     with pytest.raises(EngineTypeError, match="operand 1 is int, but shapes=True expects a tuple of sizes"):
         contract_path("ij,j", (2, 3), 3, shapes=True)
     with pytest.raises(EngineValueError, match="unknown optimiser 'fast'"):
         contract_path("ij,jk", (2, 3), (3, 4), shapes=True, optimize="fast")
-    with pytest.raises(EngineValueError, match="index 'j' is 3 in operand 0 axis 1 but 4 in operand 1 axis 0 of 'ij,jk'"):
+    with pytest.raises(EngineValueError, match="index 'j' is 3 in operand 0 axis 1 but 4 in operand 1 axis 0"):
         contract_path("ij,jk", (2, 3), (4, 5), shapes=True)
     with pytest.raises(EngineValueError, match="path .* does not fit 'ij,jk->ki' with 2 operands"):
         contract_path("ij,jk->ki", (2, 3), (3, 5), shapes=True, optimize=[(0, 2)])
-    with pytest.raises(EngineValueError, match="memory_limit=9 elements cannot be met for 'ij,jk': the result alone has 10"):
+    with pytest.raises(EngineValueError, match="memory_limit=9 elements cannot be met for 'ij,jk': the result alone"):
         contract_path("ij,jk", (2, 3), (3, 5), shapes=True, memory_limit=9)
     with pytest.raises(EngineValueError, match="1 in operand 0 axis 1"):
         contract_path("ij,jk", (2, 1), (3, 5), shapes=True, strict=True)
