@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cpu.storage import STORAGES
-from .nest_boxes import lower_elementwise, lower_sum
 from .nest_problem import Dim, NestProblem, reference
+from .nest_rows import lower_elementwise
+from .nest_sums import lower_sum
 from .row import Row
 
 __all__ = ["Lowered", "NestProblem", "lower", "normalise", "reference"]

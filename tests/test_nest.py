@@ -1,5 +1,8 @@
 """Copies, products and sums over random strided nests, on every instruction set that this machine runs."""
 
+from dataclasses import replace
+
+import nest_case
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
+from einsum_engine.kernels import nest_boxes
+from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 
@@ -72,3 +77,89 @@ def sums(draw) -> Case:
 @given(case=sums())
 def test_sum(isa, case):
     case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("shift", [0, 16, 4, 48])
+def test_copy_past_the_caches(isa, dtype, shift, monkeypatch):
+    """Large transposed outputs are written by whole lines, wherever their lines begin."""
+    monkeypatch.setattr(nest_boxes, "STREAM_BYTES", 0)
+    item = item_of(dtype)
+    for length, rows in ((64, 20), (192, 33), (448, 17), (70, 64)):
+        pitch = -(-length * item // 64) * 64
+        dims = ((length, item, rows * item, 0), (rows, pitch, item, 0))
+        case = Case(NestProblem(op="copy", dims=dims, out=dtype, a=dtype), shift=shift)
+        case.check(isa)
+        words = lower(case.problem).rows[0].words
+        assert words[nest_abi.N_A_MODE] == nest_abi.STAGED + nest_abi.MOVE_TILE_STREAM
+    # three loops: the run of the output is made of two
+    dims = ((8, item, 40 * 60 * item, 0), (60, 8 * item, 40 * item, 0), (40, 64 * 64 * item, item, 0))
+    Case(NestProblem(op="copy", dims=dims, out=dtype, a=dtype), shift=shift).check(isa)
+
+
+@pytest.mark.parametrize("op", ["copy", "mul", "sum"])
+def test_tasks_and_empty_problems(op):
+    b = "float64" if op == "mul" else ""
+    inner = 0 if op == "sum" else 8
+    small = NestProblem(op=op, dims=((10, 8, 8, 8),), out="float64", a="float64", b=b)
+    assert [row.tasks for row in lower(small, 8).rows] == [1]
+    large = NestProblem(op=op, dims=((4096, 8 * 512, 8, 8), (512, inner, 8 * 4096, 0)), out="float64", a="float64", b=b)
+    assert lower(large, 1).rows[0].tasks == 1
+    assert 4 <= lower(large, 4).rows[0].tasks <= 16
+    empty = NestProblem(op=op, dims=((0, 8, 8, 8), (5, inner, 8, 0)), out="float64", a="float64", b=b)
+    assert lower(empty).rows == ()
+
+
+def test_problems_that_make_no_sense():
+    with pytest.raises(EngineValueError, match="operation 'max' is none of copy, mul, sum"):
+        NestProblem(op="max", dims=(), out="float32", a="float32")
+    with pytest.raises(EngineValueError, match="dtype 'float8' is none of"):
+        NestProblem(op="copy", dims=(), out="float8", a="float32")
+    with pytest.raises(EngineValueError, match="output has stride 0 in the loop of size 3"):
+        NestProblem(op="mul", dims=((3, 0, 4, 4),), out="float32", a="float32", b="float32")
+    with pytest.raises(EngineValueError, match="'sum' takes neither swap_a nor scaled"):
+        NestProblem(op="sum", dims=(), out="float32", a="float32", scaled=True)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16"])
+@pytest.mark.parametrize("columns", [1, 16])
+def test_error_of_a_long_sum_is_small(isa, dtype, columns):
+    """All of one sign, so that the relative error is that of the summation: a few roundings, not one per term."""
+    rows, out = 20_000, "float32" if dtype == "float16" else dtype
+    dims = ((rows, 0, columns * item_of(dtype), 0), (columns, item_of(out), item_of(dtype), 0))
+    case = Case(NestProblem(op="sum", dims=dims, out=out, a=dtype), threads=4)
+    operands = case.operands()
+    terms = np.random.default_rng(1).random((rows, columns))
+    operands[1].view[...] = terms
+    for launch in case.launches(isa, operands)[0]:
+        launch()
+    exact = operands[1].view.real.astype(np.float64).sum(axis=0)
+    error = np.abs(operands[0].view.real.astype(np.float64).ravel() - exact) / exact
+    assert error.max() < 20 * np.finfo(np.float32).eps
+
+
+@ISAS
+def test_element_wise_work_in_place(isa):
+    """An input may be the output."""
+    for dims in (((37, 4, 4, 4),), ((5, 4, 4, 4), (70, 24, 24, 24)), ((9, 40, 40, 40), (13, 400, 400, 400))):
+        problem = NestProblem(op="mul", dims=dims, out="float32", a="float32", b="float32")
+        case = Case(problem)
+        operands = case.operands()
+        expected = operands[0].view * operands[2].view
+        launches, keep = case.launches(isa, [operands[0], operands[0], operands[2]])
+        for launch in launches:
+            launch()
+        np.testing.assert_array_equal(operands[0].view, expected)
+
+
+@ISAS
+def test_the_check_can_fail(isa, monkeypatch):
+    """A kernel that skips the last element, and one that swaps the operands' loops, are caught."""
+    problem = NestProblem(op="copy", dims=((7, 4, 28, 0), (7, 28, 4, 0)), out="float32", a="float32")
+    right = nest_case.lower
+    for wrong in (((6, 4, 28, 0), (7, 28, 4, 0)), ((7, 4, 4, 0), (7, 28, 28, 0)), ((8, 4, 28, 0), (7, 28, 4, 0))):
+        monkeypatch.setattr(nest_case, "lower", lambda p, threads: right(replace(p, dims=wrong), threads))  # noqa: B023
+        with pytest.raises(AssertionError):
+            Case(problem, seed=3).check(isa)

@@ -8,6 +8,7 @@ promise:
     MOVE_FILL      dst adjacent, one source element per j: splat                   (src_o, dst_o unused)
     MOVE_TILE      dst adjacent along o, src along j in runs of ``run`` entries: T x T blocks transposed in registers,
                    so that a line of either side is touched once                   (dst_o unused)
+    MOVE_TILE_STREAM  the same, and entries of dst_j are whole lines apart: lines are written past the caches
     MOVE_GATHER    dst adjacent along o                                            (dst_o unused)
     MOVE_ELEMENTS  none
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
@@ -26,6 +27,7 @@ from .emit import I64, Fn, Val
 from .pack import Mover
 
 ARGS = 10
+LINE = 64  # bytes
 
 
 class BoxMover:
@@ -52,7 +54,10 @@ class BoxMover:
             self._elements()
             return
         (number, emit), rest = modes[0], modes[1:]
-        with self.f.if_else(self.mode.eq(number)) as (then, otherwise):
+        chosen = self.mode.eq(number)
+        if number == na.MOVE_TILE:
+            chosen = chosen | self.mode.eq(na.MOVE_TILE_STREAM)
+        with self.f.if_else(chosen) as (then, otherwise):
             with then:
                 emit()
             with otherwise:
@@ -146,16 +151,54 @@ class BoxMover:
 
     def _tiles(self, j: Val, count: Val, size: int) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
-        f, m = self.f, self.m
-        with f.range(0, self.no, size) as o:
+        f = self.f
+        first = f.var(0)
+        if size == self.m.block:
+            with f.if_(self.mode.eq(na.MOVE_TILE_STREAM)):
+                first.set(self._stream(j, count, size))
+        self._plain(first.get(), self.no, j, count, size)
+
+    def _plain(self, first: Val, last: Val, j: Val, count: Val, size: int) -> None:
+        """Tiles from ``first`` that cover what lies before ``last``."""
+        f = self.f
+        with f.range(first, last, size) as o:
             o0 = f.min(o, self.no - size)
             with f.range(0, count, size) as i:
                 j0 = j + f.min(i, count - size)
-                src = self.src + f.word(self.src_j, j0)
-                rows = [m.load(src + f.word(self.src_o, o0 + k), size) for k in range(size)]
-                dst = self.dst + o0 * self.item
-                for k, row in enumerate(m.transpose(rows)):
-                    m.store(row, dst + f.word(self.dst_j, j0 + k))
+                self._store_tile([self._transposed(o0, j0, size)], o0, j0, f.store)
+
+    def _transposed(self, o: Val, j: Val, size: int) -> list[Val]:
+        f, m = self.f, self.m
+        src = self.src + f.word(self.src_j, j)
+        return m.transpose([m.load(src + f.word(self.src_o, o + k), size) for k in range(size)])
+
+    def _store_tile(self, tiles: list[list[Val]], o: Val, j: Val, store) -> None:
+        """Rows of tiles that are neighbours along o."""
+        f, dst = self.f, self.dst + o * self.item
+        for k in range(len(tiles[0])):
+            at = dst + f.word(self.dst_j, j + k)
+            for i, tile in enumerate(tiles):
+                store(tile[k], at + i * len(tile) * self.item)
+
+    def _stream(self, j: Val, count: Val, size: int) -> Val:
+        """Whole lines past the caches, for an output that does not fit; how many of o were written.
+
+        Rows of the output lie whole lines apart. What comes before the first line boundary is left to ordinary tiles.
+        """
+        f, line = self.f, max(LINE // self.item, size)
+        first = self.dst + f.word(self.dst_j, j)
+        before = (f.i64(0) - first) & (LINE - 1)
+        start, done = before // self.item, f.var(0)
+        with f.if_((before % self.item).eq(0) & (start + line <= self.no) & (self.no >= size)):
+            self._plain(f.i64(0), start, j, count, size)
+            done.set(start)
+            with f.range(start, self.no - (line - 1), line) as o:
+                with f.range(0, count, size) as i:
+                    j0 = j + f.min(i, count - size)
+                    tiles = [self._transposed(o + k, j0, size) for k in range(0, line, size)]
+                    self._store_tile(tiles, o, j0, f.stream)
+                done.set(o + line)
+        return done.get()
 
 
 def emit_move(module: ir.Module, name: str, item: int, isa: ISA, *, internal: bool = False) -> Fn:

@@ -21,7 +21,7 @@ from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var
-from .move import emit_move
+from .move import LINE, emit_move
 from .nest_frame import A, B, OUT, Arithmetic, Box, Frame, Stage, emit_row, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
@@ -36,10 +36,29 @@ def build_copy(module: ir.Module, name: str, item: int, isa: ISA) -> None:
     mode, run = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN)
 
     def body(box: Box) -> None:
-        f.call(move, [box.at[0], box.at[1], box.no, box.nj, *tables, mode, run])
+        skipped, no = Var(f, f.i64(0)), Var(f, box.no)
+        with f.if_(mode.eq(na.MOVE_TILE_STREAM)):
+            _align(frame, box, item, skipped, no)
+        first = skipped.get()
+        out_o, a_o, out_j, a_j = tables
+        f.call(
+            move, [box.at[0] + first * item, box.at[1], no.get(), box.nj, out_o, a_o + first * 8, out_j, a_j, mode, run]
+        )
 
     frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
     f.ret()
+
+
+def _align(frame: Frame, box: Box, item: int, skipped: Var, no: Var) -> None:
+    """Chunks of O that begin where lines of the output do: the entries before are left to the chunk before."""
+    f = frame.f
+    before = (f.i64(0) - box.at[0]) & (LINE - 1)
+    with f.if_((before % item).eq(0)):
+        late, chunk = before // item, f.word(frame.counters, 0)
+        left = frame.word(na.N_O_TOTAL) - chunk * frame.word(na.N_O)
+        skipped.set(f.select(chunk > 0, late, f.i64(0)))
+        end = f.min(frame.word(na.N_O) + late, left)
+        no.set(f.max(end - skipped.get(), 0))
 
 
 def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:

@@ -32,11 +32,15 @@ N_L, N_L_TOTAL = 54, 55  # adjacent entries in a box, in all boxes: row 0 counts
 N_Q, N_Q_TOTAL = 56, 57  # other entries: row 1
 N_A_Q = 58  # offset vector along Q
 N_R_MODE = 59
+# and N_B_STAGE: accumulators, two for each entry of O x J; N_B_J: offset vector along J of the accumulators;
+# N_B_FAR: offset vector of the rows of staged summed entries
 N_TASK_STRIDE = 60  # bytes of output per task where tasks share the sum (partial results), else 0
+
+N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
 
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
-MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
+MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER, MOVE_TILE_STREAM = 0, 1, 2, 3, 4, 5, 6
 
 # sum: how a box is added up
 SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3

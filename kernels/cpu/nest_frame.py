@@ -14,7 +14,7 @@ from .storage import STORAGES
 OUT, A, B = 0, 1, 2
 _SLOTS = (abi.OUT_SLOT, abi.A_SLOT, abi.B_SLOT)
 _OFFSETS = (abi.OUT_OFFSET, abi.A_OFFSET, abi.B_OFFSET)
-_MAX_RANK = 72
+MAX_RANK = 72
 _ROW = 4 * 8  # bytes of a row of the odometer
 
 
@@ -25,7 +25,7 @@ class Frame:
         self.f, self.operands = f, operands
         self.ctx, self.step, self.task, self.worker = f.args
         self.table = self.word(na.N_TABLE)
-        self.counters = f.stack(8 * _MAX_RANK)
+        self.counters = f.stack(8 * MAX_RANK)
 
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
@@ -151,8 +151,9 @@ class Stage:
             mode = self.mode - na.STAGED
             self._move(at, address, no, nj, self._far_o(), f.i64(0), self._far_j(), self.table, mode)
 
-    def _move(self, *args: Val) -> None:
-        self.f.call(self._word(na.N_OUT_MOVE), [*args, self._word(na.N_OUT_RUN)])
+    def _move(self, dst: Val, src: Val, no: Val, *args: Val) -> None:
+        no = no >> self._word(na.N_OUT_WIDE)
+        self.f.call(self._word(na.N_OUT_MOVE), [dst, src, no, *args, self._word(na.N_OUT_RUN)])
 
     def _word(self, word: int) -> Val:
         return self.frame.word(word + self.which)

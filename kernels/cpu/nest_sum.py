@@ -1,11 +1,10 @@
 """Task function of the sums over a nest: out[o] (+)= sum over r of a[o, r].
 
-    for box of outputs               O entries, an accumulator each
-      total = 0
+    for box of outputs               J rows of O entries, an accumulator each
       for box of summed entries      Q x L of them: L adjacent in a, Q others
-        part = 0
-        add the box to part          SUM_COLUMNS: rows along o, eight at once; SUM_ROWS: runs along l; else staged
-        total += part
+        for j                        part = sum of the box: SUM_COLUMNS: rows along o, eight at once; SUM_ROWS: runs
+                                     along l; else staged so that one of them can be done
+        total += part                the first part is written to total, and total is out where it can be
       out (+)= total
 
 The two levels and the trees within keep the error of a float sum far below the bound of adding one by one. The order
@@ -19,8 +18,8 @@ from llvmlite import ir
 from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
-from .emit import I64, Fn, Val, Var
-from .nest_frame import A, OUT, Arithmetic, Box, Frame, Odometer, Stage, emit_row, row_width
+from .emit import I1, I64, Fn, Val, Var
+from .nest_frame import MAX_RANK, A, OUT, Arithmetic, Box, Frame, Odometer, Stage, emit_row, row_width
 from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree
@@ -45,80 +44,93 @@ class SumNest:
 
     def emit(self) -> None:
         f, frame = self.f, self.frame
-        self.total, self.part = frame.scratch(na.N_B_STAGE), frame.scratch(na.N_B_STAGE)
-        self.part = self.part + frame.word(na.N_O) * self.item
-        self.r_counters = f.stack(8 * 72)
         self.stage = Stage(frame, OUT)
-        boxes, summed = frame.word(na.N_BOXES), frame.word(na.N_R_BOXES)
-        stride = frame.word(na.N_TASK_STRIDE)
-        shares = [Var(f, v) for v in (f.i64(0), boxes, f.i64(0), summed)]
-        with f.if_else(stride.ne(0)) as (shared, own):
-            with shared:
-                which = (2, 3), frame.share(summed)
-                self._set(shares, which)
-            with own:
-                which = (0, 1), frame.share(boxes)
-                self._set(shares, which)
-        first, last, self.r_first, self.r_last = (v.get() for v in shares)
-        self.shift = stride * frame.task
+        self.acc_rows, self.a_rows = frame.vector(na.N_B_J), frame.vector(na.N_A_J)
+        self.total = frame.scratch(na.N_B_STAGE)
+        self.part = self.total + frame.word(na.N_O) * frame.word(na.N_J) * self.item
+        self.adds = (frame.word(na.N_FLAGS) & na.ADD_OUT).ne(0)
+        self.in_place = f.const(I1, 0)
+        if self.target == self.compute:
+            kept = self.adds | self.stage.staged
+            self.in_place = kept.eq(0)
+        self.r_counters = f.stack(8 * MAX_RANK)
+        first, last, self.r_first, self.r_last = self._shares()
+        self.shift = frame.word(na.N_TASK_STRIDE) * frame.task
         frame.boxes(first, last, self._box)
 
-    @staticmethod
-    def _set(shares: list[Var], which) -> None:
-        for index, value in zip(*which, strict=True):
-            shares[index].set(value)
+    def _shares(self) -> tuple[Val, ...]:
+        """Boxes of outputs and boxes of summed entries of this task; tasks divide either."""
+        f, frame = self.f, self.frame
+        boxes, summed = frame.word(na.N_BOXES), frame.word(na.N_R_BOXES)
+        shared = frame.word(na.N_TASK_STRIDE).ne(0)
+        first, last = frame.share(f.select(shared, summed, boxes))
+        zero = f.i64(0)
+        return (
+            f.select(shared, zero, first),
+            f.select(shared, boxes, last),
+            f.select(shared, first, zero),
+            f.select(shared, last, summed),
+        )
 
     def _box(self, box: Box) -> None:
         f, frame = self.f, self.frame
         out, a = box.at[0] + self.shift, Var(f, box.at[1])
-        self._zero(self.total, box.no)
+        total = f.select(self.in_place, out, self.total)
+        rows = f.select(self.in_place, self.stage.table, self.acc_rows)
         table = frame.vector(na.N_R_TABLE)
         odometer = Odometer(f, table, frame.word(na.N_R_RANK), self.r_counters, [a], [2])
         odometer.start(self.r_first)
+        with f.if_(self.r_first >= self.r_last):
+            self._zero(total, rows, box)
         with f.range(self.r_first, self.r_last) as index:
-            nl = self._extent(na.N_L, 0)
-            nq = self._extent(na.N_Q, 1)
-            self._zero(self.part, box.no)
-            self._add_box(a.get(), box.no, nq, nl)
-            self._add_parts(box.no)
+            nl, nq = self._extent(na.N_L, 0), self._extent(na.N_Q, 1)
+            begins = index.eq(self.r_first)
+            to, to_rows = f.select(begins, total, self.part), f.select(begins, rows, self.acc_rows)
+            with f.range(0, box.nj) as j:
+                self._sum_box(a.get() + f.word(self.a_rows, j), to + f.word(to_rows, j), box.no, nq, nl)
+            with f.if_(begins.eq(0)):
+                self._add_parts(total, rows, box)
             with f.if_(index + 1 < self.r_last):
                 odometer.advance()
-        self._finish(out, box)
+        with f.if_(self.in_place.eq(0)):
+            self._finish(out, box)
 
     def _extent(self, word: int, digit: int) -> Val:
         f, count = self.f, self.frame.word(word)
         return f.min(count, self.frame.word(word + 1) - f.word(self.r_counters, digit) * count)
 
     # -- accumulators ----------------------------------------------------------------------------------------
-    def _zero(self, buffer: Val, count: Val) -> None:
+    def _zero(self, total: Val, rows: Val, box: Box) -> None:
         f = self.f
+        with f.range(0, box.nj) as j:
+            at = total + f.word(rows, j)
 
-        def body(w: int, i: Val, mask: Val | None) -> None:
-            c = Converter(f, self.isa, w)
-            c.store(self.compute, f.zero(c.type(self.compute)), buffer + i * self.item, mask=mask)
+            def body(w: int, i: Val, mask: Val | None) -> None:
+                c = Converter(f, self.isa, w)
+                c.store(self.compute, f.zero(c.type(self.compute)), at + i * self.item, mask=mask)
 
-        emit_row(f, self.isa, self.width, count, body, unroll=1)
+            emit_row(f, self.isa, self.width, box.no, body, unroll=1)
 
-    def _add_parts(self, count: Val) -> None:
+    def _add_parts(self, total: Val, rows: Val, box: Box) -> None:
         f = self.f
+        with f.range(0, box.nj) as j:
+            at, part = total + f.word(rows, j), self.part + f.word(self.acc_rows, j)
 
-        def body(w: int, i: Val, mask: Val | None) -> None:
-            c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
-            total, part = (c.load(self.compute, b + i * self.item, mask=mask) for b in (self.total, self.part))
-            c.store(self.compute, op.add(total, part), self.total + i * self.item, mask=mask)
+            def body(w: int, i: Val, mask: Val | None) -> None:
+                c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
+                x, y = (c.load(self.compute, b + i * self.item, mask=mask) for b in (at, part))
+                c.store(self.compute, op.add(x, y), at + i * self.item, mask=mask)
 
-        emit_row(f, self.isa, self.width, count, body, unroll=1)
+            emit_row(f, self.isa, self.width, box.no, body, unroll=1)
 
     def _finish(self, out: Val, box: Box) -> None:
         f, item = self.f, STORAGES[self.target].itemsize
-        adds = (self.frame.word(na.N_FLAGS) & na.ADD_OUT).ne(0)
-        base = self.stage.enter(out, box.no, f.i64(1), read=adds)
-        to = base + f.word(self.stage.table)
+        base = self.stage.enter(out, box.no, box.nj, read=self.adds)
 
-        def loop(add: bool) -> None:
+        def loop(add: bool, source: Val, to: Val) -> None:
             def body(w: int, i: Val, mask: Val | None) -> None:
                 c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
-                value = c.load(self.compute, self.total + i * self.item, mask=mask)
+                value = c.load(self.compute, source + i * self.item, mask=mask)
                 if add:
                     old = c.load(self.target, to + i * item, mask=mask)
                     value = op.add(c.cast(old, self.target, self.compute), value)
@@ -126,40 +138,41 @@ class SumNest:
 
             emit_row(f, self.isa, self.width, box.no, body, unroll=1)
 
-        with f.if_else(adds) as (then, otherwise):
-            with then:
-                loop(True)
-            with otherwise:
-                loop(False)
-        self.stage.leave(out, base, box.no, f.i64(1))
+        with f.range(0, box.nj) as j:
+            source, to = self.total + f.word(self.acc_rows, j), base + f.word(self.stage.table, j)
+            with f.if_else(self.adds) as (then, otherwise):
+                with then:
+                    loop(True, source, to)
+                with otherwise:
+                    loop(False, source, to)
+        self.stage.leave(out, base, box.no, box.nj)
 
-    # -- one box ---------------------------------------------------------------------------------------------
-    def _add_box(self, a: Val, no: Val, nq: Val, nl: Val) -> None:
+    # -- one row of outputs, one box of summed entries -------------------------------------------------------
+    def _sum_box(self, a: Val, to: Val, no: Val, nq: Val, nl: Val) -> None:
         f, frame = self.f, self.frame
         vector_o, vector_q = frame.vector(na.N_A_O), frame.vector(na.N_A_Q)
-        with f.if_else(self.mode.eq(na.SUM_ROWS)) as (rows, others):
-            with rows:
-                self._rows(a, vector_o, vector_q, no, nq, nl)
-            with others:
-                base, table = Var(f, a), Var(f, vector_q)
-                with f.if_(self.mode.ne(na.SUM_COLUMNS)):
-                    buffer, staged = frame.scratch(na.N_A_STAGE), frame.vector(na.N_A_J)
-                    along, across = (vector_o, no), (vector_q, nq)
-                    by_rows = self.mode.eq(na.SUM_STAGED_ROWS)
-                    first = [f.select(by_rows, x, y) for x, y in zip(across, along, strict=True)]
-                    second = [f.select(by_rows, x, y) for x, y in zip(along, across, strict=True)]
-                    kind, run = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN)
-                    zero = f.i64(0)
-                    args = [buffer, a, first[1], second[1], zero, first[0], staged, second[0], kind, run]
-                    f.call(frame.word(na.N_A_MOVE), args)
-                    base.set(buffer)
-                    table.set(staged)
-                with f.if_else(self.mode.eq(na.SUM_STAGED_ROWS)) as (then, otherwise):
-                    with then:
-                        # staged [o][q]: one run of q for each o
-                        self._rows(base.get(), table.get(), frame.vector(na.N_A_FAR), no, f.i64(1), nq)
-                    with otherwise:
-                        self._columns(base.get(), table.get(), no, nq)
+        base, table, runs = Var(f, a), Var(f, vector_q), Var(f, vector_o)
+        nq, nl = Var(f, nq), Var(f, nl)
+        by_rows = self.mode.eq(na.SUM_ROWS) | self.mode.eq(na.SUM_STAGED_ROWS)
+        with f.if_(self.mode >= na.SUM_STAGED_COLUMNS):
+            buffer, staged = frame.scratch(na.N_A_STAGE), frame.vector(na.N_B_FAR)
+            along = [f.select(by_rows, x, y) for x, y in ((vector_q, vector_o), (nq.get(), no))]
+            across = [f.select(by_rows, x, y) for x, y in ((vector_o, vector_q), (no, nq.get()))]
+            kind, run, zero = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN), f.i64(0)
+            count = along[1] >> frame.word(na.N_A_WIDE)
+            args = [buffer, a, count, across[1], zero, along[0], staged, across[0], kind, run]
+            f.call(frame.word(na.N_A_MOVE), args)
+            base.set(buffer)
+            table.set(staged)
+            # by rows: staged [o][q], so that q is the run, and the only one
+            nl.set(f.select(by_rows, nq.get(), nl.get()))
+            nq.set(f.select(by_rows, f.i64(1), nq.get()))
+            runs.set(f.select(by_rows, staged, runs.get()))
+        with f.if_else(by_rows) as (then, otherwise):
+            with then:
+                self._rows(base.get(), to, runs.get(), table.get(), no, nq.get(), nl.get())
+            with otherwise:
+                self._columns(base.get(), to, table.get(), no, nq.get())
 
     def _value(self, c: Converter, at: Val, mask: Val | None) -> Val:
         value = c.cast(c.load(self.source, at, mask=mask), self.source, self.compute)
@@ -167,17 +180,17 @@ class SumNest:
             value = c.flip(value, c.imaginary_signs(self.compute, self.conjugate))
         return value
 
-    def _columns(self, a: Val, table: Val, no: Val, nq: Val) -> None:
+    def _columns(self, a: Val, to: Val, table: Val, no: Val, nq: Val) -> None:
         """Rows along o: eight are added in a tree, then to the accumulators."""
         f = self.f
         done = f.var(0)
-        for group in (_GROUP, 1):
+        for group in (_GROUP, 4, 2, 1):
             with f.range(done.get(), nq - (group - 1), group) as q:
                 rows = [a + f.word(table, q + k) for k in range(group)]
-                self._add_rows(rows, no)
+                self._add_rows(rows, to, no, q.eq(0))
                 done.set(q + group)
 
-    def _add_rows(self, rows: list[Val], no: Val) -> None:
+    def _add_rows(self, rows: list[Val], to: Val, no: Val, first: Val) -> None:
         f = self.f
 
         def body(w: int, i: Val, mask: Val | None) -> None:
@@ -185,12 +198,14 @@ class SumNest:
             values = [self._value(c, row + i * self.item_a, mask) for row in rows]
             while len(values) > 1:
                 values = [op.add(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
-            at = self.part + i * self.item
-            c.store(self.compute, op.add(c.load(self.compute, at, mask=mask), values[0]), at, mask=mask)
+            at = to + i * self.item
+            old = c.load(self.compute, at, mask=mask)
+            old = f.select(first, f.zero(old.type), old)
+            c.store(self.compute, op.add(old, values[0]), at, mask=mask)
 
         emit_row(f, self.isa, self.width, no, body, unroll=1)
 
-    def _rows(self, a: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
+    def _rows(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
         """Runs along l, into four vectors; their lanes are added at the end."""
         f, width = self.f, self.width
         wide, one = Converter(f, self.isa, width), Converter(f, self.isa, 1)
@@ -204,8 +219,7 @@ class SumNest:
             values = [v.get() for v in sums]
             vector = add.add(add.add(values[0], values[1]), add.add(values[2], values[3]))
             total = add_one.add(self._across(vector), rest.get())
-            at = self.part + o * self.item
-            one.store(self.compute, add_one.add(one.load(self.compute, at), total), at)
+            one.store(self.compute, total, to + o * self.item)
 
     def _run(self, run: Val, count: Val, sums: list[Var], rest: Var, add: Arithmetic, add_one: Arithmetic) -> None:
         f, width = self.f, self.width

@@ -1,0 +1,217 @@
+"""Rows of the step table for copies and products: words, offset vectors and names of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Sequence
+
+import numpy as np
+
+from .cpu import abi, nest_abi as na
+from .cpu.storage import STORAGES, canonical_pair, moves
+from .nest_boxes import LINE, OUT, SHORT_RUN, A, B, Group, choose, run_of, streams
+from .nest_problem import Dim, NestProblem
+from .row import Row
+
+TASK_BYTES = 32 << 10  # smaller work stays in one task
+TASKS_PER_THREAD = 4
+WIDEST = 16  # bytes of the largest element that is moved as one
+
+
+def share(nbytes: int, threads: int) -> int:
+    """Tasks wanted for work on so many bytes."""
+    return max(1, min(TASKS_PER_THREAD * threads, nbytes // TASK_BYTES)) if threads > 1 else 1
+
+
+class RowBuilder:
+    """Collects what a row needs; the table begins with the odometer, vectors in it are found again by value."""
+
+    def __init__(self, o: Group, j: Group, outer: Sequence[Dim], shifts: Dim):
+        self.o, self.j = o, j
+        odometer = [o.chunks, j.chunks, *outer]
+        self.boxes = prod(d[0] for d in odometer)
+        self.kernels: dict[int, str] = {}
+        self.scratch = 0
+        self._parts = [np.array(odometer, np.int64).ravel()]
+        self._places: dict[bytes, int] = {}
+        self._length = self._parts[0].size
+        self.words = {
+            na.N_RANK: len(odometer),
+            na.N_BOXES: self.boxes,
+            na.N_OUT_BASE: shifts[1],
+            na.N_A_BASE: shifts[2],
+            na.N_B_BASE: shifts[3],
+            na.N_O: o.count,
+            na.N_O_TOTAL: o.total,
+            na.N_J: j.count,
+            na.N_J_TOTAL: j.total,
+        }
+
+    def vector(self, values: np.ndarray) -> int:
+        """Place of an offset vector in the table, in bytes."""
+        key = values.tobytes()
+        if key not in self._places:
+            self._places[key] = 8 * self._length
+            self._parts.append(values)
+            self._length += values.size
+        return self._places[key]
+
+    def rows(self, count: int, pitch: int) -> int:
+        """Vector of rows ``pitch`` bytes apart."""
+        return self.vector(np.arange(count, dtype=np.int64) * pitch)
+
+    def reserve(self, nbytes: int) -> int:
+        """Place in the worker's scratch memory."""
+        start = self.scratch
+        self.scratch += -(-nbytes // LINE) * LINE
+        return start
+
+    def row(self, tasks: int) -> Row:
+        table = np.concatenate(self._parts)
+        return Row(
+            words=self.words, tables={na.N_TABLE: table}, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks)
+        )
+
+    # -- operands --------------------------------------------------------------------------------------------
+    def place(self, operand: int, item: int, *, broadcast: bool = False) -> None:
+        """Words of an operand: in place where it runs along O (or is ``broadcast`` along it and may be), else staged."""
+        o, j = self.o, self.j
+        runs = o.contiguous(operand, item)
+        if not runs and not (broadcast and o.constant(operand)):
+            self._stage(operand, item)
+            return
+        self.words[na.N_OUT_MODE + operand] = na.CONTIGUOUS if runs else na.BROADCAST
+        self.words[na.N_OUT_J + operand] = self.vector(j.offsets(operand))
+
+    def _stage(self, operand: int, item: int) -> None:
+        o, j = self.o, self.j
+        varies = operand == OUT or j.varies(operand)
+        mode = na.MOVE_SCATTER if operand == OUT else move_mode(o, j, operand, item)
+        self.words[na.N_OUT_J + operand] = self.rows(j.count, o.count * item if varies else 0)
+        self.words[na.N_OUT_FAR + operand] = self.vector(j.offsets(operand))
+        self.words[na.N_OUT_ROWS + operand] = int(varies)
+        self.words[na.N_OUT_STAGE + operand] = self.reserve(o.count * item * (j.count if varies else 1))
+        self.words[na.N_OUT_O + operand] = self.move(operand, item, mode, o, j)
+
+    def move(self, operand: int, item: int, mode: int, along: Group, across: Group) -> int:
+        """Words of a move of the operand to where it runs along ``along``; place of the offset vector."""
+        offsets, wide = along.offsets(operand), 0
+        if mode in (na.MOVE_GATHER, na.MOVE_SCATTER):
+            # neighbours are moved as one larger element
+            while item << wide < WIDEST and along.dims[0][0] % (2 << wide) == 0 and along.dims[0][1 + operand] == item:
+                wide += 1
+        self.words[na.N_OUT_MODE + operand] = na.STAGED + mode
+        self.words[na.N_OUT_RUN + operand] = run_of(across, operand, item)
+        self.words[na.N_OUT_WIDE + operand] = wide
+        self.kernels[na.N_OUT_MOVE + operand] = f"nest_move_{item << wide}"
+        return self.vector(offsets[:: 1 << wide])
+
+
+def move_mode(along: Group, across: Group, operand: int, item: int) -> int:
+    """How an input reaches a place where it runs along a group."""
+    if along.contiguous(operand, item):
+        return na.MOVE_RUN
+    if along.constant(operand):
+        return na.MOVE_FILL
+    tiles = run_of(across, operand, item) >= SHORT_RUN and along.count >= SHORT_RUN
+    return na.MOVE_TILE if tiles else na.MOVE_GATHER
+
+
+# -- element-wise --------------------------------------------------------------------------------------------------
+def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, tuple[str, str, str]]:
+    """Row of a normalised copy or product, and what its operands are."""
+    tasks = share(problem.bytes, threads)
+    budget = max(256, problem.elements // tasks)
+    if is_move(problem):
+        return _lower_move(problem, shifts, budget, tasks), ("out", "a", "")
+    items = [STORAGES[name].itemsize for name in problem.operands]
+    o, j, outer = choose(list(problem.dims), items, budget)
+    names = ("out", "a", "b" if problem.op == "mul" or problem.scaled else "")
+    if problem.op == "mul" and o.constant(B) and not o.constant(A):
+        # only the first factor may be one element per row
+        problem, shifts = _exchanged(problem), _exchange(shifts)
+        items, names = [items[OUT], items[B], items[A]], ("out", "b", "a")
+        o, j, outer = o.mapped(_exchange), j.mapped(_exchange), [_exchange(d) for d in outer]
+    builder = RowBuilder(o, j, outer, shifts)
+    builder.words[na.N_FLAGS] = _flags(problem)
+    builder.kernels[abi.FN] = _kernel(problem)
+    for operand, item in enumerate(items):
+        builder.place(operand, item, broadcast=problem.op == "mul" and operand == A)
+    return builder.row(min(tasks, builder.boxes)), names
+
+
+def is_move(problem: NestProblem) -> bool:
+    """A copy that only moves bytes."""
+    swapped = problem.swap_a and STORAGES[problem.a].bits > 8
+    changes = swapped or problem.conj_a or problem.accumulate or problem.scaled
+    return problem.op == "copy" and moves(problem.a, problem.out) and not changes
+
+
+def _lower_move(problem: NestProblem, shifts: Dim, budget: int, tasks: int) -> Row:
+    dims, item = _widen(list(problem.dims), STORAGES[problem.out].itemsize)
+    stream = streams(dims, item)
+    o, j, outer = choose(dims, [item, item], budget, stream=stream)
+    builder = RowBuilder(o, j, outer, shifts)
+    if o.contiguous(OUT, item):
+        mode = move_mode(o, j, A, item)
+    else:
+        mode = na.MOVE_SCATTER if o.contiguous(A, item) else na.MOVE_ELEMENTS
+    if mode == na.MOVE_TILE and stream and not any(d[1] % LINE for d in (o.chunks, *j.dims)):
+        mode = na.MOVE_TILE_STREAM
+    words = builder.words
+    words[na.N_A_MODE] = na.STAGED + mode
+    words[na.N_A_RUN] = run_of(j, A, item)
+    for operand in (OUT, A):
+        words[na.N_OUT_J + operand] = builder.vector(j.offsets(operand))
+        if mode not in (na.MOVE_RUN, na.MOVE_FILL):
+            # where lines of the output begin later than boxes, a box reaches into the next one
+            words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand, LINE // item))
+    builder.kernels[abi.FN] = f"nest_copy_{item}"
+    return builder.row(min(tasks, builder.boxes))
+
+
+def _widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
+    """Neighbours in both operands of a copy are moved as one larger element."""
+    while dims and item < WIDEST and dims[0][0] % 2 == 0 and dims[0][1] == dims[0][2] == item:
+        item *= 2
+        dims[0] = (dims[0][0] // 2, item, item, 0)
+        if dims[0][0] == 1:
+            del dims[0]
+    return dims, item
+
+
+def _exchange(dim: Dim) -> Dim:
+    return dim[0], dim[1], dim[3], dim[2]
+
+
+def _exchanged(problem: NestProblem) -> NestProblem:
+    """The product with its factors exchanged."""
+    dims = tuple(map(_exchange, problem.dims))
+    return replace(problem, a=problem.b, b=problem.a, conj_a=problem.conj_b, conj_b=problem.conj_a, dims=dims)
+
+
+def _flags(problem: NestProblem) -> int:
+    add = problem.accumulate and not problem.scaled
+    return na.CONJ_A * problem.conj_a | na.CONJ_B * problem.conj_b | na.ADD_OUT * add
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+def _kernel(problem: NestProblem) -> str:
+    a, out = kernel_source(problem.a, problem.out), kernel_target(problem.out)
+    if problem.op == "mul":
+        return f"nest_mul_{a}_{kernel_source(problem.b, problem.out)}_{out}" + ("_add" if problem.accumulate else "")
+    swap = "_swap" if problem.swap_a and STORAGES[problem.a].bits > 8 else ""
+    if problem.scaled or problem.accumulate:
+        return f"nest_axpby_{a}_{out}{swap}"
+    source, target = canonical_pair(problem.a, problem.out)
+    return f"nest_cast_{source}_{target}{swap}"
+
+
+def kernel_source(name: str, out: str) -> str:
+    """Dtype of an input as kernels are named by it: arithmetic is done in the compute dtype of the output."""
+    return canonical_pair(name, STORAGES[out].compute)[0]
+
+
+def kernel_target(out: str) -> str:
+    return out if STORAGES[out].floating else STORAGES[out].compute

@@ -1,0 +1,124 @@
+"""Rows of the step table for sums: which loops are kept and summed in a box, and how tasks share the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from .cpu import abi, nest_abi as na
+from .cpu.storage import STORAGES
+from .nest_boxes import BOX, OUT, A, Group, by_output, chain, direct, take, without
+from .nest_problem import Dim, NestProblem
+from .nest_rows import RowBuilder, kernel_source, kernel_target, move_mode, share
+from .row import Row
+
+LONG_RUN = 16  # entries from which a run is summed in place
+SUMMED = 8192  # most entries of one output that are added in a box
+_ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """Sums of shares, one per task, and the loops (outputs, tasks) that add them up."""
+
+    dims: tuple[Dim, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The loops of a sum: kept ones in O, J and outside, summed ones in L (adjacent in a), Q and outside."""
+
+    mode: int
+    o: Group
+    q: Group
+    outer: list[Dim]
+    q_outer: list[Dim]
+    j: Group = _ONE
+    l: Group = _ONE
+
+
+def lower_sum(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, Partial | None]:
+    """Row of a normalised sum; `Partial` where its tasks share the sums: then the row writes (tasks, outputs)."""
+    kept, summed = [d for d in problem.dims if d[1]], [d for d in problem.dims if not d[1]]
+    outputs, tasks = prod(d[0] for d in kept), share(problem.bytes, threads)
+    if tasks == 1 or outputs * 64 * tasks > problem.elements:
+        cut = _cut(kept, summed, _items(problem, problem.out), max(1, outputs // tasks), 1 << 40)
+        return _row(problem, problem.out, cut, shifts, tasks), None
+    # few outputs: tasks divide what is summed
+    tasks = min(tasks, 2 * threads)
+    compute = STORAGES[problem.out].compute
+    stride, partial, dims = STORAGES[compute].itemsize, [], []
+    for size, out, a, _ in kept:
+        partial.append((size, stride, a, 0))
+        dims.append((size, out, stride, 0))
+        stride *= size
+    cut = _cut(partial, summed, _items(problem, compute), BOX, max(1024, problem.elements // tasks))
+    row = _row(problem, compute, cut, (0, 0, *shifts[2:]), tasks, stride)
+    return row, Partial(dims=(*dims, (row.tasks, 0, stride, 0)), nbytes=row.tasks * stride)
+
+
+def _items(problem: NestProblem, out: str) -> list[int]:
+    return [STORAGES[out].itemsize, STORAGES[problem.a].itemsize]
+
+
+def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, most: int) -> Cut:
+    """Boxes of at most so many ``outputs`` and of ``most`` entries."""
+    item = items[A]
+    summed = sorted(summed, key=lambda d: abs(d[2]))
+    if kept and direct(kept[0], items) and kept[0][2] and kept[0][0] >= 8:
+        o, left = take(kept[:1], max(64, min(SUMMED // item, outputs)))
+        j, outer = take(left + kept[1:], max(1, min(BOX, outputs) // o.count))
+        q, q_outer = take(summed, min(512, max(8, most // o.count)))
+        return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
+    runs = chain(kept, OUT, items[OUT]) or kept
+    o, left = take(runs, max(8, min(256, outputs)))
+    outer = sorted(left + without(kept, runs), key=by_output)
+    run = next((d for d in summed if d[2] == item), None)
+    if run is not None and run[0] >= LONG_RUN:
+        l, left = take([run], min(SUMMED, max(64, most // o.count)))
+        q, q_outer = take(left + without(summed, [run]), max(1, SUMMED // l.count))
+        return Cut(mode=na.SUM_ROWS, o=o, l=l, q=q, outer=outer, q_outer=q_outer)
+    mode = na.SUM_STAGED_COLUMNS if o.total >= 8 else na.SUM_STAGED_ROWS
+    q, q_outer = take(summed, max(16, min(SUMMED, most) // o.count))
+    return Cut(mode=mode, o=o, q=q, outer=outer, q_outer=q_outer)
+
+
+def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task_stride: int = 0) -> Row:
+    o, j, l, q = cut.o, cut.j, cut.l, cut.q
+    builder = RowBuilder(o, j, cut.outer, shifts)
+    inner = [l.chunks, q.chunks, *cut.q_outer]
+    summed_boxes = prod(d[0] for d in inner)
+    (item_out, item), item_part = _items(problem, out), STORAGES[STORAGES[out].compute].itemsize
+    builder.place(OUT, item_out)
+    builder.words |= {
+        na.N_R_TABLE: builder.vector(np.array(inner, np.int64).ravel()),
+        na.N_R_RANK: len(inner),
+        na.N_R_BOXES: summed_boxes,
+        na.N_L: l.count,
+        na.N_L_TOTAL: l.total,
+        na.N_Q: q.count,
+        na.N_Q_TOTAL: q.total,
+        na.N_R_MODE: cut.mode,
+        na.N_TASK_STRIDE: task_stride,
+        na.N_FLAGS: na.CONJ_A * problem.conj_a | na.ADD_OUT * (problem.accumulate and not task_stride),
+        na.N_A_O: builder.vector(o.offsets(A)),
+        na.N_A_Q: builder.vector(q.offsets(A)),
+        na.N_A_J: builder.vector(j.offsets(A)),
+        na.N_B_STAGE: builder.reserve(2 * o.count * j.count * item_part),
+        na.N_B_J: builder.rows(j.count, o.count * item_part),
+    }
+    builder.kernels[abi.FN] = f"nest_sum_{kernel_source(problem.a, out)}_{kernel_target(out)}"
+    if cut.mode in (na.SUM_STAGED_COLUMNS, na.SUM_STAGED_ROWS):
+        _stage(builder, cut, item)
+    return builder.row(min(tasks, summed_boxes if task_stride else builder.boxes))
+
+
+def _stage(builder: RowBuilder, cut: Cut, item: int) -> None:
+    """Words of the move that brings summed entries to where they can be added."""
+    along, across, word = (cut.o, cut.q, na.N_A_O) if cut.mode == na.SUM_STAGED_COLUMNS else (cut.q, cut.o, na.N_A_Q)
+    builder.words[word] = builder.move(A, item, move_mode(along, across, A, item), along, across)
+    builder.words[na.N_B_FAR] = builder.rows(across.count, along.count * item)
+    builder.words[na.N_A_STAGE] = builder.reserve(cut.o.count * cut.q.count * item)
