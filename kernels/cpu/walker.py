@@ -20,7 +20,7 @@ from .emit import I32, I64, Fn, Val, Var
 
 # words of the pool; each group on a cache line of its own
 POOL_BUSY = 0
-POOL_JOB = 8  # ctx, row, number of tasks
+POOL_JOB = 8  # ctx, row, number of tasks, number of helpers
 POOL_NEXT = 16  # next task to take
 POOL_ACTIVE = 24  # helpers that look at the job or work on it
 POOL_OPEN = 32  # the job may be joined
@@ -121,7 +121,7 @@ def _build_dispatch(module: ir.Module) -> Fn:
             _run_alone(f, ctx, row, tasks)
         with free:
             helpers = f.min(f.min(f.word(ctx, abi.CTX_THREADS) - 1, f.word(pool, POOL_WORKERS)), tasks - 1)
-            for shift, value in enumerate((ctx, row, tasks)):
+            for shift, value in enumerate((ctx, row, tasks, helpers)):
                 f.store(value, pool + 8 * (POOL_JOB + shift))
             f.atomic_store(0, pool + 8 * POOL_NEXT)
             f.atomic_store(1, pool + 8 * POOL_OPEN)
@@ -186,6 +186,8 @@ def build_worker_loop(module: ir.Module, name: str, isa: ISA) -> None:
         # joining comes before looking: a caller that closes the job afterwards waits for this helper
         f.atomic_add(pool + 8 * POOL_ACTIVE, 1)
         with f.if_(f.atomic_load(pool + 8 * POOL_OPEN).ne(0)):
-            _take_tasks(f, pool, worker + 1)
+            # woken for an earlier job of more threads, it has no scratch in this one
+            with f.if_(worker < f.word(pool, POOL_JOB + 3)):
+                _take_tasks(f, pool, worker + 1)
         f.atomic_add(pool + 8 * POOL_ACTIVE, -1)
     f.ret()
