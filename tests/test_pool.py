@@ -103,10 +103,16 @@ def test_shares_run_at_once_on_workers_of_their_own(threads):
 
 
 def test_every_share_runs_once_and_workers_stay_below_the_thread_count():
-    for threads in (2, 3):
+    """Also where helpers of a job before, for more threads, wake up only now: scratch is as many as the threads."""
+    before = Table()  # so short that most helpers come too late for it
+    nothing = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value
+    before.add(abi.RUN, FN=nothing, NTASKS=64, PARALLEL=1)
+    before.add(abi.STOP)
+    for threads in (2, 3) * 50:
         seen = []
-        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 100), threads, helpers=7)
-        assert sorted(share for share, _ in seen) == list(range(100))
+        _walk(before, 64)
+        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 60), threads, helpers=63)
+        assert sorted(share for share, _ in seen) == list(range(60))
         assert {worker for _, worker in seen} <= set(range(threads))
 
 
