@@ -90,7 +90,7 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
     o, j, l, q = cut.o, cut.j, cut.l, cut.q
     builder = RowBuilder(o, j, cut.outer, shifts)
     inner = [l.chunks, q.chunks, *cut.q_outer]
-    summed_boxes = prod(d[0] for d in inner)
+    summed_boxes = prod(d[0] for d in inner) if l.count and q.count else 0
     (item_out, item), item_part = _items(problem, out), STORAGES[STORAGES[out].compute].itemsize
     builder.place(OUT, item_out)
     builder.words |= {

@@ -123,6 +123,14 @@ def test_problems_that_make_no_sense():
 
 
 @ISAS
+def test_sum_of_nothing_is_zero(isa):
+    for dims in (((0, 0, 4, 0),), ((8, -4, 4, 0), (0, 0, 32, 0)), ((40, 4, 4, 0), (0, 0, 160, 0), (3, 0, 8, 0))):
+        for accumulate in (False, True):
+            problem = NestProblem(op="sum", dims=dims, out="float32", a="float32", accumulate=accumulate)
+            Case(problem, seed=3).check(isa)
+
+
+@ISAS
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "float16"])
 @pytest.mark.parametrize("columns", [1, 16])
 def test_error_of_a_long_sum_is_small(isa, dtype, columns):
