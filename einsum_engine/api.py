@@ -99,6 +99,15 @@ def _entry_key(subscripts: str, options: CallOptions) -> Any:
     return (subscripts, registry_version(), *options.items(), *map(type, options.values()))
 
 
+def _hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        # An option such as conj=[0].
+        return False
+    return True
+
+
 def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
     options = parse_options(given, "einsum", also=("out",))
     subject, operands = _subject(subscripts, operands)
@@ -117,7 +126,8 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
     # An optimiser object may find another order the next time: it is asked at every call.
     if wrap is None and isinstance(subject, str) and options.plain and isinstance(options.optimize, (str, bool)):
         key = _entry_key(subject, given) if given else subject
-        _remember(_entries, key, contractor, arrays, scalar=True)
+        if _hashable(key):
+            _remember(_entries, key, contractor, arrays, scalar=True)
     return hand_back(result, wrap)
 
 

@@ -178,7 +178,8 @@ class Contractor:
             return self.view
         order = self._memory_order(operands)
         shape = self.expr.output_shape
-        if any(dtypes.row(each).kind == "external" for each in (*known, dtype)):
+        wide = [] if self.options.accumulate is None else [self.options.accumulate]
+        if any(dtypes.row(each).kind == "external" for each in (*known, dtype, *wide)):
             options = self.options.replace(order=order)
             return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
         if 0 in self.expr.sizes.values():

@@ -175,8 +175,10 @@ class ExternalRoute:
                 f"{self.expr.text!r}: dtype {self.dtype} is handed to NumPy, which takes at most {len(LETTERS)} indices"
                 f" in one step; here are {len(numbers)}"
             )
-        options = {"dtype": self.options.dtype, "casting": self.options.casting}
-        return as_array(np.einsum(*operands, [numbers[index] for index in output], **options)), output
+        # In the dtype of the whole: two operands alone may have a narrower one, which would overflow.
+        compute = self.dtype if self.options.accumulate is None else self.options.accumulate
+        result = np.einsum(*operands, [numbers[index] for index in output], dtype=compute, casting="unsafe")
+        return as_array(result), output
 
 
 def as_array(value: Any) -> np.ndarray:
