@@ -22,7 +22,7 @@ from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
 from .gemm import BinaryContraction, GemmPlan, plan_gemm
 from .nests import NestPlan, natural_axes, plan_nest
-from .operations import Operation, OperationList, Value, itemsize
+from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .request import PlanRequest
 from .unpacked import UnpackedPlan, plan_unpacked
 
@@ -92,17 +92,22 @@ class _Builder:
     def _lay_out_gemm(self, operation: Operation) -> None:
         x, y = operation.inputs
         out = operation.output
-        in_x, in_y, in_out = set(x.term), set(y.term), set(out.term)
+        parts = operation.mixed
+        for value in (x, y):
+            if parts and value.axes is None and value.dtype in REAL_PART:
+                value.axes = natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
+        (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
+        in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
         contraction = BinaryContraction(
-            dtype=self.compute,
-            sizes=self.list.sizes,
-            batch=tuple(i for i in out.term if i in in_x and i in in_y),
-            m=tuple(i for i in out.term if i in in_x and i not in in_y),
-            n=tuple(i for i in out.term if i in in_y and i not in in_x),
-            k=tuple(i for i in x.term if i in in_y and i not in in_out),
-            left=x.axes,
-            right=y.axes,
-            out=out.axes,
+            dtype=REAL_PART[out.dtype] if parts else x.dtype,
+            sizes={**self.list.sizes, PARTS: 2},
+            batch=tuple(i for i in out_term if i in in_x and i in in_y),
+            m=tuple(i for i in out_term if i in in_x and i not in in_y),
+            n=tuple(i for i in out_term if i in in_y and i not in in_x),
+            k=tuple(i for i in x_term if i in in_y and i not in in_out),
+            left=x_axes,
+            right=y_axes,
+            out=out_axes,
             conj_left=x.conj,
             conj_right=y.conj,
             constant_left=x.constant,

@@ -11,7 +11,7 @@ from ..kernels.gemm import Operand
 from ..kernels.nest import Lowered, NestProblem
 from ..kernels.row import Row
 from ..plan import Axis, Index
-from .operations import Operation, Value
+from .operations import PARTS, REAL_PART, Operation, Value
 
 _WORDS = ((abi.OUT_SLOT, abi.OUT_OFFSET), (abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET))
 
@@ -54,28 +54,31 @@ def natural_axes(value: Value, output: Value, sizes: Mapping[Index, int], item: 
 
 def plan_nest(operation: Operation, sizes: Mapping[Index, int], threads: int) -> NestPlan:
     """The nest of a copy, sum or element-wise product whose tensors all have strided layouts."""
-    out, inputs = operation.output, operation.inputs
-    indices = dict.fromkeys(i for value in (*inputs, out) for i in value.term)
+    values = (operation.output, *operation.inputs)
+    views = [value.real_view(operation.mixed) for value in values]
+    indices = dict.fromkeys(i for term, _ in views[1:] for i in term)
     dims = tuple(
-        (sizes[i], *(_stride(v, i) for v in (out, *inputs)), *(0,) * (2 - len(inputs))) for i in indices
+        (2 if i == PARTS else sizes[i], *(_stride(axes, i) for _, axes in views), *(0,) * (3 - len(views)))
+        for i in indices
     )
-    first = inputs[0]
+    dtypes = [REAL_PART.get(v.dtype, v.dtype) if operation.mixed else v.dtype for v in values]
+    first = operation.inputs[0]
     problem = NestProblem(
         op=operation.kind,
         dims=dims,
-        out=out.dtype,
-        a=first.dtype,
-        b=inputs[1].dtype if len(inputs) == 2 else "",
+        out=dtypes[0],
+        a=dtypes[1],
+        b=dtypes[2] if len(dtypes) == 3 else "",
         conj_a=first.conj and operation.kind != "sum",
-        conj_b=len(inputs) == 2 and inputs[1].conj,
+        conj_b=len(values) == 3 and values[2].conj,
         swap_a=first.swapped_bytes,
         scaled=operation.scaled,
     )
     return NestPlan(problem=problem, lowered=nest_family.lower(problem, threads))
 
 
-def _stride(value: Value, index: Index) -> int:
-    axis = value.axes.get(index)
+def _stride(axes: Mapping[Index, Axis], index: Index) -> int:
+    axis = axes.get(index)
     if axis is None:
         return 0
     assert axis.linear, "nests have strided operands"

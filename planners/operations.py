@@ -14,6 +14,10 @@ from ..plan import Axis, Index
 from .request import PlanRequest
 
 
+PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
+REAL_PART = {"complex64": "float32", "complex128": "float64"}
+
+
 @dataclass(eq=False)
 class Value:
     """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read."""
@@ -32,6 +36,13 @@ class Value:
     panel: int = 0
     constant: bool = False  # depends on constant operands alone
 
+    def real_view(self, parts: bool) -> tuple[tuple[Index, ...], dict[Index, Axis] | None]:
+        """Term and axes; with ``parts`` of a complex tensor as a real one that has the index PARTS besides."""
+        if not parts or self.dtype not in REAL_PART:
+            return self.term, self.axes
+        axis = Axis.strided(PARTS, 2, itemsize(self.dtype) // 2)
+        return (*self.term, PARTS), {**self.axes, PARTS: axis}
+
 
 @dataclass(eq=False)
 class Operation:
@@ -42,6 +53,11 @@ class Operation:
     output: Value
     scaled: bool = False
     plan: object = None  # what the planner of its kind decided
+
+    @property
+    def mixed(self) -> bool:
+        """A complex tensor times a real one: done on real numbers, the complex one having an index more."""
+        return len(self.inputs) == 2 and self.inputs[0].dtype != self.inputs[1].dtype
 
     @property
     def constant(self) -> bool:
@@ -119,11 +135,13 @@ class OperationList:
         return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
 
     def _cast(self, value: Value) -> Value:
-        if same_bits(value.dtype, self.compute) and not value.swapped_bytes:
-            value.dtype = self.compute
+        """The operand in the compute dtype; a real one stays real beside complex ones."""
+        wanted = self.compute if value.dtype in REAL_PART else REAL_PART.get(self.compute, self.compute)
+        if same_bits(value.dtype, wanted) and not value.swapped_bytes:
+            value.dtype = wanted
             return value
         conj, value.conj = value.conj, False
-        return self.apply("copy", (value,), self.new(value.term, self.compute, conj=conj))
+        return self.apply("copy", (value,), self.new(value.term, wanted, conj=conj))
 
     # -- operations ------------------------------------------------------------------------------------------
     def _lone(self, value: Value, kept) -> Value:
@@ -131,7 +149,7 @@ class OperationList:
         term = tuple(i for i in value.term if kept(i))
         if term == value.term:
             return value
-        return self.apply("sum", (value,), self.new(term, self.compute, conj=value.conj))
+        return self.apply("sum", (value,), self.new(term, value.dtype, conj=value.conj))
 
     def _pair(self, x: Value, y: Value, uses: Counter) -> Value:
         kept_x, kept_y = set(y.term), set(x.term)
@@ -140,7 +158,11 @@ class OperationList:
         both = [*x.term, *(i for i in y.term if i not in x.term)]
         term = tuple(i for i in both if uses[i] > 0)
         kind = "mul" if len(term) == len(both) else "gemm"
-        return self.apply(kind, (x, y), self.new(term, self.compute))
+        if x.dtype == y.dtype:
+            return self.apply(kind, (x, y), self.new(term, x.dtype))
+        conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
+        x.conj = y.conj = False
+        return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
