@@ -10,7 +10,7 @@ from einsum_engine.kernels import diskcache, isa, tiles
 from einsum_engine.kernels.cpu import library
 
 MODES = ("dd", "pp", "dp", "pd")
-IN_ALL_MODES = ("float32",)  # the other dtypes take turns: one access mode per tile
+IN_ALL_MODES = (isa.host_isas()[0].name, "float32")  # other kernels take turns: one access mode per tile
 AT_ALL_COLUMNS = ("float32", "complex64")
 
 
@@ -19,7 +19,7 @@ def _kernels():
     for row in isa.host_isas():
         for d, dtype in enumerate(tiles.DTYPES):
             for t, tile in enumerate(tiles.tiles(row, dtype)):
-                for modes in MODES if dtype in IN_ALL_MODES else (MODES[(t + d) % 4],):
+                for modes in MODES if (row.name, dtype) == IN_ALL_MODES else (MODES[(t + d) % 4],):
                     yield row, dtype, tile, modes
 
 
