@@ -99,13 +99,20 @@ def _entry_key(subscripts: str, options: CallOptions) -> Any:
     return (subscripts, registry_version(), *options.items(), *map(type, options.values()))
 
 
-def _hashable(key: Any) -> bool:
+def _quick_key(subject: Any, given: CallOptions, options: Options, wrap: Any) -> Any:
+    """What a quick function for the same subscripts and options is remembered by; None where there can be none."""
+    # An optimiser object may find another order the next time: it is asked at every call.
+    if wrap is not None or not isinstance(subject, str) or not options.plain:
+        return None
+    if not isinstance(options.optimize, (str, bool)):
+        return None
+    key = _entry_key(subject, given) if given else subject
     try:
         hash(key)
     except TypeError:
         # An option such as conj=[0].
-        return False
-    return True
+        return None
+    return key
 
 
 def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
@@ -114,20 +121,17 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
     text = subject if isinstance(subject, str) else ""
     arrays, conj, wrap = adapt_all(operands, text)
     contractor = _contractor(subject, arrays, options, conj)
+    key = _quick_key(subject, given, options, wrap)
     if out is not None:
         target = adapt_out(out, contractor.expr.text)
         contractor.call(arrays, target, options.alpha, options.beta)
-        if wrap is None and isinstance(subject, str) and options.plain and isinstance(options.optimize, (str, bool)):
-            entry = contractor.into_entry(arrays, target)
-            if entry is not None:
-                _into_entries.put(_entry_key(subject, given) if given else subject, entry)
+        entry = None if key is None else contractor.into_entry(arrays, target)
+        if entry is not None:
+            _into_entries.put(key, entry)
         return out
     result = contractor.call(arrays, None, options.alpha, options.beta)
-    # An optimiser object may find another order the next time: it is asked at every call.
-    if wrap is None and isinstance(subject, str) and options.plain and isinstance(options.optimize, (str, bool)):
-        key = _entry_key(subject, given) if given else subject
-        if _hashable(key):
-            _remember(_entries, key, contractor, arrays, scalar=True)
+    if key is not None:
+        _remember(_entries, key, contractor, arrays, scalar=True)
     return hand_back(result, wrap)
 
 
