@@ -141,8 +141,7 @@ def test_error_of_a_long_sum_is_small(isa, dtype, columns):
     operands = case.operands()
     terms = np.random.default_rng(1).random((rows, columns))
     operands[1].view[...] = terms
-    for launch in case.launches(isa, operands)[0]:
-        launch()
+    case.run(isa, operands)
     exact = operands[1].view.real.astype(np.float64).sum(axis=0)
     error = np.abs(operands[0].view.real.astype(np.float64).ravel() - exact) / exact
     assert error.max() < 20 * np.finfo(np.float32).eps
@@ -156,9 +155,7 @@ def test_element_wise_work_in_place(isa):
         case = Case(problem)
         operands = case.operands()
         expected = operands[0].view * operands[2].view
-        launches, keep = case.launches(isa, [operands[0], operands[0], operands[2]])
-        for launch in launches:
-            launch()
+        case.run(isa, [operands[0], operands[0], operands[2]])
         np.testing.assert_array_equal(operands[0].view, expected)
 
 

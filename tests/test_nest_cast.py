@@ -22,8 +22,7 @@ def run_copy(isa, source: np.ndarray, out: str, a: str, **options) -> np.ndarray
     case = Case(problem)
     operands = case.operands()
     operands[1].view[...] = source
-    for launch in case.launches(isa, operands)[0]:
-        launch()
+    case.run(isa, operands)
     start = operands[0].start
     memory = operands[0].memory
     assert (memory[:start] == CANARY).all() and (memory[start + operands[0].view.nbytes :] == CANARY).all()
@@ -188,8 +187,7 @@ def test_scaled_does_not_read_the_output_where_beta_is_zero(isa):
     case = Case(problem, alpha=2.0)
     operands = case.operands()
     operands[0].view[...] = np.nan
-    for launch in case.launches(isa, operands)[0]:
-        launch()
+    case.run(isa, operands)
     np.testing.assert_array_equal(operands[0].view, 2 * operands[1].view)
 
 
