@@ -11,7 +11,6 @@ import ctypes
 import threading
 import time
 from collections import deque
-from functools import cached_property
 from typing import Callable, Sequence
 
 import numpy as np

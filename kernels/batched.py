@@ -29,6 +29,12 @@ _TILES = {
 }
 BLOCK_BYTES = 256 << 10  # of A, B and C per block of the batch: stays in L2 while tiles read it again
 BLOCK_RUN = 512  # bytes of the batch at least: shorter pieces waste what memory fetches ahead
+MEMORY_BYTES = 16 << 20  # operands of more come from memory
+AHEAD = 512  # bytes
+MANY_ROWS = 24  # more than hardware fetches ahead by itself
+STAGE_BYTES = 24 << 10  # of rows copied to scratch: they stay in L1
+STAGE_RUN = 256  # bytes of a row at least
+_LINE, _WAY, _WAYS = 64, 4096, 8  # of a common first-level cache: lines at the same offset of a page share 8 places
 SHARED_TERMS = 1 << 16  # multiplications that are worth a task
 _SHARES = 2  # tasks per thread
 
@@ -75,6 +81,16 @@ class BatchedProblem:
         return outer_total(self.outer) * self.lanes * self.m * self.n * self.k
 
     @property
+    def rows(self) -> int:
+        """Rows of lanes in A, B and C together."""
+        return self.m * self.k + self.n * self.k + self.m * self.n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements of A, B and C."""
+        return outer_total(self.outer) * self.lanes * self.rows * ITEMSIZE[self.dtype]
+
+    @property
     def flops(self) -> int:
         return self.terms * (8 if self.dtype in COMPLEX else 2)
 
@@ -112,6 +128,9 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
         p = _swapped(p)
     mt, nt = tile_for(isa, p.dtype, p.m, p.n)
     shares, tasks = _shares(p, isa, mt, threads)
+    staged, staged_c = staging(p, isa)
+    block = _block(p, isa, staged)
+    run = block * ITEMSIZE[p.dtype]  # bytes of a row in scratch
     words = {
         abi.OUT_SLOT: p.c.slot,
         abi.OUT_OFFSET: p.c.offset,
@@ -125,7 +144,7 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
         ba.B_N: p.n,
         ba.B_K: p.k,
         ba.B_LANES: p.lanes,
-        ba.B_BLOCK: _block(p, isa),
+        ba.B_BLOCK: block,
         ba.B_OUTER_SHARE: shares[0],
         ba.B_LANES_SHARE: shares[1],
         ba.B_M_SHARE: shares[2],
@@ -133,21 +152,39 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
         ba.B_M_TASKS: tasks[2],
         ba.B_ACCUMULATE: int(p.accumulate),
         ba.B_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+        ba.B_AHEAD: AHEAD if p.nbytes >= MEMORY_BYTES and p.rows >= MANY_ROWS else 0,
+        ba.B_STAGE_B: p.m * p.k * run if staged else 0,
+        ba.B_STAGE_C: (p.m + p.n) * p.k * run if staged_c else 0,
     }
     outer = outer_words(p.outer)
-    tables = {
-        ba.B_TM_A: p.tm_a,
-        ba.B_TM_C: p.tm_c,
-        ba.B_TN_B: p.tn_b,
-        ba.B_TN_C: p.tn_c,
-        ba.B_TK_A: p.tk_a,
-        ba.B_TK_B: p.tk_b,
-    }
+    tables = {ba.B_TABLES + i: table for i, table in enumerate((p.tm_a, p.tk_a, p.tn_b, p.tk_b, p.tm_c, p.tn_c))}
+    if staged:
+        m, n, k = (np.arange(count, dtype=np.int64) * run for count in (p.m, p.n, p.k))
+        results = (m * p.n, n) if staged_c else (p.tm_c, p.tn_c)
+        tables |= {ba.B_STAGED + i: table for i, table in enumerate((m * p.k, k, n * p.k, k, *results))}
     tables = {word: table if len(table) else ZERO for word, table in tables.items()}
-    kernel = f"batched_{p.dtype}_{mt}x{nt}"
-    results = outer_total(p.outer) * p.lanes * p.m * p.n
-    count = int(np.prod(tasks)) if results else 0
-    return Row(words=words | outer[0], tables=tables | outer[1], kernels={abi.FN: kernel}, tasks=count)
+    empty = not outer_total(p.outer) * p.lanes * p.m * p.n
+    return Row(
+        words=words | outer[0],
+        tables=tables | outer[1],
+        kernels={abi.FN: f"batched_{p.dtype}_{mt}x{nt}"},
+        scratch=p.rows * run if staged else 0,
+        tasks=0 if empty else int(np.prod(tasks)),
+    )
+
+
+def staging(p: BatchedProblem, isa: ISA) -> tuple[bool, bool]:
+    """Whether A and B, and whether C as well, are worked on in copies.
+
+    They are where more rows start in one set of a first-level cache than it holds: such rows evict each other. C is
+    written a vector at a time, which needs no copy where a vector is a cache line.
+    """
+    if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
+        return False, False
+    starts = [np.unique(np.add.outer(x, y)) for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
+    sets = [np.bincount(offsets // _LINE % (_WAY // _LINE), minlength=_WAY // _LINE) for offsets in starts]
+    copies = bool(sum(sets).max() > _WAYS)
+    return copies, copies and bool(sets[2].max() > _WAYS) and isa.vector_bits < 8 * _LINE
 
 
 def _swapped(p: BatchedProblem) -> BatchedProblem:
@@ -168,11 +205,12 @@ def _swapped(p: BatchedProblem) -> BatchedProblem:
     )
 
 
-def _block(p: BatchedProblem, isa: ISA) -> int:
+def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:
     """Elements of the batch per block, whole vectors."""
-    item, unit = ITEMSIZE[p.dtype], isa.vector_bits // (8 * ITEMSIZE[p.dtype])
-    per_element = (p.m * p.k + p.n * p.k + p.m * p.n) * item
-    wanted = max(BLOCK_RUN // item, BLOCK_BYTES // max(1, per_element))
+    item = ITEMSIZE[p.dtype]
+    unit = isa.vector_bits // (8 * item)
+    room, run = (STAGE_BYTES, STAGE_RUN) if staged else (BLOCK_BYTES, BLOCK_RUN)
+    wanted = max(run // item, room // max(1, p.rows * item))
     return max(unit, wanted // unit * unit)
 
 

@@ -8,7 +8,8 @@ from typing import Sequence
 
 import numpy as np
 
-from .cpu import abi, nest_abi as na
+from .cpu import abi
+from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, canonical_pair, moves
 from .nest_boxes import LINE, OUT, SHORT_RUN, A, B, Group, choose, run_of, streams
 from .nest_problem import Dim, NestProblem

@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from .cpu import abi, nest_abi as na
+from .cpu import abi
+from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .nest_boxes import BOX, OUT, A, Group, by_output, chain, direct, take, without
 from .nest_problem import Dim, NestProblem

@@ -20,7 +20,8 @@ from ..kernels.gemm import Operand
 from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
-from .gemm import BinaryContraction, GemmPlan, plan_gemm
+from .contraction import BinaryContraction
+from .gemm import GemmPlan, plan_gemm
 from .nests import NestPlan, natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .request import PlanRequest

@@ -8,7 +8,7 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Mapping, Sequence
+from typing import Sequence
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem
 from ..kernels.isa import ISA
-from ..plan import Axis, Index, Layout
+from ..plan import Index, Layout
+from .contraction import BinaryContraction
+from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, pack_side
 from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, make_panels, split_long, total
 
@@ -25,47 +27,6 @@ L1_BYTES = 24 << 10
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
-
-Axes = Mapping[Index, Axis]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinaryContraction:
-    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
-
-    dtype: str
-    sizes: Mapping[Index, int]
-    batch: tuple[Index, ...]
-    m: tuple[Index, ...]  # in left and output
-    n: tuple[Index, ...]  # in right and output
-    k: tuple[Index, ...]
-    left: Axes | None
-    right: Axes | None
-    out: Axes
-    conj_left: bool = False
-    conj_right: bool = False
-    panels_left: bool = True  # a free left operand may be laid out in panels
-    panels_right: bool = True
-    constant_left: bool = False  # never changes: packed once, whatever that costs
-    constant_right: bool = False
-    left_packed: int = 0  # lanes per panel when left lies in FBL
-    accumulate: bool = False
-
-    def swapped(self) -> "BinaryContraction":
-        return replace(
-            self,
-            m=self.n,
-            n=self.m,
-            left=self.right,
-            right=self.left,
-            conj_left=self.conj_right,
-            conj_right=self.conj_left,
-            panels_left=self.panels_right,
-            panels_right=self.panels_left,
-            constant_left=self.constant_right,
-            constant_right=self.constant_left,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
@@ -253,8 +214,9 @@ class _Planner:
 
     # -- operand B -------------------------------------------------------------------------------------------
     def _b_mode(self) -> str:
-        if self.c.right is None:
-            return "direct-free"
+        return "direct-free" if self.c.right is None else self._b_mode_known()
+
+    def _b_mode_known(self) -> str:
         row_panels = self.panels.count * total(self.panels.outer)
         small = self.n_total * self.k_total * self.item <= L1_BYTES // 2
         if row_panels <= 3 or (small and not self.c.constant_right):
@@ -267,17 +229,17 @@ class _Planner:
         left_layout = right_layout = pack_left = pack_right = None
         a_stride = b_stride = 0
         if a_mode == "free":
-            left_layout = self._fbl_layout()
+            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, self.item)
             a_mode, a_stride = "panels", self.k_total * self.mr * item
             self._learn(LEFT, left_layout)
         elif a_mode == "direct-free":
-            left_layout = self._row_layout(self.m_dims, c.m)
+            left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
             self._learn(LEFT, left_layout)
         elif a_mode == "panels":
             a_stride = self.k_total * self.mr * item
         if b_mode == "direct-free":
-            right_layout = self._row_layout(self.n_dims, c.n)
+            right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
             self._learn(RIGHT, right_layout)
             b_mode = "direct" if self._b_reads_well() else "prepack"
         self.tm_a = self.panels.offsets(LEFT)
@@ -361,38 +323,8 @@ class _Planner:
                 outer=tuple(map(new, p.outer)),
             )
 
-    def _row_layout(self, side: Sequence[Dim], indices: Sequence[Index]) -> Layout:
-        """[batch][k][side] with the side fastest: rows that are read in place."""
-        order = [*self.b_dims[::-1], *self.k_dims[::-1], *side[::-1]]
-        return strided_layout([(d.indices[0], d.size) for d in order], self.item)
-
-    def _fbl_layout(self) -> Layout:
-        """[batch][outer][panel][k][lane]: the panels of this GEMM, in the order in which it walks them."""
-        p, item = self.panels, self.item
-        axes: list[Axis] = []
-        stride = item
-        for dim in p.lanes:
-            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-            stride *= dim.size
-        cut_inner, stride = stride, p.width * item
-        for dim in self.k_dims:
-            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-            stride *= dim.size
-        if p.cut is not None:
-            axes.append(
-                Axis(index=p.cut.indices[0], size=p.cut.size, stride=cut_inner, tile=p.tile, outer=stride)
-                if p.cuts > 1
-                else Axis.strided(p.cut.indices[0], p.cut.size, cut_inner)
-            )
-            stride *= p.cuts
-        for dim in (*p.rest[::-1], *p.outer[::-1], *self.b_dims):
-            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-            stride *= dim.size
-        return Layout(kind="fbl", axes=tuple(axes[::-1]), itemsize=item, panel=p.width)
-
     def _b_reads_well(self) -> bool:
-        row_panels = self.panels.count * total(self.panels.outer)
-        return row_panels <= 3 or self.n_total * self.k_total * self.item <= L1_BYTES // 2
+        return self._b_mode_known() == "direct"
 
     # -- outer loops -----------------------------------------------------------------------------------------
     def _outer(self) -> tuple:
@@ -531,13 +463,3 @@ def _rounded(block: int, grain: int, panels: int) -> int:
     block = min(panels, max(grain, block - block % grain))
     even = -(-panels // -(-panels // block))
     return min(panels, -(-even // grain) * grain)
-
-
-def strided_layout(order: Sequence[tuple[Index, int]], item: int) -> Layout:
-    """Contiguous layout, first index slowest."""
-    axes: list[Axis] = []
-    stride = item
-    for index, size in reversed(order):
-        axes.append(Axis.strided(index, size, stride))
-        stride *= size
-    return Layout(kind="strided", axes=tuple(axes[::-1]), itemsize=item)

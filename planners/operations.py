@@ -13,7 +13,6 @@ from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
 from .request import PlanRequest
 
-
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
 REAL_PART = {"complex64": "float32", "complex128": "float64"}
 

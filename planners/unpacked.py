@@ -19,7 +19,7 @@ from ..kernels.gemm import Operand
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index
-from .gemm import BinaryContraction
+from .contraction import BinaryContraction
 from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, make_dim, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake

@@ -46,13 +46,21 @@ GROUPS = {
     "einsum_engine.plan": "plan",
     "einsum_engine.cost": "plan",
     "einsum_engine.executor": "executor",
+    "einsum_engine.fastcall": "executor",
+    "einsum_engine.recycle": "base",
     "einsum_engine.kernels": "kernels",
     "einsum_engine.kernels.": "kernels",
     "einsum_engine.kernels.cpu": "kernels.cpu",
     "einsum_engine.kernels.cpu.": "kernels.cpu",
     "einsum_engine.kernels.isa": "kernel tables",
-    "einsum_engine.kernels.spec": "kernel tables",
-    "einsum_engine.kernels.registry": "kernel tables",
+    # What a family takes, as data, and how that becomes a row of the step table: NumPy, no code generator.
+    **{
+        f"einsum_engine.kernels.{name}": "kernel tables"
+        for name in (
+            *("registry", "row", "tiles", "loops", "gemm", "dot", "batched", "nest", "nest_boxes", "nest_problem", "diskcache"),
+            *("cpu.abi", "cpu.nest_abi", "cpu.dot_abi", "cpu.batched_abi", "cpu.storage"),
+        )
+    },
     "einsum_engine.expr": "expr",
     "einsum_engine.dtypes": "expr",
     "einsum_engine.config": "base",
@@ -97,9 +105,9 @@ EXTERNAL = {
     "plan": {"numpy"},
     "kernels": {"numpy", "ml_dtypes", "tqdm"},
     "kernels.cpu": {"numpy", "llvmlite", "numba"},
-    "kernel tables": set(),
+    "kernel tables": {"numpy", "ml_dtypes"},
     "expr": {"numpy", "ml_dtypes"},
-    "base": set(),
+    "base": {"numpy"},
 }
 
 # Class -> the only module that may define it.
@@ -113,6 +121,14 @@ DEFINITIONS = {
     "Step": "einsum_engine.plan",
     "Plan": "einsum_engine.plan",
     "ISA": "einsum_engine.kernels.isa",
+    "Row": "einsum_engine.kernels.row",
+    "Family": "einsum_engine.kernels.registry",
+    "PlanRequest": "einsum_engine.planners.request",
+    "Order": "einsum_engine.planners.order",
+    "BinaryContraction": "einsum_engine.planners.contraction",
+    "NativePlan": "einsum_engine.executor",
+    "Compiled": "einsum_engine.compiled",
+    "Machine": "einsum_engine.cost",
 }
 
 # Files over this many lines, and why they are better whole.

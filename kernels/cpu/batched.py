@@ -4,14 +4,18 @@
 
     for outer
       for b0 in batch by BLOCK          so that operands are read again from cache
+        copy A, B to scratch            if asked for
         for m in M by MT, n in N by NT
           for b in block by vectors
             for k                       MT x NT vectors of sums, each lane an element of the batch
             C[b, m, n] (+)= sums
+        copy C from scratch
 
 Rows and columns past M and N repeat the last one and are not stored. The batch need not be a multiple of a vector: the
 rest goes through masks, or as the last whole vector of the task computed again, or element by element. Nothing
 outside the operands is read. C is read only to accumulate.
+
+Copies in scratch serve operands whose rows lie a power of two apart: a cache holds few such lines at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +30,10 @@ from . import abi
 from . import batched_abi as ba
 from .emit import I64, Fn, Val, Var
 from .lanes import Lanes, Outer
+
+_LINE = 64
+_GROUP = 4  # vectors copied at once
+_ALIGN_FROM = 4  # vectors in a row that are worth another one to align the rest
 
 
 def build_batched(module: ir.Module, name: str, isa: ISA) -> None:
@@ -53,8 +61,9 @@ class _Nest:
 
     def emit(self) -> None:
         f = Fn(self.module, self.name, [I64] * 4)
-        ctx, step, task, _ = f.args
+        ctx, step, task, worker = f.args
         bases = f.word(ctx, abi.CTX_BASES)
+        scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
 
         def word(index: int) -> Val:
             return f.word(step, index)
@@ -68,29 +77,150 @@ class _Nest:
         spans = [*span(tm, ba.B_M_SHARE, ba.B_M), *span(tl, ba.B_LANES_SHARE, ba.B_LANES)]
         slots = ((abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET), (abi.OUT_SLOT, abi.OUT_OFFSET))
         at = [f.word(bases, word(slot)) + word(offset) for slot, offset in slots]
-        inner = self._inner()
-        Outer(f, step).loop(
-            *span(to, ba.B_OUTER_SHARE, ba.B_OUTER_TOTAL),
-            lambda offsets: f.call(inner, [step, *(x + offset for x, offset in zip(at, offsets)), *spans]),
-        )
+        block = _Block(self).emit()
+        in_place, staged = self._in_place(block), _Staging(self).emit(block)
+
+        def inner(offsets: list[Val]) -> None:
+            places = [x + offset for x, offset in zip(at, offsets)]
+            with f.if_else(word(ba.B_STAGE_B).eq(0)) as (then, otherwise):
+                with then:
+                    f.call(in_place, [step, *places, *spans])
+                with otherwise:
+                    f.call(staged, [step, scratch, *places, *spans])
+
+        Outer(f, step).loop(*span(to, ba.B_OUTER_SHARE, ba.B_OUTER_TOTAL), inner)
         f.ret()
 
-    def _inner(self) -> Fn:
-        """``inner(step, a, b, c, m0, m1, l0, l1)``: rows and elements of the batch of one task, one outer index."""
-        f = self.f = Fn(self.module, f"{self.name}_inner", [I64] * 8, internal=True)
+    def _in_place(self, block: Fn) -> Fn:
+        """``(step, a, b, c, m0, m1, l0, l1)``: rows and elements of the batch of one task, one outer index."""
+        f = Fn(self.module, f"{self.name}_in_place", [I64] * 8, internal=True)
         f.fn.attributes.add("noinline")
-        self.step, self.a, self.b, self.c, m0, m1, self.first, self.last = f.args
+        step, a, b, c, m0, m1, first, last = f.args
+        start, size = Var(f, first), Var(f, self.head(f, step, a, (ba.TM_A, ba.TK_A), first, last))
+        accumulate, tables = f.word(step, ba.B_ACCUMULATE), step + 8 * ba.B_TABLES
+        with f.while_() as leave:
+            leave(start.get() >= last)
+            stop = f.min(start.get() + size.get(), last)
+            f.call(block, [step, tables, a, b, c, m0, m1, start.get(), stop, first, last, accumulate])
+            start.set(stop)
+            size.set(f.word(step, ba.B_BLOCK))
+        f.ret()
+        return f
+
+    def head(self, f: Fn, step: Val, operand: Val, tables: tuple[int, int], first: Val, last: Val) -> Val:
+        """Elements of the first block: so few that the vectors behind it are aligned in an operand, where that can be.
+
+        A vector that lies in two cache lines costs twice; operands often share their alignment.
+        """
+        lanes, block = self.lanes, f.word(step, ba.B_BLOCK)
+        corner = [f.word(f.word(step, ba.B_TABLES + table)) for table in tables]
+        begin = operand + corner[0] + corner[1] + first * lanes.item
+        missing = (f.i64(0) - begin) & (lanes.vector_bytes - 1)
+        worth = (missing > 0) & (missing % lanes.item).eq(0) & ((last - first) >= _ALIGN_FROM * lanes.elems)
+        return f.select(worth, missing // lanes.item, block)
+
+
+class _Staging:
+    """Copies of a block of the operands in scratch, rows one behind the other: no two rows meet in a cache."""
+
+    def __init__(self, nest: _Nest):
+        self.nest, self.module, self.name, self.lanes = nest, nest.module, nest.name, nest.lanes
+
+    def emit(self, block: Fn) -> Fn:
+        """``(step, scratch, a, b, c, m0, m1, l0, l1)``: as `_Nest._in_place`."""
+        f = self.f = Fn(self.module, f"{self.name}_staged", [I64] * 9, internal=True)
+        f.fn.attributes.add("noinline")
+        self.step, scratch, a, b, c, m0, m1, first, last = f.args
+        n, k, lanes = self.word(ba.B_N), self.word(ba.B_K), self.lanes
+        copy_b, shift_c = scratch + self.word(ba.B_STAGE_B), self.word(ba.B_STAGE_C)
+        head = self.nest.head(f, self.step, c, (ba.TM_C, ba.TN_C), first, last)
+        start, size = Var(f, first), Var(f, head)
+        with f.while_() as leave:
+            leave(start.get() >= last)
+            count, shift = f.min(size.get(), last - start.get()), start.get() * lanes.item
+            self._rows((ba.TM_A, m0, m1), (ba.TK_A, k), lambda far, near: self._load(a + far + shift, scratch + near, count))
+            self._rows((ba.TN_B, f.i64(0), n), (ba.TK_B, k), lambda far, near: self._load(b + far + shift, copy_b + near, count))
+            tables, zero = self.step + 8 * ba.B_STAGED, f.i64(0)
+            with f.if_else(shift_c.eq(0)) as (direct, copied):
+                with direct:
+                    accumulate = self.word(ba.B_ACCUMULATE)
+                    span = (m0, m1, zero, count, zero, count)
+                    f.call(block, [self.step, tables, scratch, copy_b, c + shift, *span, accumulate])
+                with copied:
+                    whole = (count + (lanes.elems - 1)) // lanes.elems * lanes.elems
+                    copy_c, span = scratch + shift_c, (m0, m1, zero, whole, zero, whole)
+                    f.call(block, [self.step, tables, scratch, copy_b, copy_c, *span, zero])
+                    self._rows((ba.TM_C, m0, m1), (ba.TN_C, n), lambda far, near: self._store(c + far + shift, copy_c + near, count))
+            start.add(count)
+            size.set(self.word(ba.B_BLOCK))
+        f.ret()
+        return f
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.step, index)
+
+    def _rows(self, rows: tuple[int, Val, Val], columns: tuple[int, Val], action) -> None:
+        """``action(offset in the operand, offset in the copy)`` for each row of lanes."""
+        f = self.f
+
+        def offset(tables: int, r: Val, column: Val) -> Val:
+            return f.word(self.word(tables + rows[0]), r) + f.word(self.word(tables + columns[0]), column)
+
+        with f.range(rows[1], rows[2]) as r:
+            with f.range(0, columns[1]) as column:
+                action(offset(ba.B_TABLES, r, column), offset(ba.B_STAGED, r, column))
+
+    def _load(self, src: Val, dst: Val, count: Val) -> None:
+        self._each(src, dst, count, lambda value, at: self.f.store(value, at))
+
+    def _store(self, dst: Val, src: Val, count: Val) -> None:
+        f = self.f
+        with f.if_else(self.word(ba.B_ACCUMULATE).ne(0)) as (add, overwrite):
+            with add:
+                self._each(src, dst, count, lambda v, at: f.store(self.lanes.add(f.load(v.type, at), v), at))
+            with overwrite:
+                self._load(src, dst, count)
+
+    def _each(self, src: Val, dst: Val, count: Val, action) -> None:
+        """``action(value, address)`` for vectors in groups, then for single elements."""
+        f, lanes, single = self.f, self.lanes, Lanes(self.lanes.dtype, self.lanes.isa, 1)
+        done = f.var(0)
+        for width, group in ((lanes, _GROUP), (lanes, 1), (single, 1)):
+            if group == 1 and width is lanes:
+                continue
+            unit = width.elems * group
+            with f.range(done.get(), count - (unit - 1), unit) as i:
+                shifts = [(i + u * width.elems) * lanes.item for u in range(group)]
+                for value, shift in [(f.load(width.vec, src + shift), shift) for shift in shifts]:
+                    action(value, dst + shift)
+                done.set(i + unit)
+
+
+class _Block:
+    """The tiles of a block of the batch."""
+
+    def __init__(self, nest: _Nest):
+        self.module, self.name = nest.module, nest.name
+        self.lanes, self.mt, self.nt = nest.lanes, nest.mt, nest.nt
+
+    def emit(self) -> Fn:
+        """``(step, tables, a, b, c, m0, m1, start, stop, first, last, accumulate)``.
+
+        ``tables``: address of the six table words. Elements [start, stop) of the batch are computed; those of
+        [first, last) may be read, and written with their own values.
+        """
+        f = self.f = Fn(self.module, f"{self.name}_block", [I64] * 12, internal=True)
+        f.fn.attributes.add("noinline")
+        self.step, self.tables, self.a, self.b, self.c, m0, m1, start, stop, *span, self.accumulate = f.args
+        self.first, self.last = span
         lanes = self.lanes
         if lanes.parts == 2:
             sign_a, sign_b = lanes.signs(f, self.word(ba.B_SIGNS))
             one = f.const(lanes.real, 1.0)
             self.signs = (one, sign_a, sign_a * sign_b * -1.0, sign_b)
-        self.accumulate = self.word(ba.B_ACCUMULATE)
-        with f.range(self.first, self.last, self.word(ba.B_BLOCK)) as start:
-            stop = f.min(start + self.word(ba.B_BLOCK), self.last)
-            with f.range(m0, m1, self.mt) as m:
-                with f.range(0, self.word(ba.B_N), self.nt) as n:
-                    self._block(self._tile(m, n, m1), start, stop)
+        with f.range(m0, m1, self.mt) as m:
+            with f.range(0, self.word(ba.B_N), self.nt) as n:
+                self._elements(self._tile(m, n, m1), start, stop)
         f.ret()
         return f
 
@@ -98,21 +228,27 @@ class _Nest:
         return self.f.word(self.step, index)
 
     def entry(self, table: int, index: Val) -> Val:
-        return self.f.word(self.word(table), index)
+        return self.f.word(self.f.word(self.tables, table), index)
 
     def _tile(self, m: Val, n: Val, m1: Val) -> _Tile:
         f = self.f
         rows, columns = f.min(m1 - m, self.mt), f.min(self.word(ba.B_N) - n, self.nt)
-        a = [self.a + self.entry(ba.B_TM_A, m + (f.min(i, rows - 1) if i else 0)) for i in range(self.mt)]
-        b = [self.b + self.entry(ba.B_TN_B, n + (f.min(j, columns - 1) if j else 0)) for j in range(self.nt)]
+        a = [self.a + self.entry(ba.TM_A, m + (f.min(i, rows - 1) if i else 0)) for i in range(self.mt)]
+        b = [self.b + self.entry(ba.TN_B, n + (f.min(j, columns - 1) if j else 0)) for j in range(self.nt)]
         return _Tile(a=a, b=b, m=m, n=n, rows=rows, columns=columns)
 
-    def _block(self, tile: _Tile, start: Val, stop: Val) -> None:
+    def _elements(self, tile: _Tile, start: Val, stop: Val) -> None:
         """The elements [start, stop) of the batch: whole vectors, then the rest."""
         f, elems = self.f, self.lanes.elems
         whole = start + (stop - start) // elems * elems
-        with f.range(start, whole, elems) as at:
-            self._vector(self.lanes, tile, at, None)
+        ahead = self.word(ba.B_AHEAD)
+        with f.if_else(ahead.eq(0)) as (near, far):
+            with near:
+                with f.range(start, whole, elems) as at:
+                    self._vector(self.lanes, tile, at, None)
+            with far:
+                with f.range(start, whole, elems) as at:
+                    self._vector(self.lanes, tile, at, None, ahead)
         with f.if_(whole < stop):
             if self.lanes.isa.masks:
                 self._vector(self.lanes, tile, whole, self.lanes.mask(f, stop - whole))
@@ -122,30 +258,54 @@ class _Nest:
     def _rest(self, tile: _Tile, whole: Val, stop: Val) -> None:
         """Without masks: results may be stored twice, unless they are added to what is there."""
         f, elems = self.f, self.lanes.elems
-        room = (stop - self.first) >= elems
+        room = (self.last - self.first) >= elems
         with f.if_else(self.accumulate.eq(0) & room) as (again, single):
             with again:
-                self._vector(self.lanes, tile, stop - elems, None)
+                self._vector(self.lanes, tile, f.max(stop - elems, self.first), None)
             with single:
                 with f.range(whole, stop) as at:
                     self._vector(Lanes(self.lanes.dtype, self.lanes.isa, 1), tile, at, None)
 
     # -- one vector of the batch -----------------------------------------------------------------------------
-    def _vector(self, lanes: Lanes, tile: _Tile, at: Val, mask: Val | None) -> None:
+    def _vector(self, lanes: Lanes, tile: _Tile, at: Val, mask: Val | None, ahead: Val | None = None) -> None:
+        """``ahead``: operands come from memory, in more streams than hardware follows: fetch so many bytes further."""
         f, shift = self.f, at * lanes.item
         acc = [[[Var(f, f.zero(lanes.vec)) for _ in range(lanes.parts)] for _ in tile.b] for _ in tile.a]
         with f.range(0, self.word(ba.B_K)) as k:
-            in_a, in_b = shift + self.entry(ba.B_TK_A, k), shift + self.entry(ba.B_TK_B, k)
+            in_a, in_b = shift + self.entry(ba.TK_A, k), shift + self.entry(ba.TK_B, k)
+            if ahead is not None:
+                for place in (*(a + in_a for a in tile.a), *(b + in_b for b in tile.b)):
+                    f.prefetch(place + ahead, locality=2)
             columns = [self._factors(lanes, self._load(lanes, b + in_b, mask)) for b in tile.b]
             for i, a in enumerate(tile.a):
                 row = self._load(lanes, a + in_a, mask)
                 for j, factors in enumerate(columns):
                     for slot, factor in zip(acc[i][j], factors):
                         slot.set(lanes.fma(f, row, factor, slot.get()))
+        store = f.store if mask is None else lambda value, place: f.store_masked(value, place, mask)
         with f.if_else(self.accumulate.ne(0)) as (then, otherwise):
-            for branch, add in ((then, True), (otherwise, False)):
-                with branch:
-                    self._store_tile(lanes, tile, acc, shift, mask, add)
+            with then:
+                self._store_tile(lanes, tile, acc, shift, mask, store, add=True)
+            with otherwise:
+                if ahead is None or lanes.vector_bytes < _LINE:
+                    self._store_tile(lanes, tile, acc, shift, mask, store)
+                else:
+                    self._store_past_caches(lanes, tile, acc, shift, store)
+
+    def _store_past_caches(self, lanes: Lanes, tile: _Tile, acc, shift: Val, store) -> None:
+        """Whole lines that nobody reads soon; streaming stores must be aligned."""
+        f, low = self.f, Var(self.f, self.c + shift)
+        for i in range(self.mt):
+            with self._if_exists(i, tile.rows):
+                low.set(low.get() | self.entry(ba.TM_C, tile.m + i))
+        for j in range(self.nt):
+            with self._if_exists(j, tile.columns):
+                low.set(low.get() | self.entry(ba.TN_C, tile.n + j))
+        with f.if_else((low.get() & (_LINE - 1)).eq(0)) as (aligned, otherwise):
+            with aligned:
+                self._store_tile(lanes, tile, acc, shift, None, f.stream)
+            with otherwise:
+                self._store_tile(lanes, tile, acc, shift, None, store)
 
     def _load(self, lanes: Lanes, at: Val, mask: Val | None) -> Val:
         return self.f.load(lanes.vec, at) if mask is None else self.f.load_masked(lanes.vec, at, mask)
@@ -154,17 +314,17 @@ class _Nest:
         """What a row is multiplied with: the value, or its real and its imaginary part on both lanes of an element."""
         return [value] if lanes.parts == 1 else [lanes.spread(self.f, value, part) for part in range(2)]
 
-    def _store_tile(self, lanes: Lanes, tile: _Tile, acc, shift: Val, mask: Val | None, add: bool) -> None:
+    def _store_tile(self, lanes: Lanes, tile: _Tile, acc, shift: Val, mask: Val | None, store, add=False) -> None:
         f = self.f
         for j in range(self.nt):
             with self._if_exists(j, tile.columns):
-                column = self.c + self.entry(ba.B_TN_C, tile.n + j) + shift
+                column = self.c + self.entry(ba.TN_C, tile.n + j) + shift
                 for i in range(self.mt):
                     with self._if_exists(i, tile.rows):
-                        place = column + self.entry(ba.B_TM_C, tile.m + i)
+                        place = column + self.entry(ba.TM_C, tile.m + i)
                         value = self._combine(lanes, [slot.get() for slot in acc[i][j]])
                         value = lanes.add(self._load(lanes, place, mask), value) if add else value
-                        f.store(value, place) if mask is None else f.store_masked(value, place, mask)
+                        store(value, place)
 
     def _combine(self, lanes: Lanes, parts: list[Val]) -> Val:
         """From the sums of ``a * re(b)`` and ``a * im(b)``; plus zero, so that a sign makes no -0 of an empty sum."""

@@ -22,7 +22,7 @@ from . import nest_abi as na
 from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var
 from .move import LINE, emit_move
-from .nest_frame import A, B, OUT, Arithmetic, Box, Frame, Stage, emit_row, row_width
+from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, nest_abi as na
+from . import abi
+from . import nest_abi as na
 from .emit import I1, Fn, Val, Var
 from .storage import STORAGES
 

@@ -19,7 +19,7 @@ from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import I1, I64, Fn, Val, Var
-from .nest_frame import MAX_RANK, A, OUT, Arithmetic, Box, Frame, Odometer, Stage, emit_row, row_width
+from .nest_frame import MAX_RANK, OUT, A, Arithmetic, Box, Frame, Odometer, Stage, emit_row, row_width
 from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree

@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
-from .emit import I8, I16, I32, I64, Fn, Val, Var, size_of, vector_type
+from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
 
 
 class Mover:

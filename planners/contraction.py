@@ -1,0 +1,48 @@
+"""A binary contraction with its dimension types: what the planners of kernel families are asked to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Mapping
+
+from ..plan import Axis, Index
+
+Axes = Mapping[Index, Axis]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryContraction:
+    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
+
+    dtype: str
+    sizes: Mapping[Index, int]
+    batch: tuple[Index, ...]
+    m: tuple[Index, ...]  # in left and output
+    n: tuple[Index, ...]  # in right and output
+    k: tuple[Index, ...]
+    left: Axes | None
+    right: Axes | None
+    out: Axes
+    conj_left: bool = False
+    conj_right: bool = False
+    panels_left: bool = True  # a free left operand may be laid out in panels
+    panels_right: bool = True
+    constant_left: bool = False  # never changes: packed once, whatever that costs
+    constant_right: bool = False
+    left_packed: int = 0  # lanes per panel when left lies in FBL
+    accumulate: bool = False
+
+    def swapped(self) -> "BinaryContraction":
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            left=self.right,
+            right=self.left,
+            conj_left=self.conj_right,
+            conj_right=self.conj_left,
+            panels_left=self.panels_right,
+            panels_right=self.panels_left,
+            constant_left=self.constant_right,
+            constant_right=self.constant_left,
+        )
