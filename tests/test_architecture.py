@@ -21,6 +21,9 @@ FOLDERS = {
     "einsum_engine.bench": ROOT / "bench",
 }
 
+# Modules beside the code generator that hold numbers only.
+CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "storage")
+
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.
 GROUPS = {
     "einsum_engine": "public",
@@ -49,18 +52,15 @@ GROUPS = {
     "einsum_engine.fastcall": "executor",
     "einsum_engine.recycle": "base",
     "einsum_engine.kernels": "kernels",
-    "einsum_engine.kernels.": "kernels",
+    # What a family takes, as data, and how that becomes a row of the step table: NumPy, no code generator.
+    "einsum_engine.kernels.": "kernel tables",
     "einsum_engine.kernels.cpu": "kernels.cpu",
     "einsum_engine.kernels.cpu.": "kernels.cpu",
     "einsum_engine.kernels.isa": "kernel tables",
-    # What a family takes, as data, and how that becomes a row of the step table: NumPy, no code generator.
-    **{
-        f"einsum_engine.kernels.{name}": "kernel tables"
-        for name in (
-            *("registry", "row", "tiles", "loops", "gemm", "dot", "batched", "nest", "nest_boxes", "nest_problem", "diskcache"),
-            *("cpu.abi", "cpu.nest_abi", "cpu.dot_abi", "cpu.batched_abi", "cpu.storage"),
-        )
-    },
+    "einsum_engine.kernels.calibrate": "kernels",
+    "einsum_engine.kernels.launch": "kernels",
+    "einsum_engine.kernels.warmup": "kernels",
+    **{f"einsum_engine.kernels.cpu.{name}": "kernel tables" for name in CPU_TABLES},
     "einsum_engine.expr": "expr",
     "einsum_engine.dtypes": "expr",
     "einsum_engine.config": "base",
