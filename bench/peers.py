@@ -11,16 +11,19 @@ import importlib
 import importlib.metadata
 import importlib.util
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Callable, Sequence
 
 import numpy as np
 
-from .steps import Path, Expression, walk
+from .steps import Expression, Path, auto_path, walk
 
 # One loop over all indices is left out where it takes seconds a call and wins nothing: its iterations times the
 # square of the number of operands is what its time grows with.
 _MOST_LOOP = 1e9
+# The same for a step of three operands or more in a path that a library found: such steps are loops too, and the
+# slower the more indices they have.
+_MOST_STEP_LOOP = 2e7
 # Of a library's own path and ours, the one that costs this many times the other is left out.
 _MOST_COST_RATIO = 30
 
@@ -121,6 +124,10 @@ class Peer:
         except Exception as error:
             reasons.append(f"own path: {type(error).__name__}: {error}")
             return paths
+        loop = _longest_loop(task, own)
+        if loop > _MOST_STEP_LOOP:
+            reasons.append(f"its own path has one loop of {loop:.1e} iterations times squared operands")
+            return paths
         if own == tuple(tuple(sorted(step)) for step in ours):
             return [("both paths", ours)]
         if ratio > _MOST_COST_RATIO:
@@ -129,6 +136,12 @@ class Peer:
         if ratio < 1 / _MOST_COST_RATIO:
             return [("own path", own)]
         return [("own path", own), *paths]
+
+
+def _longest_loop(task: Task, path: Path) -> float:
+    """Iterations times squared operands of the longest step of three operands or more; 0 without one."""
+    wide = [(step, len(step.positions)) for step in walk(task.expression, path) if len(step.positions) > 2]
+    return max((step.multiply_adds / (count - 1) * count**2 for step, count in wide), default=0.0)
 
 
 def binary_steps(path: Path, operands: int) -> tuple[tuple[int, ...], ...]:
@@ -203,15 +216,8 @@ def _numpy_optimized(task: Task, path: Path | None) -> Call:
 # --- opt_einsum ------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
-def _auto_path(eq: str, shapes: tuple[tuple[int, ...], ...]) -> Path:
-    import opt_einsum
-
-    return tuple(opt_einsum.contract_path(eq, *shapes, shapes=True, optimize="auto")[0])
-
-
 def _opt_einsum_path(task: Task) -> Path:
-    return _auto_path(task.expression.eq, task.shapes)
+    return auto_path(task.expression)
 
 
 def _expression(task: Task, path: Path | None) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Sequence
 
 from ..errors import EngineValueError
@@ -169,3 +170,15 @@ def _step(
 def _core(term: str, result: str, terms: Sequence[str], slot: int) -> str:
     others = set(result).union(*(other for number, other in enumerate(terms) if number != slot))
     return "".join(index for index in dict.fromkeys(term) if index in others)
+
+
+def auto_path(expression: Expression) -> tuple[tuple[int, ...], ...]:
+    """The path that opt_einsum's `auto` finds, remembered."""
+    return _auto_path(expression.eq, expression.shapes)
+
+
+@lru_cache(maxsize=64)
+def _auto_path(eq: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    import opt_einsum
+
+    return tuple(map(tuple, opt_einsum.contract_path(eq, *shapes, shapes=True, optimize="auto")[0]))
