@@ -22,10 +22,10 @@ from .tiles import COMPLEX, ITEMSIZE
 
 # (registers, complex?) -> tiles with rows >= columns; a tile holds its sums, its columns and one row in registers
 _TILES = {
-    (32, False): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3), (4, 4), (6, 4)),
-    (32, True): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
-    (16, False): ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
-    (16, True): ((1, 1), (2, 1), (4, 1), (2, 2)),
+    (32, False): ((1, 1), (4, 1), (2, 2), (3, 3), (4, 4), (6, 4)),
+    (32, True): ((1, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
+    (16, False): ((1, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
+    (16, True): ((1, 1), (3, 1), (2, 2)),
 }
 BLOCK_BYTES = 256 << 10  # of A, B and C per block of the batch: stays in L2 while tiles read it again
 BLOCK_RUN = 512  # bytes of the batch at least: shorter pieces waste what memory fetches ahead
@@ -128,7 +128,7 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
         p = _swapped(p)
     mt, nt = tile_for(isa, p.dtype, p.m, p.n)
     shares, tasks = _shares(p, isa, mt, threads)
-    staged, staged_c = staging(p, isa)
+    staged = collides(p, isa)
     block = _block(p, isa, staged)
     run = block * ITEMSIZE[p.dtype]  # bytes of a row in scratch
     words = {
@@ -154,37 +154,36 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
         ba.B_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
         ba.B_AHEAD: AHEAD if p.nbytes >= MEMORY_BYTES and p.rows >= MANY_ROWS else 0,
         ba.B_STAGE_B: p.m * p.k * run if staged else 0,
-        ba.B_STAGE_C: (p.m + p.n) * p.k * run if staged_c else 0,
     }
     outer = outer_words(p.outer)
     tables = {ba.B_TABLES + i: table for i, table in enumerate((p.tm_a, p.tk_a, p.tn_b, p.tk_b, p.tm_c, p.tn_c))}
     if staged:
         m, n, k = (np.arange(count, dtype=np.int64) * run for count in (p.m, p.n, p.k))
-        results = (m * p.n, n) if staged_c else (p.tm_c, p.tn_c)
-        tables |= {ba.B_STAGED + i: table for i, table in enumerate((m * p.k, k, n * p.k, k, *results))}
+        copies = (m * p.k, k, n * p.k, k, p.tm_c, p.tn_c)
+        tables |= {ba.B_STAGED + i: table for i, table in enumerate(copies)}
     tables = {word: table if len(table) else ZERO for word, table in tables.items()}
     empty = not outer_total(p.outer) * p.lanes * p.m * p.n
     return Row(
         words=words | outer[0],
         tables=tables | outer[1],
         kernels={abi.FN: f"batched_{p.dtype}_{mt}x{nt}"},
-        scratch=p.rows * run if staged else 0,
+        scratch=(p.m + p.n) * p.k * run if staged else 0,
         tasks=0 if empty else int(np.prod(tasks)),
     )
 
 
-def staging(p: BatchedProblem, isa: ISA) -> tuple[bool, bool]:
-    """Whether A and B, and whether C as well, are worked on in copies.
+def collides(p: BatchedProblem, isa: ISA) -> bool:
+    """Whether A and B are worked on in copies: where more rows start in one set of a first-level cache than it holds.
 
-    They are where more rows start in one set of a first-level cache than it holds: such rows evict each other. C is
-    written a vector at a time, which needs no copy where a vector is a cache line.
+    Such rows evict each other. Where a vector is a cache line and is read once, that hurts only what is fetched ahead.
     """
     if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
-        return False, False
+        return False
+    mt, nt = tile_for(isa, p.dtype, p.m, p.n)
+    once = p.m <= mt and p.n <= nt and isa.vector_bits == 8 * _LINE
     starts = [np.unique(np.add.outer(x, y)) for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
-    sets = [np.bincount(offsets // _LINE % (_WAY // _LINE), minlength=_WAY // _LINE) for offsets in starts]
-    copies = bool(sum(sets).max() > _WAYS)
-    return copies, copies and bool(sets[2].max() > _WAYS) and isa.vector_bits < 8 * _LINE
+    lines = np.concatenate(starts) // _LINE % (_WAY // _LINE)
+    return int(np.bincount(lines).max(initial=0)) > (4 * _WAYS if once else _WAYS)
 
 
 def _swapped(p: BatchedProblem) -> BatchedProblem:

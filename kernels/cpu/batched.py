@@ -4,12 +4,11 @@
 
     for outer
       for b0 in batch by BLOCK          so that operands are read again from cache
-        copy A, B to scratch            if asked for
+        copy A and B to scratch         if asked for
         for m in M by MT, n in N by NT
           for b in block by vectors
             for k                       MT x NT vectors of sums, each lane an element of the batch
             C[b, m, n] (+)= sums
-        copy C from scratch
 
 Rows and columns past M and N repeat the last one and are not stored. The batch need not be a multiple of a vector: the
 rest goes through masks, or as the last whole vector of the task computed again, or element by element. Nothing
@@ -121,7 +120,7 @@ class _Nest:
 
 
 class _Staging:
-    """Copies of a block of the operands in scratch, rows one behind the other: no two rows meet in a cache."""
+    """Copies of a block of A and B in scratch, rows one behind the other: no two rows meet in a cache."""
 
     def __init__(self, nest: _Nest):
         self.nest, self.module, self.name, self.lanes = nest, nest.module, nest.name, nest.lanes
@@ -130,27 +129,17 @@ class _Staging:
         """``(step, scratch, a, b, c, m0, m1, l0, l1)``: as `_Nest._in_place`."""
         f = self.f = Fn(self.module, f"{self.name}_staged", [I64] * 9, internal=True)
         f.fn.attributes.add("noinline")
-        self.step, scratch, a, b, c, m0, m1, first, last = f.args
-        n, k, lanes = self.word(ba.B_N), self.word(ba.B_K), self.lanes
-        copy_b, shift_c = scratch + self.word(ba.B_STAGE_B), self.word(ba.B_STAGE_C)
+        self.step, copy_a, a, b, c, m0, m1, first, last = f.args
+        lanes, zero, copy_b = self.lanes, f.i64(0), f.args[1] + self.word(ba.B_STAGE_B)
         head = self.nest.head(f, self.step, c, (ba.TM_C, ba.TN_C), first, last)
         start, size = Var(f, first), Var(f, head)
         with f.while_() as leave:
             leave(start.get() >= last)
             count, shift = f.min(size.get(), last - start.get()), start.get() * lanes.item
-            self._rows((ba.TM_A, m0, m1), (ba.TK_A, k), lambda far, near: self._load(a + far + shift, scratch + near, count))
-            self._rows((ba.TN_B, f.i64(0), n), (ba.TK_B, k), lambda far, near: self._load(b + far + shift, copy_b + near, count))
-            tables, zero = self.step + 8 * ba.B_STAGED, f.i64(0)
-            with f.if_else(shift_c.eq(0)) as (direct, copied):
-                with direct:
-                    accumulate = self.word(ba.B_ACCUMULATE)
-                    span = (m0, m1, zero, count, zero, count)
-                    f.call(block, [self.step, tables, scratch, copy_b, c + shift, *span, accumulate])
-                with copied:
-                    whole = (count + (lanes.elems - 1)) // lanes.elems * lanes.elems
-                    copy_c, span = scratch + shift_c, (m0, m1, zero, whole, zero, whole)
-                    f.call(block, [self.step, tables, scratch, copy_b, copy_c, *span, zero])
-                    self._rows((ba.TM_C, m0, m1), (ba.TN_C, n), lambda far, near: self._store(c + far + shift, copy_c + near, count))
+            self._copy(a + shift, copy_a, (ba.TM_A, ba.TK_A), m0, m1, count)
+            self._copy(b + shift, copy_b, (ba.TN_B, ba.TK_B), zero, self.word(ba.B_N), count)
+            tables, span = self.step + 8 * ba.B_STAGED, (m0, m1, zero, count, zero, count)
+            f.call(block, [self.step, tables, copy_a, copy_b, c + shift, *span, self.word(ba.B_ACCUMULATE)])
             start.add(count)
             size.set(self.word(ba.B_BLOCK))
         f.ret()
@@ -159,40 +148,27 @@ class _Staging:
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
 
-    def _rows(self, rows: tuple[int, Val, Val], columns: tuple[int, Val], action) -> None:
-        """``action(offset in the operand, offset in the copy)`` for each row of lanes."""
+    def _copy(self, operand: Val, copy: Val, tables: tuple[int, int], r0: Val, r1: Val, count: Val) -> None:
+        """``count`` elements of each row of lanes of an operand."""
         f = self.f
 
-        def offset(tables: int, r: Val, column: Val) -> Val:
-            return f.word(self.word(tables + rows[0]), r) + f.word(self.word(tables + columns[0]), column)
+        def offset(words: int, r: Val, k: Val) -> Val:
+            return f.word(self.word(words + tables[0]), r) + f.word(self.word(words + tables[1]), k)
 
-        with f.range(rows[1], rows[2]) as r:
-            with f.range(0, columns[1]) as column:
-                action(offset(ba.B_TABLES, r, column), offset(ba.B_STAGED, r, column))
+        with f.range(r0, r1) as r:
+            with f.range(0, self.word(ba.B_K)) as k:
+                self._run(operand + offset(ba.B_TABLES, r, k), copy + offset(ba.B_STAGED, r, k), count)
 
-    def _load(self, src: Val, dst: Val, count: Val) -> None:
-        self._each(src, dst, count, lambda value, at: self.f.store(value, at))
-
-    def _store(self, dst: Val, src: Val, count: Val) -> None:
-        f = self.f
-        with f.if_else(self.word(ba.B_ACCUMULATE).ne(0)) as (add, overwrite):
-            with add:
-                self._each(src, dst, count, lambda v, at: f.store(self.lanes.add(f.load(v.type, at), v), at))
-            with overwrite:
-                self._load(src, dst, count)
-
-    def _each(self, src: Val, dst: Val, count: Val, action) -> None:
-        """``action(value, address)`` for vectors in groups, then for single elements."""
-        f, lanes, single = self.f, self.lanes, Lanes(self.lanes.dtype, self.lanes.isa, 1)
+    def _run(self, src: Val, dst: Val, count: Val) -> None:
+        """Groups of vectors, then single elements."""
+        f, item, single = self.f, self.lanes.item, Lanes(self.lanes.dtype, self.lanes.isa, 1)
         done = f.var(0)
-        for width, group in ((lanes, _GROUP), (lanes, 1), (single, 1)):
-            if group == 1 and width is lanes:
-                continue
+        for width, group in ((self.lanes, _GROUP), (single, 1)):
             unit = width.elems * group
             with f.range(done.get(), count - (unit - 1), unit) as i:
-                shifts = [(i + u * width.elems) * lanes.item for u in range(group)]
+                shifts = [(i + u * width.elems) * item for u in range(group)]
                 for value, shift in [(f.load(width.vec, src + shift), shift) for shift in shifts]:
-                    action(value, dst + shift)
+                    f.store(value, dst + shift)
                 done.set(i + unit)
 
 
