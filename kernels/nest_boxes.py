@@ -19,13 +19,16 @@ import numpy as np
 from .nest_problem import Dim
 
 OUT, A, B = 0, 1, 2  # operands
-SHORT_RUN = 4  # entries below which rows cost more than elements one by one
+SHORT_RUN = 4  # entries of the smallest tile
+LONG_ROW = 16  # entries from which rows are the best there is
+ROW_COST, MOVE_COST = 8, 1.2  # cycles: of beginning a row, of moving an entry by itself
 ROW_BYTES = 32 << 10  # of a direct box
 TILE = 64  # entries of O in a box that is transposed by tiles
 TILE_ROWS, TILE_ROWS_STREAM = 128, 256  # entries of J
 GATHERED = 512  # most entries of O or J in a box moved by elements
 BOX = 4096  # entries in either
 LINE = 64  # bytes
+STREAM_RUN = 1024  # bytes
 STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 
 
@@ -114,27 +117,43 @@ def _part(size: int, limit: int, step: int) -> int:
 
 
 def streams(dims: list[Dim], item: int) -> bool:
-    """The output is large, and its rows lie whole lines apart."""
-    rows = without(dims, chain(dims, OUT, item))
-    return item * prod(d[0] for d in dims) >= STREAM_BYTES and not any(d[1] % LINE for d in rows)
+    """A transposed output is large, its rows lie whole lines apart, and both operands have long runs."""
+    if item * prod(d[0] for d in dims) < STREAM_BYTES:
+        return False
+    fast = next((d for d in dims if d[1 + A] == item), dims[0])
+    aligned = not any(d[1] % LINE for d in without(dims, chain(dims, OUT, item)))
+    return aligned and min(dims[0][0], fast[0]) * item >= STREAM_RUN
 
 
 def choose(dims: list[Dim], items: list[int], budget: int, *, stream: bool = False) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over, of loops sorted by the output's strides."""
-    if not dims or direct(dims[0], items) and (dims[0][0] >= SHORT_RUN or len(dims) == 1):
-        o, left = take(dims[:1], min(budget, max(64, ROW_BYTES // max(items))))
-        j, outer = take(left + dims[1:], max(1, min(512, budget // o.count)))
-        return o, j, outer
+    straight = not dims or direct(dims[0], items)
+    if straight and (len(dims) <= 1 or dims[0][0] >= LONG_ROW):
+        return _choose_direct(dims, items, budget)
     runs = chain(dims, OUT, items[OUT])
     fast = next((c for x in range(1, len(items)) if _strided(dims[0], x, items) and (c := chain(dims, x, items[x]))), [])
     if cut := _tile(runs, fast):
         return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget, items[OUT], stream)
-    runs = runs or dims
-    o, left = take(runs, min(budget, GATHERED))
-    rest = sorted(left + without(dims, runs), key=by_output)
+    o, left = take(runs or dims, min(budget, GATHERED))
+    rest = sorted(left + without(dims, runs or dims), key=by_output)
     first = [d for d in fast if d in rest]
     j, outer = take(first + without(rest, first), max(1, min(GATHERED, min(BOX, budget) // o.count)))
+    if straight and ROW_COST / dims[0][0] < _staging_cost(o, j, items):
+        return _choose_direct(dims, items, budget)
     return o, j, outer
+
+
+def _choose_direct(dims: list[Dim], items: list[int], budget: int):
+    """`choose` where every operand runs along the first loop."""
+    o, left = take(dims[:1], min(budget, max(64, ROW_BYTES // max(items))))
+    j, outer = take(left + dims[1:], max(1, min(512, budget // o.count)))
+    return o, j, outer
+
+
+def _staging_cost(o: Group, j: Group, items: list[int]) -> float:
+    """Cycles per entry of moving what does not run along O; next to none where it is moved once for all rows."""
+    staged = [x for x in range(len(items)) if not o.contiguous(x, items[x])]
+    return sum(MOVE_COST if j.varies(x) else MOVE_COST / j.count for x in staged)
 
 
 def _choose_tile(dims: list[Dim], runs: list[Dim], fast: list[Dim], budget: int, item: int, stream: bool):

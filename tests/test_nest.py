@@ -85,6 +85,7 @@ def test_sum(isa, case):
 def test_copy_past_the_caches(isa, dtype, shift, monkeypatch):
     """Large transposed outputs are written by whole lines, wherever their lines begin."""
     monkeypatch.setattr(nest_boxes, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_boxes, "STREAM_RUN", 0)
     item = item_of(dtype)
     for length, rows in ((64, 20), (192, 33), (448, 17), (70, 64)):
         pitch = -(-length * item // 64) * 64
