@@ -318,7 +318,7 @@ def _hold_against_limit(task: Task, roof: Roof, settings: Settings, result: Case
 
 @dataclass(frozen=True, kw_only=True)
 class KernelResult:
-    """One microkernel alone at the cache-blocked K: flop/s, and its share of the FMA peak of one core."""
+    """One microkernel alone at the cache-blocked K: flop/s, and the FMA peak of its dtype on as many threads."""
 
     name: str
     dtype: str
@@ -333,17 +333,19 @@ class KernelResult:
 
 
 def run_kernels(
-    calibrate: Any, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter, roof: Roof | None = None
+    calibrate: Any, threads: int, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter
 ) -> list[KernelResult]:
-    """Time every row of ``calibrate.microkernel_rows()`` on one thread.
+    """Time every row of ``calibrate.microkernel_rows()``, each beside the peak of its dtype.
 
-    Rates count real flops: 8 for a complex multiply-add.
+    The best peak seen of a dtype counts for all its rows. Rates count real flops: 8 for a complex multiply-add.
     """
-    roof = roof or Roof(1)
-    results = []
-    for row in progress(calibrate.microkernel_rows()):
-        name, dtype, tile = row
+    rates = []
+    peaks: dict[str, float] = {}
+    for name, dtype, tile in progress(calibrate.microkernel_rows()):
         wait_until_idle()
-        rate = float(calibrate.microkernel_rate(row))
-        results.append(KernelResult(name=name, dtype=dtype, tile=tuple(tile), rate=rate, peak=roof.peak(dtype)))
-    return results
+        peaks[dtype] = max(peaks.get(dtype, 0.0), float(calibrate.fma_peak(dtype, threads, fresh=True)))
+        rates.append((name, dtype, tuple(tile), float(calibrate.microkernel_rate(name, threads))))
+    return [
+        KernelResult(name=name, dtype=dtype, tile=tile, rate=rate, peak=peaks[dtype])
+        for name, dtype, tile, rate in rates
+    ]

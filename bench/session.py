@@ -68,7 +68,7 @@ def _bench(
     names = [peer.name for peer in peers]
 
     _say(_head(facts, threads, remarks))
-    kernels = _run_kernels(request)
+    kernels = _run_kernels(request, threads)
     results: list[Any] = []
     if cases:
         _say(["", report.header(names)])
@@ -99,13 +99,13 @@ def _bench(
     return data, wrong
 
 
-def _run_kernels(request: Request) -> list[Any]:
+def _run_kernels(request: Request, threads: int) -> list[Any]:
     if KERNELS not in request.names():
         return []
     from ..kernels import calibrate
     from . import report, run
 
-    results = run.run_kernels(calibrate, progress=lambda items: _bar(items, "kernels"))
+    results = run.run_kernels(calibrate, threads, progress=lambda items: _bar(items, "kernels"))
     _say([*(report.kernel_line(result) for result in results), "", *report.kernel_summary_lines(results)])
     return results
 

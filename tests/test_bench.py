@@ -274,16 +274,21 @@ def test_a_reference_kernel_is_marked(roof):
     assert result.marks == ["reference kernel"]
 
 
-def test_run_kernels_measures_every_row(roof, monkeypatch):
-    rows = [("gemm_float32_2x8", "float32", (2, 8)), ("gemm_complex64_1x4", "complex64", (1, 4))]
-    fake = SimpleNamespace(microkernel_rows=lambda: rows, microkernel_rate=lambda row: 5e8)
-    results = run.run_kernels(fake, roof=roof)
-    assert [(each.dtype, each.tile, each.share) for each in results] == [
-        ("float32", (2, 8), 0.5),
-        ("complex64", (1, 4), 0.5),
+def test_run_kernels_measures_every_row_beside_its_peak():
+    rows = [("gemm_float32_2x8", "float32", (2, 8)), ("gemm_float32_1x8", "float32", (1, 8))]
+    peaks = iter([1e9, 2e9])
+    fake = SimpleNamespace(
+        microkernel_rows=lambda: rows,
+        microkernel_rate=lambda name, threads: threads * 5e8,
+        fma_peak=lambda dtype, threads, fresh: next(peaks) if fresh else 0.0,
+    )
+    results = run.run_kernels(fake, 2)
+    assert [(each.name, each.tile, each.share) for each in results] == [
+        ("gemm_float32_2x8", (2, 8), 0.5),
+        ("gemm_float32_1x8", (1, 8), 0.5),
     ]
     assert "50.0 % of the FMA peak" in report.kernel_line(results[0])
-    assert len(report.kernel_summary_lines(results)) == 2
+    assert len(report.kernel_summary_lines(results)) == 1
 
 
 def test_json_of_an_external_case_has_name_and_figures_only(roof):
