@@ -182,12 +182,12 @@ class Contractor:
             options = self.options.replace(dtype=dtype, copy=True, alpha=1, beta=0)
             inner = Contractor(self._core, options, constants=self.constants, order=self.order)
             return SpreadRoute(inner, operands, self.expr, dtype, order)
+        if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
+            return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
         wide = [] if self.options.accumulate is None else [self.options.accumulate]
         if any(dtypes.row(each).kind == "external" for each in (*known, dtype, *wide)):
             options = self.options.replace(order=order)
             return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
-        if 0 in self.expr.sizes.values():
-            return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
         direct = out is not None and out[0] == dtype and not _overlaps_itself(shape, out[1], dtype.itemsize)
         strides = out[1] if direct else None
         if strides is None and order == "F":
