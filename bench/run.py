@@ -25,6 +25,7 @@ from .timing import QUICK, TimeBudget, Candidate, compare, seconds_of, wait_unti
 
 OURS = "einsum_engine"
 AGAIN = "einsum_engine again"
+_KERNEL_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,16 +336,20 @@ class KernelResult:
 def run_kernels(
     calibrate: Any, threads: int, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter
 ) -> list[KernelResult]:
-    """Time every row of ``calibrate.microkernel_rows()``, each beside the peak of its dtype.
+    """Time every row of ``calibrate.microkernel_rows()``, in alternation with the peak of its dtype.
 
-    The best peak seen of a dtype counts for all its rows. Rates count real flops: 8 for a complex multiply-add.
+    The best of a few measurements counts, of a rate as of a peak; the best peak seen of a dtype counts for all its
+    rows. Rates count real flops: 8 for a complex multiply-add.
     """
     rates = []
     peaks: dict[str, float] = {}
     for name, dtype, tile in progress(calibrate.microkernel_rows()):
         wait_until_idle()
-        peaks[dtype] = max(peaks.get(dtype, 0.0), float(calibrate.fma_peak(dtype, threads, fresh=True)))
-        rates.append((name, dtype, tuple(tile), float(calibrate.microkernel_rate(name, threads))))
+        rate = 0.0
+        for _ in range(_KERNEL_TRIES):
+            peaks[dtype] = max(peaks.get(dtype, 0.0), float(calibrate.fma_peak(dtype, threads, fresh=True)))
+            rate = max(rate, float(calibrate.microkernel_rate(name, threads)))
+        rates.append((name, dtype, tuple(tile), rate))
     return [
         KernelResult(name=name, dtype=dtype, tile=tile, rate=rate, peak=peaks[dtype])
         for name, dtype, tile, rate in rates
