@@ -183,7 +183,8 @@ def startup_lines(startup: dict[str, dict[str, float]]) -> list[str]:
     """What a fresh process pays, cold (nothing on disk) and warm."""
     return [
         f"fresh process, {name:<4} kernel cache: import {format_seconds(times['import'])},"
-        f" first einsum {format_seconds(times['first_call'])}, second {format_seconds(times['second_call'])}"
+        f" first einsum {format_seconds(times['first_call'])}, second {format_seconds(times['second_call'])},"
+        f" from nothing to the first result {format_seconds(times['total'])}"
         for name, times in startup.items()
     ]
 
