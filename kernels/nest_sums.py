@@ -17,6 +17,7 @@ from .row import Row
 
 LONG_RUN = 16  # entries from which a run is summed in place
 SUMMED = 8192  # most entries of one output that are added in a box
+VECTOR_BYTES = 64  # of the widest instruction set
 _ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))
 
 
@@ -112,9 +113,17 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
         na.N_B_J: builder.rows(j.count, o.count * item_part),
     }
     builder.kernels[abi.FN] = f"nest_sum_{kernel_source(problem.a, out)}_{kernel_target(out)}"
+    if cut.mode == na.SUM_ROWS and _across(cut):
+        builder.words[na.N_FLAGS] |= na.RUNS_ACROSS
+        builder.words[na.N_A_STAGE] = builder.reserve(o.count * VECTOR_BYTES)
     if cut.mode in (na.SUM_STAGED_COLUMNS, na.SUM_STAGED_ROWS):
         _stage(builder, cut, item)
     return builder.row(min(tasks, summed_boxes if task_stride else builder.boxes))
+
+
+def _across(cut: Cut) -> bool:
+    """The run that follows a run in memory belongs to another output."""
+    return cut.q.count > 1 and cut.o.count > 1 and abs(cut.q.dims[0][1 + A]) > abs(cut.o.dims[0][1 + A])
 
 
 def _stage(builder: RowBuilder, cut: Cut, item: int) -> None:

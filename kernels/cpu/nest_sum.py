@@ -19,7 +19,7 @@ from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import I1, I64, Fn, Val, Var
-from .nest_frame import MAX_RANK, OUT, A, Arithmetic, Box, Frame, Odometer, Stage, emit_row, row_width
+from .nest_frame import MAX_RANK, OUT, A, Arithmetic, Box, Frame, Odometer, Stage, count_mask, emit_row, row_width
 from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree
@@ -206,34 +206,81 @@ class SumNest:
         emit_row(f, self.isa, self.width, no, body, unroll=1)
 
     def _rows(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
-        """Runs along l, into four vectors; their lanes are added at the end."""
-        f, width = self.f, self.width
-        wide, one = Converter(f, self.isa, width), Converter(f, self.isa, 1)
-        add, add_one = Arithmetic(f, self.isa, self.compute, width), Arithmetic(f, self.isa, self.compute, 1)
-        with f.range(0, no) as o:
-            sums = [Var(f, f.zero(wide.type(self.compute))) for _ in range(_RUNS)]
-            rest = Var(f, f.zero(one.type(self.compute)))
-            with f.range(0, nq) as q:
-                run = a + f.word(vector_o, o) + f.word(vector_q, q)
-                self._run(run, nl, sums, rest, add, add_one)
-            values = [v.get() for v in sums]
-            vector = add.add(add.add(values[0], values[1]), add.add(values[2], values[3]))
-            total = add_one.add(self._across(vector), rest.get())
-            one.store(self.compute, total, to + o * self.item)
+        """Runs along l, in vectors whose lanes are added at the end; in the order in which they lie in memory."""
+        f = self.f
+        with f.if_else((self.frame.word(na.N_FLAGS) & na.RUNS_ACROSS).ne(0)) as (then, otherwise):
+            with then:
+                self._rows_across(a, to, vector_o, vector_q, no, nq, nl)
+            with otherwise:
+                with f.range(0, no) as o:
+                    sums = self._accumulators()
+                    with f.range(0, nq) as q:
+                        self._run(a + f.word(vector_o, o) + f.word(vector_q, q), nl, sums)
+                    self._store_total(self._tree(sums), to, o)
 
-    def _run(self, run: Val, count: Val, sums: list[Var], rest: Var, add: Arithmetic, add_one: Arithmetic) -> None:
+    def _rows_across(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
+        """A vector in memory for each o, because runs that follow each other belong to different ones."""
+        f, buffer, pitch = self.f, self.frame.scratch(na.N_A_STAGE), self.isa.vector_bits // 8
+        wide, add = Converter(f, self.isa, self.width), Arithmetic(f, self.isa, self.compute, self.width)
+        with f.range(0, nq) as q:
+            with f.range(0, no) as o:
+                sums, at = self._accumulators(), buffer + o * pitch
+                self._run(a + f.word(vector_o, o) + f.word(vector_q, q), nl, sums)
+                old = wide.load(self.compute, at)
+                old = f.select(q.eq(0), f.zero(old.type), old)
+                wide.store(self.compute, add.add(old, self._tree(sums)), at)
+        with f.range(0, no) as o:
+            self._store_total(wide.load(self.compute, buffer + o * pitch), to, o)
+
+    def _accumulators(self) -> list[Var]:
+        ty = Converter(self.f, self.isa, self.width).type(self.compute)
+        return [Var(self.f, self.f.zero(ty)) for _ in range(_RUNS)]
+
+    def _tree(self, sums: list[Var]) -> Val:
+        add, values = Arithmetic(self.f, self.isa, self.compute, self.width), [v.get() for v in sums]
+        while len(values) > 1:
+            values = [add.add(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
+    def _store_total(self, vector: Val, to: Val, o: Val) -> None:
+        Converter(self.f, self.isa, 1).store(self.compute, self._across(vector), to + o * self.item)
+
+    def _run(self, run: Val, count: Val, sums: list[Var]) -> None:
+        """Adds ``count`` adjacent elements."""
         f, width = self.f, self.width
-        done = f.var(0)
-        for vectors in (_RUNS, 1) if width > 1 else (_RUNS,):
+        add, done = Arithmetic(f, self.isa, self.compute, width), f.var(0)
+
+        def take(which: int, w: int, at: Val, mask: Val | None = None) -> None:
+            value = self._padded(self._value(Converter(f, self.isa, w), run + at * self.item_a, mask), w)
+            sums[which].set(add.add(sums[which].get(), value))
+
+        for vectors in (_RUNS, 1):
             step = vectors * width
             with f.range(done.get(), count - (step - 1), step) as i:
                 for k in range(vectors):
-                    value = self._value(Converter(f, self.isa, width), run + (i + k * width) * self.item_a, None)
-                    sums[k].set(add.add(sums[k].get(), value))
+                    take(k, width, i + k * width)
                 done.set(i + step)
-        with f.range(done.get(), count) as i:
-            value = self._value(Converter(f, self.isa, 1), run + i * self.item_a, None)
-            rest.set(add_one.add(rest.get(), value))
+        if self.isa.masks and width > 1:
+            with f.if_(done.get() < count):
+                take(0, width, done.get(), count_mask(f, count - done.get(), width))
+            return
+        w = width // 2
+        while w:
+            with f.if_((count & w).ne(0)):
+                take(w % _RUNS, w, done.get())
+                done.add(w)
+            w //= 2
+
+    def _padded(self, value: Val, w: int) -> Val:
+        """``w`` elements in a whole vector, the others 0."""
+        f, parts = self.f, STORAGES[self.compute].parts
+        if w == self.width:
+            return value
+        zero = f.zero(Converter(f, self.isa, self.width).type(self.compute))
+        if w * parts == 1:
+            return f.insert(zero, value, 0)
+        lanes = range(self.width * parts)
+        return f.shuffle(value, f.zero(value.type), [l if l < w * parts else w * parts for l in lanes])
 
     def _across(self, vector: Val) -> Val:
         """Sum of the elements of a vector, by halves."""
