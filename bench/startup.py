@@ -38,7 +38,8 @@ print(json.dumps(times))
 def measure(case: Case | None = None, timeout: float = 300.0) -> dict[str, dict[str, float]]:
     """Seconds of import, first and second einsum in a new process: ``cold`` (no kernel on disk) and ``warm``.
 
-    ``total`` is the way from nothing to the first result, NumPy's import included. The cache folder is a temporary one; the user's own is untouched.
+    ``total`` is the way from nothing to the first result, NumPy's import included. The cache folder is a temporary
+    one; the user's own is untouched.
     """
     question = (_EXPRESSION, _SHAPES, _DTYPE) if case is None else (case.expr, case.shapes, case.dtype)
     with tempfile.TemporaryDirectory() as folder:

@@ -370,7 +370,8 @@ def test_startup_reports_a_process_that_fails(monkeypatch):
 
 
 def test_startup_gives_cold_and_warm(monkeypatch):
-    monkeypatch.setattr(startup, "_PROBE", "print('{\"import\": 1, \"first_call\": 2, \"second_call\": 3, \"total\": 4}')")
+    times = {"import": 1, "first_call": 2, "second_call": 3, "total": 4}
+    monkeypatch.setattr(startup, "_PROBE", f"print('{json.dumps(times)}')")
     times = startup.measure()
     assert set(times) == {"cold", "warm"} and times["cold"]["first_call"] == 2
     assert report.startup_lines(times)[0].startswith("fresh process, cold kernel cache: import 1.00s")
