@@ -12,6 +12,7 @@ import pytest
 
 import einsum_engine
 from einsum_engine import config
+from einsum_engine.kernels.cpu import abi
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -23,10 +24,15 @@ def page_id(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def python_blocks(text: str) -> list[str]:
-    """The fenced Python blocks of a page, each padded by empty lines so that tracebacks show the page's lines."""
-    fence = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    return ["\n" * text[: match.start(1)].count("\n") + match[1] for match in fence.finditer(text)]
+def python_blocks(text: str) -> list[tuple[str, str | None]]:
+    """The fenced Python blocks of a page, each padded by empty lines so that tracebacks show the page's lines, and with
+    what it must print: a ``text`` block that follows it with nothing between."""
+    fence = re.compile(r"^```python\n(.*?)^```$(?:\n\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+    return [("\n" * text[: match.start(1)].count("\n") + match[1], match[2]) for match in fence.finditer(text)]
+
+
+def printed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 
 def missing_package(block: str) -> str | None:
@@ -43,17 +49,20 @@ def missing_package(block: str) -> str | None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_python_blocks_run(path, tmp_path, monkeypatch):
+def test_python_blocks_run(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     absent = set()
     blocks = python_blocks(path.read_text())
     assert len(blocks) == path.read_text().count("```python")
-    for block in blocks:
+    for block, output in blocks:
         if missing := missing_package(block):
             absent.add(missing)
             continue
+        capsys.readouterr()
         exec(compile(block, str(path), "exec"), namespace)
+        if output is not None:
+            assert printed(capsys.readouterr().out) == printed(output)
     if absent:
         pytest.skip(f"blocks that need {', '.join(sorted(absent))} were left out")
 
@@ -77,10 +86,8 @@ def test_doctests(name):
 def test_doctests_and_blocks_are_found():
     assert "einsum_engine.config" in module_names() and "einsum_engine.kernels.cpu" in module_names()
     assert doctest.testmod(config).attempted > 0
-    assert python_blocks("a\n```python\nx = 1\n```\n```text\nno\n```\n```python\ny = 2\n```\n") == [
-        "\n\nx = 1\n",
-        "\n" * 8 + "y = 2\n",
-    ]
+    page = "a\n```python\nx = 1\n```\n\n```text\nout\n```\n```python\ny = 2\n```\nb\n```text\nno\n```\n"
+    assert python_blocks(page) == [("\n\nx = 1\n", "out\n"), ("\n" * 9 + "y = 2\n", None)]
     assert missing_package("import os, no_such_package.sub") == "no_such_package.sub"
 
 
@@ -98,6 +105,13 @@ def test_index_lists_every_page():
 def test_configuration_page_is_the_table_of_variables():
     rows = [line for line in (DOCS / "configuration.md").read_text().splitlines() if line.startswith("| `")]
     assert rows == [f"| `{option.name}` | {option.expects} | {option.help} |" for option in config.OPTIONS.values()]
+
+
+def test_kernels_page_has_every_word_of_the_step_table():
+    words = {name: value for name, value in vars(abi).items() if name.isupper() and isinstance(value, int)}
+    lengths = {name for name in words if name.endswith("_WORDS")}
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (DOCS / "kernels.md").read_text(), re.MULTILINE)
+    assert {name: int(value) for value, name in rows} == {name: words[name] for name in words.keys() - lengths}
 
 
 def test_readme_has_the_two_commands():
