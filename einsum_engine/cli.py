@@ -163,7 +163,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _warmup(arguments: argparse.Namespace) -> int:
     from .kernels import warmup
 
-    warmup.warmup(progress=True)
+    compiled = warmup.warmup(progress=True)
+    print(f"{compiled} kernels compiled" if compiled else "all kernels were there")
     return 0
 
 

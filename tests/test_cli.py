@@ -133,14 +133,16 @@ def test_what_ends_a_command(monkeypatch, capsys, error, status):
     assert capsys.readouterr().err.count("\n") == (status != 0)
 
 
-def test_warmup_shows_a_progress_bar(monkeypatch):
+@pytest.mark.parametrize("compiled, message", [(7, "7 kernels compiled"), (0, "all kernels were there")])
+def test_warmup_shows_a_progress_bar(monkeypatch, capsys, compiled, message):
     seen = []
-    fake = SimpleNamespace(warmup=lambda progress: seen.append(progress))
+    fake = SimpleNamespace(warmup=lambda progress: seen.append(progress) or compiled)
     monkeypatch.setitem(sys.modules, "einsum_engine.kernels.warmup", fake)
     import einsum_engine.kernels
 
     monkeypatch.setattr(einsum_engine.kernels, "warmup", fake, raising=False)
     assert cli.main(["warmup"]) == 0 and seen == [True]
+    assert capsys.readouterr().out.strip() == message
 
 
 def test_the_console_script_starts_quickly_with_nothing_slow():
