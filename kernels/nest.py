@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cpu.storage import STORAGES
-from .nest_problem import Dim, NestProblem, reference
+from .nest_problem import Dim, NestProblem, normalise, reference
 from .nest_rows import lower_elementwise
 from .nest_sums import lower_sum
 from .row import Row
@@ -58,51 +58,9 @@ def _lower_sum(problem: NestProblem, shifts: Dim, threads: int) -> Lowered:
     row, partial = lower_sum(problem, shifts, threads)
     if partial is None:
         return Lowered(rows=(row,), operands=(("out", "a", ""),))
-    # Tasks add up shares of the sum into ``partial``: (tasks, outputs), which the second row sums.
+    # Shares of the sum lie in ``partial``, which the second row sums.
     second = NestProblem(
         op="sum", dims=partial.dims, out=problem.out, a=STORAGES[problem.out].compute, accumulate=problem.accumulate
     )
-    last, _ = lower_sum(replace(second, dims=normalise(second)[1]), (0, *shifts[1:2], 0, 0), 1)
+    last, _ = lower_sum(replace(second, dims=normalise(second)[1]), (0, shifts[1], 0, 0), 1, last=True)
     return Lowered(rows=(row, last), operands=(("temp", "a", ""), ("out", "temp", "")), temp_bytes=partial.nbytes)
-
-
-def normalise(problem: NestProblem) -> tuple[Dim, tuple[Dim, ...]]:
-    """``(shifts, dims)``: the same iteration space in as few loops as possible, the output's fastest loop first.
-
-    Loops of size 1 are dropped, loops in which the output runs backwards are reversed (``shifts`` says by how many
-    bytes operands start later: ``(0, out, a, b)``), and loops that continue each other in all operands become one.
-
-    >>> normalise(NestProblem(op="copy", dims=((2, 12, 12, 0), (3, 4, 4, 0)), out="float32", a="float32"))[1]
-    ((6, 4, 4, 0),)
-    """
-    shifts = [0, 0, 0, 0]
-    dims = []
-    unary = problem.op != "mul"
-    for size, *strides in problem.dims:
-        if unary:
-            strides[2] = 0
-        if size == 1:
-            continue
-        if next((s for s in strides if s), 0) < 0 and size:
-            for i, stride in enumerate(strides):
-                shifts[1 + i] += stride * (size - 1)
-            strides = [-s for s in strides]
-        dims.append((size, *strides))
-    dims.sort(key=lambda d: tuple(map(abs, d[1:])))
-    return tuple(shifts), tuple(_fuse(dims))
-
-
-def _fuse(dims: list[Dim]) -> list[Dim]:
-    first = 0
-    while first < len(dims):
-        size, *strides = dims[first]
-        after = tuple(size * s for s in strides)
-        for other, dim in enumerate(dims):
-            if other != first and dim[1:] == after and size:
-                dims[first] = (size * dim[0], *strides)
-                del dims[other]
-                first -= other < first
-                break
-        else:
-            first += 1
-    return dims

@@ -80,6 +80,49 @@ class NestProblem:
         return self.elements * (adds if self.op == "sum" else 6 if complex_ else 1)
 
 
+def normalise(problem: NestProblem) -> tuple[Dim, tuple[Dim, ...]]:
+    """``(shifts, dims)``: the same iteration space in as few loops as possible, the output's fastest loop first.
+
+    Loops of size 1 are dropped, loops in which the output runs backwards are reversed (``shifts`` says by how many
+    bytes operands start later: ``(0, out, a, b)``), and loops that continue each other in all operands become one.
+
+    >>> normalise(NestProblem(op="copy", dims=((2, 12, 12, 0), (3, 4, 4, 0)), out="float32", a="float32"))[1]
+    ((6, 4, 4, 0),)
+    """
+    shifts = [0, 0, 0, 0]
+    dims = []
+    unary = problem.op != "mul"
+    for size, *strides in problem.dims:
+        if unary:
+            strides[2] = 0
+        if size == 1:
+            continue
+        if next((s for s in strides if s), 0) < 0 and size:
+            for i, stride in enumerate(strides):
+                shifts[1 + i] += stride * (size - 1)
+            strides = [-s for s in strides]
+        dims.append((size, *strides))
+    dims.sort(key=lambda d: tuple(map(abs, d[1:])))
+    return tuple(shifts), tuple(fuse(dims))
+
+
+def fuse(dims: list[Dim]) -> list[Dim]:
+    """Loops that continue each other in all operands made one, in place."""
+    first = 0
+    while first < len(dims):
+        size, *strides = dims[first]
+        after = tuple(size * s for s in strides)
+        for other, dim in enumerate(dims):
+            if other != first and dim[1:] == after and size:
+                dims[first] = (size * dim[0], *strides)
+                del dims[other]
+                first -= other < first
+                break
+        else:
+            first += 1
+    return dims
+
+
 def reference(
     problem: NestProblem, out: np.ndarray, a: np.ndarray, b: np.ndarray | None = None, *, alpha=1, beta=0
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -11,19 +11,20 @@ from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .nest_boxes import BOX, OUT, A, Group, by_output, chain, direct, take, without
-from .nest_problem import Dim, NestProblem
+from .nest_problem import Dim, NestProblem, fuse
 from .nest_rows import RowBuilder, kernel_source, kernel_target, move_mode, share
 from .row import Row
 
 LONG_RUN = 16  # entries from which a run is summed in place
 SUMMED = 8192  # most entries of one output that are added in a box
+PARTIAL_RUN, PARTIAL_ENTRIES = 256, 16384  # of partial sums
 VECTOR_BYTES = 64  # of the widest instruction set
 _ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partial:
-    """Sums of shares, one per task, and the loops (outputs, tasks) that add them up."""
+    """Sums of shares, and the loops over them that add them up into the output."""
 
     dims: tuple[Dim, ...]
     nbytes: int
@@ -42,24 +43,50 @@ class Cut:
     l: Group = _ONE
 
 
-def lower_sum(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, Partial | None]:
-    """Row of a normalised sum; `Partial` where its tasks share the sums: then the row writes (tasks, outputs)."""
+def lower_sum(problem: NestProblem, shifts: Dim, threads: int, *, last: bool = False) -> tuple[Row, Partial | None]:
+    """Row of a normalised sum; `Partial` where it writes sums of shares that another row has to add up, which the
+    ``last`` one never does."""
     kept, summed = [d for d in problem.dims if d[1]], [d for d in problem.dims if not d[1]]
     outputs, tasks = prod(d[0] for d in kept), share(problem.bytes, threads)
-    if tasks == 1 or outputs * 64 * tasks > problem.elements:
+    few = not last and tasks > 1 and outputs * 64 * tasks <= problem.elements  # tasks divide what is summed
+    repeated = None if last else _repeated(kept, summed, problem)
+    if not few and repeated is None:
         cut = _cut(kept, summed, _items(problem, problem.out), max(1, outputs // tasks), 1 << 40)
         return _row(problem, problem.out, cut, shifts, tasks), None
-    # few outputs: tasks divide what is summed
-    tasks = min(tasks, 2 * threads)
-    compute = STORAGES[problem.out].compute
+    if repeated is not None:
+        loop, lanes = repeated
+        size, _, a, _ = loop
+        summed[summed.index(loop)] = (size // lanes, 0, a * lanes, 0)
+        kept = sorted([*kept, (lanes, 0, a, 0)], key=lambda d: abs(d[2]))
+        outputs *= lanes
+    compute, problem = STORAGES[problem.out].compute, replace(problem, accumulate=False)
     stride, partial, dims = STORAGES[compute].itemsize, [], []
     for size, out, a, _ in kept:
         partial.append((size, stride, a, 0))
         dims.append((size, out, stride, 0))
         stride *= size
-    cut = _cut(partial, summed, _items(problem, compute), BOX, max(1024, problem.elements // tasks))
+    if not few:
+        cut = _cut(fuse(partial), summed, _items(problem, compute), max(1, outputs // tasks), 1 << 40)
+        return _row(problem, compute, cut, (0, 0, *shifts[2:]), tasks), Partial(dims=tuple(dims), nbytes=stride)
+    tasks = min(tasks, 2 * threads)
+    cut = _cut(fuse(partial), summed, _items(problem, compute), BOX, max(1024, problem.elements // tasks))
     row = _row(problem, compute, cut, (0, 0, *shifts[2:]), tasks, stride)
     return row, Partial(dims=(*dims, (row.tasks, 0, stride, 0)), nbytes=row.tasks * stride)
+
+
+def _repeated(kept: list[Dim], summed: list[Dim], problem: NestProblem) -> tuple[Dim, int] | None:
+    """``(loop, lanes)``: a summed loop over short adjacent runs of kept entries, and how many of these runs are better
+    kept than summed at first, for then they are one long run."""
+    item = STORAGES[problem.a].itemsize
+    run = prod(d[0] for d in chain(kept, A, item))
+    if run * item >= VECTOR_BYTES or run == 1:
+        return None
+    loop = next((d for d in summed if d[2] == run * item), None)
+    if loop is None:
+        return None
+    most = min(PARTIAL_RUN // run, loop[0] // 16, PARTIAL_ENTRIES // prod(d[0] for d in kept))
+    lanes = next((n for n in range(most, 3, -1) if loop[0] % n == 0), None)
+    return None if lanes is None else (loop, lanes)
 
 
 def _items(problem: NestProblem, out: str) -> list[int]:
@@ -105,7 +132,7 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
         na.N_Q_TOTAL: q.total,
         na.N_R_MODE: cut.mode,
         na.N_TASK_STRIDE: task_stride,
-        na.N_FLAGS: na.CONJ_A * problem.conj_a | na.ADD_OUT * (problem.accumulate and not task_stride),
+        na.N_FLAGS: na.CONJ_A * problem.conj_a | na.ADD_OUT * problem.accumulate,
         na.N_A_O: builder.vector(o.offsets(A)),
         na.N_A_Q: builder.vector(q.offsets(A)),
         na.N_A_J: builder.vector(j.offsets(A)),

@@ -124,6 +124,20 @@ def test_problems_that_make_no_sense():
 
 
 @ISAS
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", "float16"])
+def test_sum_over_short_runs(isa, dtype, threads):
+    """Few adjacent outputs: several of them are kept side by side before they are added."""
+    item = item_of(dtype)
+    for run, count, rest in ((3, 320, 5), (2, 1000, 1), (5, 97, 4), (3, 9600, 2)):
+        pitch = run * item
+        dims = ((run, item, item, 0), (count, 0, pitch, 0), (rest, pitch, pitch * count, 0))
+        for dims in (dims, (*dims, (7, 0, rest * pitch * count, 0)), ((run, -item, item, 0), *dims[1:])):
+            problem = NestProblem(op="sum", dims=dims, out=dtype, a=dtype, accumulate=True)
+            Case(problem, seed=run, threads=threads).check(isa)
+
+
+@ISAS
 def test_sum_of_nothing_is_zero(isa):
     for dims in (((0, 0, 4, 0),), ((8, -4, 4, 0), (0, 0, 32, 0)), ((40, 4, 4, 0), (0, 0, 160, 0), (3, 0, 8, 0))):
         for accumulate in (False, True):
