@@ -13,6 +13,7 @@ import pytest
 import einsum_engine
 from einsum_engine import config
 from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.registry import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -112,6 +113,11 @@ def test_kernels_page_has_every_word_of_the_step_table():
     lengths = {name for name in words if name.endswith("_WORDS")}
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (DOCS / "kernels.md").read_text(), re.MULTILINE)
     assert {name: int(value) for value, name in rows} == {name: words[name] for name in words.keys() - lengths}
+
+
+def test_kernels_page_names_every_family():
+    text = (DOCS / "kernels.md").read_text()
+    assert [name for name in FAMILIES if f"`{name}`" not in text] == []
 
 
 def test_readme_has_the_two_commands():
