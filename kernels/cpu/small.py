@@ -1,0 +1,219 @@
+"""The small family: many products of small matrices, one after the other, each too small for the GEMM nest.
+
+    C[o, t, m, n] (+)= sum_k A[o, t, m, k] * B[o, t, k, n]        small_<dtype>_<W>
+
+    for outer
+      for t                    strides: nothing is looked up between two products
+        for n by W             lanes: contiguous in B and C
+          for m by 8, 4, 2, 1
+            for k              rows of W sums: an element of A times W elements of B
+            C[m, n] (+)= sums
+
+    C[o, t, m, n] (+)= the same, rows and terms fixed             small_<dtype>_<W>_<M>x<K>
+
+W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out. The last columns go through masks, or as the last W columns computed
+again, or one by one. Nothing outside the operands is read. C is read only to accumulate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..isa import ISA
+from . import abi
+from . import small_abi as sa
+from .emit import I64, Fn, Val, Var, size_of
+from .lanes import Lanes, Outer
+
+_ROWS = (8, 4, 2, 1)  # rows at once: binary digits of M
+
+
+def build_small(module: ir.Module, name: str, isa: ISA) -> None:
+    """Task function ``small_<dtype>_<W>`` or ``small_<dtype>_<W>_<M>x<K>``."""
+    _, dtype, width, *sizes = name.split("_")
+    lanes = Lanes(dtype, isa, int(width))
+    if sizes:
+        _Fixed(module, name, lanes, *map(int, sizes[0].split("x"))).emit()
+    else:
+        _Nest(module, name, lanes).emit()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Product:
+    """Addresses of one product."""
+
+    a: Val
+    b: Val
+    c: Val
+
+
+class _Nest:
+    def __init__(self, module: ir.Module, name: str, lanes: Lanes):
+        self.module, self.name, self.lanes = module, name, lanes
+        # 16 registers hold 8 rows of sums, or 4 of complex ones
+        self.rows = _ROWS[1:] if lanes.parts == 2 and lanes.isa.registers < 32 else _ROWS
+
+    def emit(self) -> None:
+        f = Fn(self.module, self.name, [I64] * 4)
+        ctx, step, task, _ = f.args
+        bases = f.word(ctx, abi.CTX_BASES)
+
+        def span(index: Val, share: int, total: int) -> tuple[Val, Val]:
+            start = index * f.word(step, share)
+            return start, f.min(start + f.word(step, share), f.word(step, total))
+
+        tasks = f.word(step, sa.S_T_TASKS)
+        spans = span(task % tasks, sa.S_T_SHARE, sa.S_T)
+        slots = ((abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET), (abi.OUT_SLOT, abi.OUT_OFFSET))
+        at = [f.word(bases, f.word(step, slot)) + f.word(step, offset) for slot, offset in slots]
+        products = self._products()
+        Outer(f, step).loop(
+            *span(task // tasks, sa.S_OUTER_SHARE, sa.S_OUTER_TOTAL),
+            lambda offsets: f.call(products, [step, *(x + offset for x, offset in zip(at, offsets)), *spans]),
+        )
+        f.ret()
+
+    def _products(self) -> Fn:
+        """``(step, a, b, c, t0, t1)``: the products [t0, t1) of one outer index."""
+        f = self.f = Fn(self.module, f"{self.name}_products", [I64] * 6, internal=True)
+        f.fn.attributes.add("noinline")
+        self.step, a, b, c, first, last = f.args
+        if self.lanes.parts == 2:
+            sign_a, sign_b = self.lanes.signs(f, self.word(sa.S_SIGNS))
+            one = f.const(self.lanes.real, 1.0)
+            self.signs = (one, sign_b, sign_a * sign_b * -1.0, sign_a)
+        self._loop(_Product(a=a, b=b, c=c), first, last)
+        f.ret()
+        return f
+
+    def _loop(self, start: _Product, first: Val, last: Val) -> None:
+        self._each(start, first, last, [self.word(w) for w in (sa.S_T_A, sa.S_T_B, sa.S_T_C)], self._product)
+
+    def _each(self, start: _Product, first: Val, last: Val, strides: list[Val], action) -> None:
+        f = self.f
+        places = [Var(f, x + first * stride) for x, stride in zip((start.a, start.b, start.c), strides)]
+        with f.range(first, last):
+            action(_Product(a=places[0].get(), b=places[1].get(), c=places[2].get()))
+            for place, stride in zip(places, strides):
+                place.add(stride)
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.step, index)
+
+    def _product(self, at: _Product) -> None:
+        f, width, n = self.f, self.lanes.elems, self.word(sa.S_N)
+        whole = n // width * width
+        with f.range(0, whole, width) as column:
+            self._columns(self.lanes, at, column, None)
+        with f.if_(whole < n):
+            if self.lanes.isa.masks:
+                self._columns(self.lanes, at, whole, self.lanes.mask(f, n - whole))
+                return
+            again = self.word(sa.S_ACCUMULATE).eq(0) & (whole > 0)
+            with f.if_else(again) as (then, otherwise):
+                with then:
+                    self._columns(self.lanes, at, n - width, None)
+                with otherwise:
+                    with f.range(whole, n) as column:
+                        self._columns(Lanes(self.lanes.dtype, self.lanes.isa, 1), at, column, None)
+
+    def _columns(self, lanes: Lanes, at: _Product, column: Val, mask: Val | None) -> None:
+        """All rows of ``lanes.elems`` columns."""
+        f, m, done = self.f, self.word(sa.S_M), self.f.var(0)
+        shift = column * lanes.item
+        at = _Product(a=at.a, b=at.b + shift, c=at.c + shift)
+        rows = self.rows if lanes is self.lanes else _ROWS[2:]
+        with f.range(0, m - (rows[0] - 1), rows[0]) as i:
+            self._rows(lanes, at, i, rows[0], mask)
+            done.set(i + rows[0])
+        for count in rows[1:]:
+            with f.if_((m & count).ne(0)):
+                self._rows(lanes, at, done.get(), count, mask)
+                done.add(count)
+
+    def _rows(self, lanes: Lanes, at: _Product, first: Val, count: int, mask: Val | None) -> None:
+        f = self.f
+        acc = [[Var(f, f.zero(lanes.vec)) for _ in range(lanes.parts)] for _ in range(count)]
+        row_stride = self.word(sa.S_M_A)
+        a, b = Var(f, at.a + first * row_stride), Var(f, at.b)
+        offsets = [row_stride * i if i else f.i64(0) for i in range(count)]
+        with f.range(0, self.word(sa.S_K)):
+            columns = f.load(lanes.vec, b.get()) if mask is None else f.load_masked(lanes.vec, b.get(), mask)
+            for slots, offset in zip(acc, offsets):
+                for part, slot in enumerate(slots):
+                    scalar = f.load(lanes.real, a.get() + offset + part * size_of(lanes.real))
+                    slot.set(lanes.fma(f, columns, f.splat(scalar, lanes.lanes), slot.get()))
+            a.add(self.word(sa.S_K_A))
+            b.add(self.word(sa.S_K_B))
+        with f.if_else(self.word(sa.S_ACCUMULATE).ne(0)) as (add, overwrite):
+            for branch, accumulate in ((add, True), (overwrite, False)):
+                with branch:
+                    for i, slots in enumerate(acc):
+                        place = at.c + (first + i) * self.word(sa.S_M_C)
+                        self._store(lanes, [slot.get() for slot in slots], place, mask, accumulate)
+
+    def _store(self, lanes: Lanes, parts: list[Val], place: Val, mask: Val | None, accumulate: bool) -> None:
+        f, value = self.f, self._combine(lanes, parts)
+        if mask is None:
+            f.store(lanes.add(f.load(lanes.vec, place), value) if accumulate else value, place)
+        else:
+            old = f.load_masked(lanes.vec, place, mask) if accumulate else None
+            f.store_masked(lanes.add(old, value) if accumulate else value, place, mask)
+
+    def _combine(self, lanes: Lanes, parts: list[Val]) -> Val:
+        """From the sums of ``re(a) * b`` and ``im(a) * b``; plus zero, so that a sign makes no -0 of an empty sum."""
+        if lanes.parts == 1:
+            return parts[0]
+        f = self.f
+        re, im, swapped_re, swapped_im = self.signs
+        first = lanes.fma(f, parts[0], lanes.weave(f, re, im), f.zero(lanes.vec))
+        return lanes.fma(f, lanes.swap(f, parts[1]), lanes.weave(f, swapped_re, swapped_im), first)
+
+
+class _Fixed(_Nest):
+    """M rows and K terms written out, all strides in registers."""
+
+    def __init__(self, module: ir.Module, name: str, lanes: Lanes, m: int, k: int):
+        super().__init__(module, name, lanes)
+        self.m, self.k = m, k
+
+    def _loop(self, start: _Product, first: Val, last: Val) -> None:
+        f, width, n = self.f, self.lanes.elems, self.word(sa.S_N)
+        words = (sa.S_T_A, sa.S_T_B, sa.S_T_C, sa.S_M_A, sa.S_M_C, sa.S_K_A, sa.S_K_B)
+        *strides, a_row, self.c_row, a_term, b_term = (self.word(w) for w in words)
+        self.a_rows = [a_row * i for i in range(self.m)]
+        self.a_terms, self.b_terms = ([stride * k for k in range(self.k)] for stride in (a_term, b_term))
+        self.accumulate = self.word(sa.S_ACCUMULATE)
+        with f.if_else(n >= width) as (wide, narrow):
+            with wide:
+
+                def columns(at: _Product) -> None:
+                    with f.range(0, n, width) as j:
+                        shift = f.min(j, n - width) * self.lanes.item
+                        self._written_out(_Product(a=at.a, b=at.b + shift, c=at.c + shift), None)
+
+                self._each(start, first, last, strides, columns)
+            with narrow:
+                if self.lanes.isa.masks:
+                    mask = self.lanes.mask(f, n)
+                    self._each(start, first, last, strides, lambda at: self._written_out(at, mask))
+
+    def _written_out(self, at: _Product, mask: Val | None) -> None:
+        f, lanes = self.f, self.lanes
+        terms = [at.b + shift for shift in self.b_terms]
+        columns = [f.load(lanes.vec, x) if mask is None else f.load_masked(lanes.vec, x, mask) for x in terms]
+        rows = []
+        for row in self.a_rows:
+            place, sums = at.a + row, [f.zero(lanes.vec)] * lanes.parts
+            for column, shift in zip(columns, self.a_terms):
+                for part in range(lanes.parts):
+                    scalar = f.load(lanes.real, place + shift + part * size_of(lanes.real))
+                    sums[part] = lanes.fma(f, column, f.splat(scalar, lanes.lanes), sums[part])
+            rows.append(sums)
+        with f.if_else(self.accumulate.ne(0)) as (add, overwrite):
+            for branch, accumulate in ((add, True), (overwrite, False)):
+                with branch:
+                    for i, sums in enumerate(rows):
+                        self._store(lanes, sums, at.c + self.c_row * i, mask, accumulate)

@@ -1,0 +1,14 @@
+"""Words of a step of the small family, after the header of `abi`. Strides and offsets are bytes."""
+
+from __future__ import annotations
+
+S_OUTER = 16  # 4 loops x (count, table A, table B, table C), slowest first: words 16..31; no table is missing
+S_OUTER_TOTAL = 32  # product of the counts
+S_T, S_T_A, S_T_B, S_T_C = 33, 34, 35, 36  # products: how many, strides
+S_M, S_M_A, S_M_C = 37, 38, 39  # rows
+S_N = 40  # columns, contiguous in B and C
+S_K, S_K_A, S_K_B = 41, 42, 43  # terms
+S_OUTER_SHARE, S_T_SHARE = 44, 45  # task shape
+S_T_TASKS = 46
+S_ACCUMULATE = 47  # add to C instead of overwriting
+S_SIGNS = 48  # complex: bit 0 conjugate A, bit 1 conjugate B

@@ -1,0 +1,174 @@
+"""The small family on the Python side: its problem as data, lowering to a row of the step table, NumPy reference.
+
+    C[o, t, m, n] (+)= sum_k A[o, t, m, k] * B[o, t, k, n]
+
+Many products of matrices of a few elements, the columns n contiguous in B and C. Within a product everything has
+strides; what has none is looped outside, through offset vectors (bytes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cpu import abi
+from .cpu import small_abi as sa
+from .gemm import Operand
+from .isa import ISA
+from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
+from .row import Row
+from .tiles import COMPLEX, DTYPES, ITEMSIZE
+
+FIXED = (2, 3, 4)  # rows and terms that are written out, for the types that small matrices mostly have
+FIXED_DTYPES = ("float32", "float64", "complex64", "complex128")
+LARGEST = 64  # rows or terms beyond which a GEMM nest takes over
+LARGEST_COLUMNS = 16
+LARGEST_TERMS = 1 << 14  # multiplications of one product
+SHARED_TERMS = 1 << 16  # multiplications that are worth a task
+_SHARES = 2  # tasks per thread
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SmallProblem:
+    """Many small products.
+
+    ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``t``: products, with strides
+    ``(a, b, c)``; ``m``: rows, strides ``(a, c)``; ``k``: terms, strides ``(a, b)``; ``n``: columns, contiguous.
+    """
+
+    dtype: str
+    a: Operand
+    b: Operand
+    c: Operand
+    outer: Loops = ()
+    t: int
+    t_strides: tuple[int, int, int]
+    m: int
+    m_strides: tuple[int, int]
+    n: int
+    k: int
+    k_strides: tuple[int, int]
+    conj_a: bool = False
+    conj_b: bool = False
+    accumulate: bool = False
+    parallel: bool = False
+
+    @property
+    def products(self) -> int:
+        return outer_total(self.outer) * self.t
+
+    @property
+    def terms(self) -> int:
+        return self.products * self.m * self.n * self.k
+
+    @property
+    def flops(self) -> int:
+        return self.terms * (8 if self.dtype in COMPLEX else 2)
+
+
+def widths(isa: ISA, dtype: str) -> tuple[int, ...]:
+    """Elements of a row at once that kernels exist for: powers of two up to a register, few for narrow types."""
+    item = ITEMSIZE[dtype]
+    full = isa.vector_bits // (8 * item)
+    every = tuple(1 << i for i in range(full.bit_length()) if full > 1 or not i)
+    if item >= 4:
+        return every[1:] or every
+    return tuple(sorted({8, full}))
+
+
+def width_for(isa: ISA, dtype: str, n: int) -> int:
+    """The width for ``n`` columns: one masked vector where it holds them all, else vectors that overlap at the end."""
+    known = widths(isa, dtype)
+    if isa.masks:
+        return next((width for width in known if width >= n), known[-1])
+    return max((width for width in known if width <= n), default=known[0])
+
+
+def kernel_for(p: SmallProblem, isa: ISA) -> str:
+    """Name of the kernel: with rows and terms written out where there is one for these sizes."""
+    width = width_for(isa, p.dtype, p.n)
+    name = f"small_{p.dtype}_{width}"
+    # Last columns that are computed again must not be added twice.
+    whole = p.n % width == 0 or (isa.masks and p.n < width) or (p.n > width and not p.accumulate)
+    fixed = p.m == p.k and p.m in FIXED and p.dtype in FIXED_DTYPES
+    return f"{name}_{p.m}x{p.k}" if fixed and whole else name
+
+
+def names(isa: ISA) -> tuple[str, ...]:
+    """All kernels that `lower` may name."""
+    found = [f"small_{dtype}_{width}" for dtype in DTYPES for width in widths(isa, dtype)]
+    fixed = [f"{name}_{size}x{size}" for name in found for size in FIXED if name.split("_")[1] in FIXED_DTYPES]
+    return (*found, *fixed)
+
+
+def fits(isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int) -> bool:
+    """Whether this family is the right one for ``products`` of (m, k) by (k, n) matrices.
+
+    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector.
+    """
+    small = max(m, k) <= LARGEST and n <= LARGEST_COLUMNS and m * n * k <= LARGEST_TERMS
+    return small and products > 1 and 4 * n >= width_for(isa, dtype, n) and n > 1
+
+
+def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
+    """The row of the step table that computes ``p``."""
+    outer_share, t_share = outer_total(p.outer), p.t
+    if p.parallel and threads > 1:
+        wanted = max(1, min(_SHARES * threads, p.terms // SHARED_TERMS))
+        outer_share = max(1, -(-outer_share // wanted))
+        t_share = max(1, -(-p.t // -(-wanted // max(1, -(-outer_total(p.outer) // outer_share)))))
+    t_tasks = max(1, -(-p.t // max(1, t_share)))
+    words = {
+        abi.OUT_SLOT: p.c.slot,
+        abi.OUT_OFFSET: p.c.offset,
+        abi.A_SLOT: p.a.slot,
+        abi.A_OFFSET: p.a.offset,
+        abi.B_SLOT: p.b.slot,
+        abi.B_OFFSET: p.b.offset,
+        abi.PARALLEL: int(p.parallel),
+        sa.S_OUTER_TOTAL: outer_total(p.outer),
+        sa.S_T: p.t,
+        sa.S_T_A: p.t_strides[0],
+        sa.S_T_B: p.t_strides[1],
+        sa.S_T_C: p.t_strides[2],
+        sa.S_M: p.m,
+        sa.S_M_A: p.m_strides[0],
+        sa.S_M_C: p.m_strides[1],
+        sa.S_N: p.n,
+        sa.S_K: p.k,
+        sa.S_K_A: p.k_strides[0],
+        sa.S_K_B: p.k_strides[1],
+        sa.S_OUTER_SHARE: outer_share,
+        sa.S_T_SHARE: t_share,
+        sa.S_T_TASKS: t_tasks,
+        sa.S_ACCUMULATE: int(p.accumulate),
+        sa.S_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+    }
+    outer = outer_words(p.outer)
+    empty = not p.products * p.m * p.n
+    return Row(
+        words=words | outer[0],
+        tables=outer[1],
+        kernels={abi.FN: kernel_for(p, isa)},
+        tasks=0 if empty else t_tasks * -(-outer_total(p.outer) // outer_share),
+    )
+
+
+# -- reference ---------------------------------------------------------------------------------------------------
+def reference(p: SmallProblem, memory: dict[int, np.ndarray]) -> None:
+    """What the row computes, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
+    item = ITEMSIZE[p.dtype]
+    t, m, n, k = (np.arange(count, dtype=np.int64) for count in (p.t, p.m, p.n, p.k))
+    in_a = _sum(t * p.t_strides[0], m * p.m_strides[0], k * p.k_strides[0])
+    in_b = _sum(t * p.t_strides[1], k * p.k_strides[1], n * item)
+    in_c = _sum(t * p.t_strides[2], m * p.m_strides[1], n * item)
+    for outer_a, outer_b, outer_c in zip(*(outer_offsets(p.outer, operand) for operand in range(3))):
+        left = read(memory[p.a.slot], p.a.offset + outer_a + in_a, p.dtype, p.conj_a)
+        right = read(memory[p.b.slot], p.b.offset + outer_b + in_b, p.dtype, p.conj_b)
+        product = np.einsum("tmk,tkn->tmn", left, right)
+        write(memory[p.c.slot], p.c.offset + outer_c + in_c, product, p.dtype, p.accumulate)
+
+
+def _sum(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    return x[:, None, None] + y[None, :, None] + z[None, None, :]

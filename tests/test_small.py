@@ -1,0 +1,174 @@
+"""The small family: every dtype, instruction set, width and edge against its NumPy reference, in guarded memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import strided
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einsum_engine.kernels import isa, small, tiles
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.gemm import Operand
+from einsum_engine.kernels.launch import Launch
+
+ISAS = isa.host_isas()
+A, B, C = (Operand(slot=slot, offset=0) for slot in range(3))
+
+
+def problem(rng, dtype, *, outer, t, m, n, k, exact=True, **options):
+    """A problem with axes A[o1, o2, t, m, k], B[o1, o2, t, k, n], C[o1, o2, t, m, n] and its operands."""
+    a = strided.make(rng, (*outer, t, m, k), dtype, zeros=True, exact=exact)
+    b = strided.make(rng, (*outer, t, k, n), dtype, fixed=[4], zeros=True, exact=exact)
+    c = strided.make(rng, (*outer, t, m, n), dtype, fixed=[4], exact=exact)
+    strides = [x.view.strides for x in (a, b, c)]
+    p = small.SmallProblem(
+        dtype=dtype,
+        a=replace(A, offset=a.start),
+        b=replace(B, offset=b.start),
+        c=replace(C, offset=c.start),
+        outer=tuple((outer[i], a.table(i), b.table(i), c.table(i)) for i in range(2)),
+        t=t,
+        t_strides=tuple(s[2] for s in strides),
+        m=m,
+        m_strides=(strides[0][3], strides[2][3]),
+        n=n,
+        k=k,
+        k_strides=(strides[0][4], strides[1][3]),
+        **options,
+    )
+    return p, (a, b, c)
+
+
+def check(p, operands, row, threads=1, width=None):
+    """Runs the kernel and the reference on copies of the same bytes."""
+    expected = [x.copy() for x in operands]
+    small.reference(p, {slot: x.memory for slot, x in enumerate(expected)})
+    lowered = small.lower(p, row, threads)
+    if width:
+        lowered = replace(lowered, kernels={abi.FN: f"small_{p.dtype}_{width}"})
+    Launch(lowered, [x.memory.ctypes.data for x in operands], row)()
+    for got, want in zip(operands, expected):
+        strided.same_bytes(got, want, p)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_against_reference(row, dtype, data):
+    sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 0])
+    options = {name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate")}
+    p, operands = problem(
+        np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed")),
+        dtype,
+        outer=(data.draw(st.sampled_from([1, 1, 2, 3, 0]), "outer"), data.draw(st.sampled_from([1, 2]), "outer 2")),
+        t=data.draw(sizes, "t"),
+        m=data.draw(sizes, "m"),
+        n=data.draw(st.one_of(sizes, st.integers(0, 40)), "n"),
+        k=data.draw(sizes, "k"),
+        **options,
+    )
+    check(p, operands, row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_every_width_and_number_of_columns(row, dtype):
+    rng = np.random.default_rng(1)
+    for width in small.widths(row, dtype):
+        for n in range(1, 2 * width + 2):
+            for accumulate in (False, True):
+                p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=3, n=n, k=2, accumulate=accumulate)
+                check(p, operands, row, width=width)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("m", range(1, 19))
+def test_every_number_of_rows(row, dtype, m):
+    check(*problem(np.random.default_rng(m), dtype, outer=(1, 1), t=2, m=m, n=5, k=3, conj_a=True), row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", small.FIXED_DTYPES)
+@pytest.mark.parametrize("size", small.FIXED)
+def test_sizes_written_out(row, dtype, size):
+    rng = np.random.default_rng(size)
+    names = set()
+    for n in range(1, 20):
+        for accumulate in (False, True):
+            p, operands = problem(
+                rng, dtype, outer=(1, 2), t=3, m=size, n=n, k=size, conj_a=bool(n % 2), conj_b=n > 5, accumulate=accumulate
+            )
+            names.add(small.kernel_for(p, row))
+            check(p, operands, row)
+    assert {name for name in names if name.endswith(f"_{size}x{size}")} and names <= set(small.names(row))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_tasks_cover_the_results_once(threads, monkeypatch):
+    monkeypatch.setattr(small, "SHARED_TERMS", 64)
+    rng = np.random.default_rng(threads)
+    for outer, t in (((3, 5), 1), ((1, 1), 99), ((1, 2), 50), ((2, 1), 3)):
+        p, operands = problem(rng, "int32", outer=outer, t=t, m=4, n=4, k=4, parallel=True, accumulate=True)
+        assert small.lower(p, ISAS[0], threads).tasks > 1
+        check(p, operands, ISAS[0], threads)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rounding_is_within_the_bound(row, dtype):
+    p, (a, b, c) = problem(
+        np.random.default_rng(5), dtype, outer=(1, 1), t=3, m=3, n=5, k=20, exact=False, conj_b=True
+    )
+    answer = oracle.einsum("tmk,tkn->tmn", a.view[0, 0], b.view[0, 0], conj=[1])
+    Launch(small.lower(p, row), [x.memory.ctypes.data for x in (a, b, c)], row)()
+    oracle.check(c.view[0, 0], answer)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 5e-324])
+def test_special_values_stay_in_their_result(row, special):
+    p, (a, b, c) = problem(np.random.default_rng(6), "float64", outer=(1, 1), t=4, m=3, n=5, k=2)
+    b.view[0, 0, 2, 1, 4] = special
+    a.view[...] = 1
+    c.view[...] = np.nan  # not read
+    Launch(small.lower(p, row), [x.memory.ctypes.data for x in (a, b, c)], row)()
+    np.testing.assert_array_equal(c.view[0, 0], np.einsum("tmk,tkn->tmn", a.view[0, 0], b.view[0, 0]))
+
+
+def test_a_wrong_kernel_is_caught():
+    p, operands = problem(np.random.default_rng(7), "float64", outer=(1, 1), t=3, m=2, n=3, k=2)
+    expected = operands[2].copy()
+    wrong = replace(p, conj_a=True, t_strides=(0, *p.t_strides[1:]))
+    small.reference(wrong, {0: operands[0].memory, 1: operands[1].memory, 2: expected.memory})
+    Launch(small.lower(p, ISAS[0]), [x.memory.ctypes.data for x in operands], ISAS[0])()
+    with pytest.raises(AssertionError):
+        strided.same_bytes(operands[2], expected, p)
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_compiles_for_arm(dtype):
+    from einsum_engine.kernels.cpu import codegen, library
+
+    neon = isa.get("neon")
+    for name in [name for name in small.names(neon) if name.split("_")[1] == dtype][-2:]:
+        assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
+
+
+def test_width_for():
+    wide, narrow = isa.get("avx512"), isa.get("avx2")
+    assert [small.width_for(wide, "float64", n) for n in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 4, 4, 8, 8, 8]
+    assert [small.width_for(narrow, "float64", n) for n in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 2, 4, 4, 4, 4]
+
+
+def test_fits():
+    wide = isa.get("avx512")
+    assert small.fits(wide, "float64", products=1000, m=8, n=8, k=8)
+    assert not small.fits(wide, "float64", products=1, m=8, n=8, k=8)
+    assert not small.fits(wide, "float64", products=1000, m=8, n=80, k=8)
+    assert not small.fits(wide, "float64", products=1000, m=8, n=1, k=8)
+    assert not small.fits(wide, "int8", products=1000, m=8, n=1, k=8)
