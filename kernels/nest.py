@@ -40,7 +40,7 @@ def lower(problem: NestProblem, threads: int = 1) -> Lowered:
 
     >>> row = lower(NestProblem(op="copy", dims=((5, 4, 8, 0),), out="float32", a="float32")).rows[0]
     >>> list(row.kernels.values()), row.tasks
-    (['nest_copy_4'], 1)
+    (['nest_copy', 'nest_move_4'], 1)
     """
     shifts, dims = normalise(problem)
     if any(d[0] == 0 for d in dims if problem.op != "sum" or d[1]):

@@ -118,7 +118,7 @@ def _part(size: int, limit: int, step: int) -> int:
 
 def streams(dims: list[Dim], item: int) -> bool:
     """A transposed output is large, its rows lie whole lines apart, and both operands have long runs."""
-    if item * prod(d[0] for d in dims) < STREAM_BYTES:
+    if item < 4 or item * prod(d[0] for d in dims) < STREAM_BYTES:
         return False
     fast = next((d for d in dims if d[1 + A] == item), dims[0])
     aligned = not any(d[1] % LINE for d in without(dims, chain(dims, OUT, item)))

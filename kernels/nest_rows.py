@@ -168,7 +168,8 @@ def _lower_move(problem: NestProblem, shifts: Dim, budget: int, tasks: int) -> R
         if mode not in (na.MOVE_RUN, na.MOVE_FILL):
             # where lines of the output begin later than boxes, a box reaches into the next one
             words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand, LINE // item))
-    builder.kernels[abi.FN] = f"nest_copy_{item}"
+    words[na.N_A_WIDE] = item.bit_length() - 1
+    builder.kernels |= {abi.FN: "nest_copy", na.N_A_MOVE: f"nest_move_{item}"}
     return builder.row(min(tasks, builder.boxes))
 
 

@@ -56,8 +56,8 @@ def _batched(isa: ISA) -> tuple[str, ...]:
 
 
 def _copy(isa: ISA) -> tuple[str, ...]:
-    moves = [f"nest_{kind}_{size}" for kind, size in product(("copy", "move"), ITEM_SIZES)]
-    return tuple(dict.fromkeys([*moves, *_casts()]))
+    moves = [f"nest_move_{size}" for size in ITEM_SIZES]
+    return tuple(dict.fromkeys(["nest_copy", *moves, *_casts()]))
 
 
 def _casts() -> Iterator[str]:

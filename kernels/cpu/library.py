@@ -47,7 +47,6 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
-    (re.compile(r"nest_\w+"), nest.build),
 ]
 
 _lock = threading.RLock()

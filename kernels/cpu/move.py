@@ -28,6 +28,7 @@ from .pack import Mover
 
 ARGS = 10
 LINE = 64  # bytes
+SMALLEST_STREAMED = 4  # bytes: lines of smaller elements take too many tiles
 
 
 class BoxMover:
@@ -153,7 +154,7 @@ class BoxMover:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
         f = self.f
         first = f.var(0)
-        if size == self.m.block:
+        if size == self.m.block and self.item >= SMALLEST_STREAMED:
             with f.if_(self.mode.eq(na.MOVE_TILE_STREAM)):
                 first.set(self._stream(j, count, size))
         self._plain(first.get(), self.no, j, count, size)
@@ -201,9 +202,8 @@ class BoxMover:
         return done.get()
 
 
-def emit_move(module: ir.Module, name: str, item: int, isa: ISA, *, internal: bool = False) -> Fn:
+def build_move(module: ir.Module, name: str, item: int, isa: ISA) -> None:
     """The move function for elements of ``item`` bytes."""
-    f = Fn(module, name, [I64] * ARGS, internal=internal)
+    f = Fn(module, name, [I64] * ARGS)
     BoxMover(f, item, isa).emit()
     f.ret()
-    return f

@@ -21,40 +21,39 @@ from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var
-from .move import LINE, emit_move
+from .move import LINE, build_move
 from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 
 
-def build_copy(module: ir.Module, name: str, item: int, isa: ISA) -> None:
-    """out = a for elements of ``item`` bytes; N_A_MODE holds STAGED + the mode of the move."""
-    move = emit_move(module, f"{name}_move", item, isa, internal=True)
+def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
+    """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode, N_A_WIDE log2 of an element's bytes."""
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
-    tables = [frame.vector(w) for w in (na.N_OUT_O, na.N_A_O, na.N_OUT_J, na.N_A_J)]
-    mode, run = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN)
+    out_o, a_o, out_j, a_j = (frame.vector(w) for w in (na.N_OUT_O, na.N_A_O, na.N_OUT_J, na.N_A_J))
+    mode, run, move = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN), frame.word(na.N_A_MOVE)
 
     def body(box: Box) -> None:
+        out, a = box.at
         skipped, no = Var(f, f.i64(0)), Var(f, box.no)
         with f.if_(mode.eq(na.MOVE_TILE_STREAM)):
-            _align(frame, box, item, skipped, no)
+            _align(frame, box, skipped, no)
         first = skipped.get()
-        out_o, a_o, out_j, a_j = tables
-        f.call(
-            move, [box.at[0] + first * item, box.at[1], no.get(), box.nj, out_o, a_o + first * 8, out_j, a_j, mode, run]
-        )
+        out = out + (first << frame.word(na.N_A_WIDE))
+        f.call(move, [out, a, no.get(), box.nj, out_o, a_o + first * 8, out_j, a_j, mode, run])
 
     frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
     f.ret()
 
 
-def _align(frame: Frame, box: Box, item: int, skipped: Var, no: Var) -> None:
+def _align(frame: Frame, box: Box, skipped: Var, no: Var) -> None:
     """Chunks of O that begin where lines of the output do: the entries before are left to the chunk before."""
-    f = frame.f
+    f, wide = frame.f, frame.word(na.N_A_WIDE)
     before = (f.i64(0) - box.at[0]) & (LINE - 1)
-    with f.if_((before % item).eq(0)):
-        late, chunk = before // item, f.word(frame.counters, 0)
+    late = before >> wide
+    with f.if_((late << wide).eq(before)):
+        chunk = f.word(frame.counters, 0)
         left = frame.word(na.N_O_TOTAL) - chunk * frame.word(na.N_O)
         skipped.set(f.select(chunk > 0, late, f.i64(0)))
         end = f.min(frame.word(na.N_O) + late, left)
@@ -221,13 +220,13 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
 
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """The kernel called ``name``: ``nest_<what>_<dtypes or item>[_swap | _add]``."""
+    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
-    last = rest[-1]
+    last = rest[-1] if rest else ""
     if what == "move":
-        emit_move(module, name, int(last), isa)
+        build_move(module, name, int(last), isa)
     elif what == "copy":
-        build_copy(module, name, int(last), isa)
+        build_copy(module, name, isa)
     elif what == "cast":
         build_cast(module, name, rest[0], rest[1], last == "swap", isa)
     elif what == "axpby":
