@@ -26,6 +26,7 @@ _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often
 _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
+_POOLED = 4096  # entries of an offset vector
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 
 
@@ -101,7 +102,7 @@ class NativePlan:
             table=self._table_address,
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or plan.seconds > _TINY_SECONDS,
-            keep=(frame, self._rows, self._tables),
+            keep=(frame, self._rows, self._tables, plan),
         )
 
     def _go(self, frame: "_Frame") -> None:
@@ -199,12 +200,15 @@ def _numpy_only(plan: Plan) -> bool:
 
 
 def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarray]:
-    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors."""
+    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors.
+
+    The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
+    """
     unique: dict[int, tuple[int, np.ndarray]] = {}
     length = 0
     for step in steps:
         for table in step.args.tables.values():
-            if id(table) not in unique:
+            if id(table) not in unique and _pooled(table):
                 unique[id(table)] = (length, table)
                 length += len(table)
     tables = pool.aligned_words(max(length, 1))
@@ -216,13 +220,17 @@ def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarr
         for word, value in step.args.words.items():
             row[word] = value
         for word, table in step.args.tables.items():
-            row[word] = base + 8 * unique[id(table)][0]
+            row[word] = base + 8 * unique[id(table)][0] if id(table) in unique else address(table)
         for word, name in step.args.kernels.items():
             row[word] = library.address(name, isa)
         row[abi.NTASKS] = step.args.tasks
         row[abi.KIND] = abi.RUN
     rows[-1, abi.KIND] = abi.STOP
     return rows, tables
+
+
+def _pooled(table: np.ndarray) -> bool:
+    return len(table) <= _POOLED or table.dtype != np.int64 or not table.flags.c_contiguous
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
