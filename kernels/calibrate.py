@@ -191,9 +191,8 @@ def microkernel_rows(isa: str | None = None) -> list[tuple[str, str, tuple[int, 
     True
     """
     chosen = active_isa(isa)
-    return [
-        (f"gemm_{dtype}_{mv}x{nr}_pp", dtype, (mv, nr)) for dtype in tiles.DTYPES for mv, nr in tiles.tiles(chosen, dtype)
-    ]
+    rows = ((dtype, tile) for dtype in tiles.DTYPES for tile in tiles.tiles(chosen, dtype))
+    return [(f"gemm_{dtype}_{mv}x{nr}_pp", dtype, (mv, nr)) for dtype, (mv, nr) in rows]
 
 
 def microkernel_rate(name: str, threads: int = 1, isa: str | None = None, *, k: int | None = None) -> float:

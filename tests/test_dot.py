@@ -113,9 +113,8 @@ def test_shared_sum(row, dtype, threads, monkeypatch):
     rng = np.random.default_rng(threads)
     for runs, length, rows in ((1, 1000, False), (7, 99, False), (7, 99, True)):
         accumulate = bool(rng.integers(2))
-        p, operands = problem(
-            rng, dtype, outer=(1, 2), m=1, n=1, runs=runs, length=length, rows=rows, parallel=True, accumulate=accumulate
-        )
+        options = {"rows": rows, "parallel": True, "accumulate": accumulate}
+        p, operands = problem(rng, dtype, outer=(1, 2), m=1, n=1, runs=runs, length=length, **options)
         assert dot.splits(p, threads) > 1 and len(dot.lower(p, threads, TEMP)) == 2
         check(p, operands, row, threads)
 
@@ -166,7 +165,8 @@ def test_a_wrong_kernel_is_caught():
 def test_compiles_for_arm(dtype, kind):
     from einsum_engine.kernels.cpu import codegen, library
 
-    assert f"dot_{dtype}_{kind}:" in codegen.assembly(library.build(f"dot_{dtype}_{kind}", isa.get("neon")), isa.get("neon"))
+    neon, name = isa.get("neon"), f"dot_{dtype}_{kind}"
+    assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
 
 
 def test_fits():

@@ -100,9 +100,8 @@ def test_sizes_written_out(row, dtype, size):
     names = set()
     for n in range(1, 20):
         for accumulate in (False, True):
-            p, operands = problem(
-                rng, dtype, outer=(1, 2), t=3, m=size, n=n, k=size, conj_a=bool(n % 2), conj_b=n > 5, accumulate=accumulate
-            )
+            options = {"conj_a": bool(n % 2), "conj_b": n > 5, "accumulate": accumulate}
+            p, operands = problem(rng, dtype, outer=(1, 2), t=3, m=size, n=n, k=size, **options)
             names.add(small.kernel_for(p, row))
             check(p, operands, row)
     assert {name for name in names if name.endswith(f"_{size}x{size}")} and names <= set(small.names(row))

@@ -11,8 +11,9 @@
 
     C[o, t, m, n] (+)= the same, rows and terms fixed             small_<dtype>_<W>_<M>x<K>
 
-W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out. The last columns go through masks, or as the last W columns computed
-again, or one by one. Nothing outside the operands is read. C is read only to accumulate.
+W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out. The last columns
+go through masks, or as the last W columns computed again, or one by one. Nothing outside the operands is read. C is
+read only to accumulate.
 """
 
 from __future__ import annotations
