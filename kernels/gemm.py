@@ -10,7 +10,7 @@ with M cut into panels of MR lanes (``valid`` of them exist in each panel).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class GemmProblem:
     """One packed or direct GEMM.
 
     ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``tm_a``, ``tm_c``: panels x MR
-    offsets; ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
+    offsets; ``tko_a``, ``tko_b``: of an outer loop over K, of which ``tk_a``, ``tk_b`` are one turn;
+    ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
     ``b_mode``: ``direct`` or ``panels``. ``chunk``: lanes of C that do not run come in runs of so many;
     ``stream``: store past the caches. ``blocks``: outer indices, panels and columns per task.
@@ -56,6 +57,8 @@ class GemmProblem:
     tn_c: np.ndarray
     tk_a: np.ndarray
     tk_b: np.ndarray
+    tko_a: np.ndarray = field(default_factory=lambda: ZERO)
+    tko_b: np.ndarray = field(default_factory=lambda: ZERO)
     a_mode: str
     b_mode: str
     a_stride: int = 0
@@ -106,6 +109,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_PANELS: p.panels,
         abi.G_N: len(p.tn_b),
         abi.G_K: len(p.tk_a),
+        abi.G_KO: len(p.tko_a),
         abi.G_KC: p.kc,
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
@@ -129,6 +133,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TN_C: _padded(p.tn_c, p.nr),
         abi.G_TK_A: p.tk_a,
         abi.G_TK_B: p.tk_b,
+        abi.G_TKO_A: p.tko_a,
+        abi.G_TKO_B: p.tko_b,
     }
     for level, (count, *operands) in enumerate(_four(p.outer)):
         at = abi.G_OUTER + 4 * level
@@ -213,21 +219,27 @@ def reference(p: GemmProblem, memory: dict[int, np.ndarray]) -> None:
         if p.a_mode == "panels":
             item = ITEMSIZE[p.dtype]
             at_m = lanes // p.mr * p.a_stride + lanes % p.mr * item
-            at_k = np.arange(len(p.tk_a)) * p.mr * item
+            at_k = _both(p.tko_a, np.arange(len(p.tk_a)) * p.mr * item)
         else:
-            at_m, at_k = p.tm_a[lanes], p.tk_a
+            at_m, at_k = p.tm_a[lanes], _both(p.tko_a, p.tk_a)
         left = _read(memory[p.a.slot], a + at_m[:, None] + at_k[None, :], p.dtype)
         if p.b_mode == "panels":
             n, item = np.arange(len(p.tn_b)), ITEMSIZE[p.dtype]
-            at = n[:, None] // p.nr * p.b_stride + n[:, None] % p.nr * item + np.arange(len(p.tk_b)) * p.nr * item
+            at = n[:, None] // p.nr * p.b_stride + n[:, None] % p.nr * item
+            at = at + _both(p.tko_b, np.arange(len(p.tk_b)) * p.nr * item)
         else:
-            at = p.tn_b[:, None] + p.tk_b[None, :]
+            at = p.tn_b[:, None] + _both(p.tko_b, p.tk_b)[None, :]
         right = _read(memory[p.b.slot], b + at, p.dtype)
         product = _product(left, right, p)
         where = c + p.tm_c[lanes][:, None] + p.tn_c[None, :]
         if p.accumulate:
             product = _add(product, _read(memory[p.c.slot], where, p.dtype), p.dtype)
         _write(memory[p.c.slot], where, product)
+
+
+def _both(turns: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """Offsets of all of K."""
+    return np.add.outer(turns, inner).ravel()
 
 
 def _outer_offsets(outer):

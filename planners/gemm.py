@@ -22,6 +22,7 @@ from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, pack_side
 from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, make_panels, split_long, total
 
+TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
@@ -88,7 +89,11 @@ class _Planner:
         self.n_dims = self._dims(c.n, (RIGHT, OUT), OUT)
         self.b_dims = self._dims(c.batch, (LEFT, RIGHT, OUT), OUT)
         self.k_dims = self._dims(c.k, (LEFT, RIGHT), self._k_order())
-        self.n_total, self.k_total = total(self.n_dims), total(self.k_dims)
+        self.k_total = total(self.k_dims)
+        self.k_outer: list[Dim] = []
+        if c.left is not None and c.right is not None:
+            self._split_off()
+        self.n_total = total(self.n_dims)
         self.m_dims = self._flattened()
         (self.mv, self.nr), self.panels = self._choose_tile()
         self.mr = self.panels.width
@@ -97,6 +102,16 @@ class _Planner:
         a_mode = self._a_mode()
         b_mode = self._b_mode()
         return self._assemble(a_mode, b_mode)
+
+    def _split_off(self) -> None:
+        """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
+        keep = _inner(self.n_dims, TABLE_ENTRIES)
+        for dim in self.n_dims[keep:]:
+            strides = {**dim.strides, LEFT: 0}
+            self.b_dims.append(Dim(indices=dim.indices, size=dim.size, strides=strides, tables=dim.tables))
+        self.n_dims = self.n_dims[:keep]
+        keep = _inner(self.k_dims, TABLE_ENTRIES)
+        self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""
@@ -196,7 +211,7 @@ class _Planner:
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
             return "prepack" if c.constant_left else "pack"
-        if any(d.stride(LEFT) == item for d in self.b_dims) and self._batch_run() >= 8:
+        if self._batch_run() >= 8:
             return "prepack"
         return "pack"
 
@@ -249,6 +264,8 @@ class _Planner:
             "tn_c": flat_table(n_dims, OUT),
             "tk_a": flat_table(self.k_dims[::-1], LEFT),
             "tk_b": flat_table(self.k_dims[::-1], RIGHT),
+            "tko_a": flat_table(self.k_outer[::-1], LEFT),
+            "tko_b": flat_table(self.k_outer[::-1], RIGHT),
         }
         outer = self._outer()
         a_table, b_table = None, None
@@ -259,6 +276,10 @@ class _Planner:
             pack_right, b_table, b_stride = self._prepack_right(tables)
             b_mode = "panels"
         outer = self._replace_outer(outer, a_table, b_table)
+        if pack_left is not None:
+            tables["tko_a"] = self.packed_left.turns
+        if pack_right is not None:
+            tables["tko_b"] = self.packed_right.turns
         kc = self._kc()
         nowhere = Operand(slot=0, offset=0)
         problem = GemmProblem(
@@ -355,12 +376,14 @@ class _Planner:
             valid=self.valid,
             batch=batch,
             tk=tables["tk_a"],
+            tko=tables["tko_a"],
             item=self.item,
             mode=abi.PANEL_RUN if self._batch_run() >= 8 else self._pack_mode(),
             outer=flat_table(p.outer, LEFT) if total(p.outer) > 1 else None,
             threads=self.threads,
             parallel=self._parallel(),
         )
+        self.packed_left = packed
         table = [packed.batch_table] if len(batch) > 1 else []
         if total(p.outer) > 1:
             table.append(np.arange(total(p.outer), dtype=np.int64) * packed.outer_stride)
@@ -376,12 +399,14 @@ class _Planner:
             valid=valid,
             batch=flat_table(self.b_dims[::-1], RIGHT),
             tk=tables["tk_b"],
+            tko=tables["tko_b"],
             item=self.item,
             mode=self._pack_right_mode(),
             outer=None,
             threads=self.threads,
             parallel=self._parallel(),
         )
+        self.packed_right = packed
         return (packed.problem, packed.nbytes), packed.batch_table, packed.stride
 
     def _pack_right_mode(self) -> int:
@@ -397,8 +422,8 @@ class _Planner:
     # -- tasks -----------------------------------------------------------------------------------------------
     def _kc(self) -> int:
         limit = KC[self.item]
-        blocks = -(-self.k_total // limit)
-        return -(-self.k_total // blocks)
+        turn = total(self.k_dims)
+        return -(-turn // -(-turn // limit))
 
     def _seconds(self) -> float:
         work = self.panels.padded * self.n_total * self.k_total * total(self.b_dims)
@@ -456,6 +481,15 @@ class _Planner:
         steps = np.diff(self.tm_c[:, :box], axis=1) == self.item
         beyond = np.arange(box - 1)[None, :] >= self.valid[:, None] - 1
         return (steps | beyond).all(axis=1).astype(np.int64)
+
+
+def _inner(dims: Sequence[Dim], entries: int) -> int:
+    """How many of the fastest dimensions a table of ``entries`` holds, at least one."""
+    count, size = 0, 1
+    while count < len(dims) and (count == 0 or size * dims[count].size <= entries):
+        size *= dims[count].size
+        count += 1
+    return count
 
 
 def _rounded(block: int, grain: int, panels: int) -> int:

@@ -21,6 +21,7 @@ class PackedSide:
     stride: int
     batch_table: np.ndarray
     outer_stride: int
+    turns: np.ndarray  # offsets of the outer loop over k
 
 
 def pack_side(
@@ -29,6 +30,7 @@ def pack_side(
     valid: np.ndarray,
     batch: np.ndarray,
     tk: np.ndarray,
+    tko: np.ndarray,
     item: int,
     mode: int,
     outer: np.ndarray | None,
@@ -38,16 +40,20 @@ def pack_side(
     """Plans the packing of one side.
 
     ``lanes``: (panels, width) source offsets, ``valid``: (panels,), ``batch``: source offsets of the batch index,
-    ``tk``: of k, ``outer``: of what was split off the side, all in bytes. The batch enumerates panels fastest, so that
+    ``tk``: of k, ``tko``: of an outer loop over k, ``outer``: of what was split off the side, all in bytes. The batch enumerates panels fastest, so that
     an operand whose batch is contiguous is packed by transposing across it (PANEL_RUN).
     """
     panels, width = lanes.shape
-    count, size = len(batch), len(tk) * width * item
+    turn = len(tk) * width * item
+    count, size = len(batch), len(tko) * turn
     outer_stride = panels * count * size
     loops = ()
     if outer is not None:
         steps = np.arange(len(outer), dtype=np.int64) * outer_stride
         loops = ((len(outer), outer, steps, steps),)
+    if len(tko) > 1:
+        steps = np.arange(len(tko), dtype=np.int64) * turn
+        loops = (*loops, (len(tko), tko, steps, steps))
     nowhere = Operand(slot=0, offset=0)
     problem = PackProblem(
         itemsize=item,
@@ -69,6 +75,7 @@ def pack_side(
         stride=count * size,
         batch_table=np.arange(count, dtype=np.int64) * size,
         outer_stride=outer_stride,
+        turns=np.arange(len(tko), dtype=np.int64) * turn,
     )
 
 

@@ -61,6 +61,8 @@ G_OUTER_BLOCK, G_PANEL_BLOCK, G_N_BLOCK = 50, 51, 52  # task shape
 G_PANEL_TASKS, G_N_TASKS = 53, 54
 G_ACCUMULATE = 55  # add to C instead of overwriting
 G_CHUNK = 57  # scattered lanes of C come in runs of so many elements
+G_KO = 59  # outer loop over K, each turn G_K terms
+G_TKO_A, G_TKO_B = 60, 61
 G_STREAM = 58  # C does not fit in cache: store past it
 G_SIGNS = 56  # complex: bit 0 conjugate A, bit 1 conjugate B
 

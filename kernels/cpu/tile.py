@@ -8,15 +8,16 @@ conjugation a choice of signs.
 Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008):
 
     for outer            B, and what was split off M and N: offsets added per operand
-      for k0 in K by KC
-        pack A           unless A lies in panels already, or is read in place
-        for j in N by NR
-          for i in panels of M
-            tile         C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
+      for turn           what was split off K: offsets added per operand
+        for k0 in K by KC
+          pack A         unless A lies in panels already, or is read in place
+          for j in N by NR
+            for i in panels of M
+              tile       C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
 
 What the nest may assume: offsets are in bytes and may be any int64; ``valid`` lanes of a panel are a prefix;
 N tables are padded by repeating the last entry, so the tile may read (never write) the repeated column; packed
-panels are padded with zeros. C is not read unless ACCUMULATE is set or k0 > 0.
+panels are padded with zeros. C is not read unless ACCUMULATE is set or it is not the first block of K.
 """
 
 from __future__ import annotations
@@ -304,14 +305,18 @@ class GemmNest:
     def _k_blocks(self, a: Val, b: Val, c: Val) -> None:
         f, word = self.f, self.word
         total, kc = word(abi.G_K), word(abi.G_KC)
-        with f.range(0, total, kc) as k0:
-            klen = f.min(kc, total - k0)
-            accumulate = word(abi.G_ACCUMULATE) | Val(f, f.b.zext((k0 > 0).v, I64))
-            if self.spec.a_packed:
-                panels, stride = self._packed_a(a, k0, klen)
-            else:
-                panels, stride = a, f.i64(0)
-            self._tiles(panels, stride, b, c, k0, klen, accumulate)
+        with f.range(0, word(abi.G_KO)) as turn:
+            left = a + f.word(word(abi.G_TKO_A), turn)
+            right = b + f.word(word(abi.G_TKO_B), turn)
+            with f.range(0, total, kc) as k0:
+                klen = f.min(kc, total - k0)
+                later = Val(f, f.b.zext(((k0 + turn) > 0).v, I64))
+                accumulate = word(abi.G_ACCUMULATE) | later
+                if self.spec.a_packed:
+                    panels, stride = self._packed_a(left, k0, klen)
+                else:
+                    panels, stride = left, f.i64(0)
+                self._tiles(panels, stride, right, c, k0, klen, accumulate)
 
     def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
         """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
