@@ -3,8 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from llvmlite import ir
 from nest_case import CANARY, Case
 
+from einsum_engine.kernels import isa as isas
+from einsum_engine.kernels.cpu import codegen, nest
 from einsum_engine.kernels.cpu.storage import STORAGES, canonical_pair, moves
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem
@@ -198,3 +201,21 @@ def test_copies_of_bytes_are_known():
                 given = interesting(source)
                 assert given.view(numpy_dtype(target)).tobytes() == given.astype(numpy_dtype(target)).tobytes()
             assert canonical_pair(*canonical_pair(source, target)) == canonical_pair(source, target)
+
+
+@pytest.mark.parametrize("isa", isas.ISAS.values(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nest_cast_float64_float16", "nest_cast_float16_complex64", "nest_cast_float32_bfloat16"),
+        *("nest_cast_float64_uint64", "nest_cast_uint64_float16", "nest_cast_complex128_bool"),
+        *("nest_axpby_float32_float16_swap", "nest_mul_int8_int8_int8", "nest_sum_bfloat16_bfloat16", "nest_copy"),
+    ],
+)
+def test_kernels_call_no_library(isa, name):
+    """Conversions and multiplications are instructions, on the instruction sets too that do not run here."""
+    module = ir.Module()
+    nest.build(module, name, isa)
+    lines = [line.split() for line in codegen.assembly(module, isa).splitlines()]
+    calls = [line for line in lines if line and line[0] in ("call", "callq", "bl") and not line[1].startswith("*")]
+    assert calls == []
