@@ -19,8 +19,10 @@ ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 MOVED = ["int8", "float16", "float32", "complex64", "complex128"]
-MULTIPLIED = ["float32", "complex64", "int8", "bool", "float16"]
-SUMMED = ["float32", "complex128", "int16", "bool", "bfloat16"]
+MULTIPLIED = [(name,) * 3 for name in ("float32", "complex64", "int8", "bool", "float16")]
+MULTIPLIED += [("complex64", "float32", "complex64"), ("float32", "uint8", "bfloat16")]
+SUMMED = [(name, name) for name in ("float32", "complex128", "int16", "bool", "bfloat16")]
+SUMMED += [("uint32", "uint8"), ("float64", "float16"), ("complex64", "float32")]
 MIXED = [("float16", "float32"), ("complex64", "float64"), ("int8", "complex64")]
 
 
@@ -28,7 +30,6 @@ MIXED = [("float16", "float32"), ("complex64", "float64"), ("int8", "complex64")
 def copies(draw, dtypes) -> Case:
     a, out = draw(dtypes)
     dims = draw(spaces((item_of(out), item_of(a))))
-    # the output of a copy has no loop of stride 0
     problem = NestProblem(op="copy", dims=dims, out=out, a=a)
     return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
 
@@ -49,10 +50,10 @@ def test_copy_converts(isa, case):
 
 @st.composite
 def products(draw) -> Case:
-    dtype = draw(st.sampled_from(MULTIPLIED))
-    dims = draw(spaces((item_of(dtype),) * 3))
+    out, a, b = draw(st.sampled_from(MULTIPLIED))
+    dims = draw(spaces(tuple(map(item_of, (out, a, b)))))
     flags = {name: draw(st.booleans()) for name in ("conj_a", "conj_b", "accumulate")}
-    problem = NestProblem(op="mul", dims=dims, out=dtype, a=dtype, b=dtype, **flags)
+    problem = NestProblem(op="mul", dims=dims, out=out, a=a, b=b, **flags)
     return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
 
 
@@ -65,10 +66,10 @@ def test_mul(isa, case):
 
 @st.composite
 def sums(draw) -> Case:
-    dtype = draw(st.sampled_from(SUMMED))
-    dims = draw(spaces((item_of(dtype),) * 2, summed=True, limit=8_000))
+    out, a = draw(st.sampled_from(SUMMED))
+    dims = draw(spaces((item_of(out), item_of(a)), summed=True, limit=8_000))
     flags = {name: draw(st.booleans()) for name in ("conj_a", "accumulate")}
-    problem = NestProblem(op="sum", dims=dims, out=dtype, a=dtype, **flags)
+    problem = NestProblem(op="sum", dims=dims, out=out, a=a, **flags)
     return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
 
 
