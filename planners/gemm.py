@@ -20,13 +20,27 @@ from ..plan import Index, Layout
 from .contraction import BinaryContraction
 from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, pack_side
-from .sides import LEFT, OUT, RIGHT, Dim, Panels, flat_table, fuse, make_dim, make_panels, split_long, total
+from .sides import (
+    LEFT,
+    OUT,
+    RIGHT,
+    Dim,
+    Panels,
+    flat_table,
+    fuse,
+    make_dim,
+    make_panels,
+    panel_rows,
+    split_long,
+    total,
+)
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
+TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,34 +161,35 @@ class _Planner:
 
     # -- tile ------------------------------------------------------------------------------------------------
     def _choose_tile(self) -> tuple[tuple[int, int], Panels]:
-        best, best_cost = None, float("inf")
-        run_dim = self._run_dim()
+        """The tile and the cut into panels of the least cost; only the chosen one is built."""
+        c = self.c
         contiguous = bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item
-        for tile in tile_table.tiles(self.isa, self.c.dtype):
-            width = tile[0] * tile_table.elements(self.isa, self.c.dtype)
-            if self.c.left_packed and width != self.c.left_packed:
+        sizes = [d.size for d in self.m_dims]
+        lanes = tile_table.elements(self.isa, c.dtype)
+        best, best_cost = ((0, 0), False), float("inf")
+        for tile in tile_table.tiles(self.isa, c.dtype):
+            width = tile[0] * lanes
+            if c.left_packed and width != c.left_packed:
                 continue
-            variants = (False, True) if len(self.m_dims) > 1 and self.m_dims[0].size * 2 <= width else (False,)
+            variants = (False, True) if len(sizes) > 1 and sizes[0] * 2 <= width else (False,)
             for extend in variants:
-                panels = make_panels(self.m_dims, width, extend, run_dim, INNER_ROWS)
-                cost = self._cost(tile, panels, contiguous and len(panels.lanes) + (panels.cut is not None) <= 1)
+                rows, box, taken = panel_rows(sizes, width, extend)
+                cost = self._cost(tile, width, rows, box, contiguous and taken <= 1)
                 if cost < best_cost:
-                    best, best_cost = (tile, panels), cost
-        assert best is not None
-        return best
+                    best, best_cost = (tile, extend), cost
+        tile, extend = best
+        return tile, make_panels(self.m_dims, tile[0] * lanes, extend, self._run_dim(), INNER_ROWS)
 
-    def _cost(self, tile: tuple[int, int], panels: Panels, contiguous: bool) -> float:
-        """Vector operations per batch: tile FMAs at the tile's efficiency, and stores."""
+    def _cost(self, tile: tuple[int, int], width: int, rows: int, box: int, contiguous: bool) -> float:
+        """Vector operations per batch: FMAs at the tile's efficiency, stores, and starting each tile."""
         mv, nr = tile
-        lanes = tile_table.elements(self.isa, self.c.dtype)
         parts = 2 if self.c.dtype in tile_table.COMPLEX else 1
         columns = -(-self.n_total // nr) * nr
         rate = tile_table.efficiency(self.isa, self.c.dtype, tile)
-        fmas = panels.padded / lanes * columns * self.k_total * parts / rate
-        elements = panels.padded * panels.box / panels.width * self.n_total
-        stores = elements / lanes if contiguous else elements * SCATTER_COST
-        calls = panels.padded / panels.width * (columns / nr) * 12.0
-        return fmas + stores + calls
+        vectors = rows // width * mv
+        fmas = vectors * columns * self.k_total * parts / rate
+        stores = vectors * self.n_total if contiguous else rows * box / width * self.n_total * SCATTER_COST
+        return fmas + stores + rows / width * (columns / nr) * TILE_COST
 
     def _run_dim(self) -> Dim | None:
         """The dimension along which A is contiguous, if it is a row dimension other than the fastest of C."""

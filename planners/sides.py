@@ -8,7 +8,7 @@ so that every offset stays a sum of per-dimension tables (no carries between rem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from math import prod
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -97,7 +97,7 @@ def _divisor(size: int) -> int:
 
 
 def total(dims: Sequence[Dim]) -> int:
-    return reduce(lambda n, d: n * d.size, dims, 1)
+    return prod([d.size for d in dims])
 
 
 def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
@@ -164,6 +164,28 @@ class Panels:
             per_cut[-1] = (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
         last = self.run_last.size if self.run_last is not None else 1
         return np.tile(np.repeat(per_cut, last), total(self.rest))
+
+
+def panel_rows(sizes: Sequence[int], width: int, extend: bool) -> tuple[int, int, int]:
+    """What `make_panels` would give, without building it: padded rows, lanes used of a panel, dimensions in the lanes."""
+    filled = tile = cuts = 1
+    position = taken = 0
+    while position < len(sizes):
+        size = sizes[position]
+        if filled * size <= width:
+            filled *= size
+            position, taken = position + 1, taken + 1
+            if not extend:
+                break
+            continue
+        tile = width // filled
+        if tile > 1 or not taken:
+            cuts = -(-size // tile)
+            position, taken = position + 1, taken + 1
+        else:
+            tile = 1
+        break
+    return cuts * width * prod(sizes[position:]), filled * tile, taken
 
 
 def make_panels(dims: Sequence[Dim], width: int, extend: bool, run_dim: Dim | None, inner_target: int) -> Panels:
