@@ -2,9 +2,9 @@
 
 A `NestProblem` is a set of nested loops, in any order, over one output and one or two inputs:
 
-    copy   out[...] = cast(a[...])                 out += with ``accumulate``, alpha * cast(a) + beta * out with ``scaled``
-    mul    out[...] = a[...] * b[...]              out += with ``accumulate``
-    sum    out[...] = sum of a[...]                over the loops in which out has stride 0
+    copy   out[...] = cast(a[...])           out += with ``accumulate``, alpha * cast(a) + beta * out with ``scaled``
+    mul    out[...] = a[...] * b[...]        out += with ``accumulate``
+    sum    out[...] = sum of a[...]          over the loops in which out has stride 0
 
 `lower` turns it into rows of the step table. Nothing is compiled per problem: kernels depend on dtypes alone.
 """

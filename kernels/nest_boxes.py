@@ -131,7 +131,8 @@ def choose(dims: list[Dim], items: list[int], budget: int, *, stream: bool = Fal
     if straight and (len(dims) <= 1 or dims[0][0] >= LONG_ROW):
         return _choose_direct(dims, items, budget)
     runs = chain(dims, OUT, items[OUT])
-    fast = next((c for x in range(1, len(items)) if _strided(dims[0], x, items) and (c := chain(dims, x, items[x]))), [])
+    across = (chain(dims, x, items[x]) for x in range(1, len(items)) if _strided(dims[0], x, items))
+    fast = next(filter(None, across), [])
     if cut := _tile(runs, fast):
         return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget, items[OUT], stream)
     o, left = take(runs or dims, min(budget, GATHERED))

@@ -50,7 +50,8 @@ class NestProblem:
         if self.op != "copy" and (self.swap_a or self.scaled):
             raise EngineValueError(f"nest operation {self.op!r} takes neither swap_a nor scaled")
         if self.op != "sum" and (bad := [d for d in self.dims if d[0] > 1 and d[1] == 0]):
-            raise EngineValueError(f"nest operation {self.op!r}: the output has stride 0 in the loop of size {bad[0][0]}")
+            size = bad[0][0]
+            raise EngineValueError(f"nest operation {self.op!r}: the output has stride 0 in the loop of size {size}")
 
     @property
     def elements(self) -> int:

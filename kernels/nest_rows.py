@@ -70,13 +70,14 @@ class RowBuilder:
 
     def row(self, tasks: int) -> Row:
         table = np.concatenate(self._parts)
+        tables = {na.N_TABLE: table}
         return Row(
-            words=self.words, tables={na.N_TABLE: table}, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks)
+            words=self.words, tables=tables, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks)
         )
 
     # -- operands --------------------------------------------------------------------------------------------
     def place(self, operand: int, item: int, *, broadcast: bool = False) -> None:
-        """Words of an operand: in place where it runs along O (or is ``broadcast`` along it and may be), else staged."""
+        """Words of an operand: in place where it runs along O, or is one entry and may be ``broadcast``; else staged."""
         o, j = self.o, self.j
         runs = o.contiguous(operand, item)
         if not runs and not (broadcast and o.constant(operand)):

@@ -26,12 +26,17 @@ SUMMED += [("uint32", "uint8"), ("float64", "float16"), ("complex64", "float32")
 MIXED = [("float16", "float32"), ("complex64", "float64"), ("int8", "complex64")]
 
 
+def case_of(draw, problem: NestProblem) -> Case:
+    seed, threads, shift = (draw(s) for s in (st.integers(0, 99), st.sampled_from([1, 3]), st.integers(0, 3)))
+    return Case(problem, seed=seed, threads=threads, shift=shift)
+
+
 @st.composite
 def copies(draw, dtypes) -> Case:
     a, out = draw(dtypes)
     dims = draw(spaces((item_of(out), item_of(a))))
     problem = NestProblem(op="copy", dims=dims, out=out, a=a)
-    return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
+    return case_of(draw, problem)
 
 
 @ISAS
@@ -54,7 +59,7 @@ def products(draw) -> Case:
     dims = draw(spaces(tuple(map(item_of, (out, a, b)))))
     flags = {name: draw(st.booleans()) for name in ("conj_a", "conj_b", "accumulate")}
     problem = NestProblem(op="mul", dims=dims, out=out, a=a, b=b, **flags)
-    return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
+    return case_of(draw, problem)
 
 
 @ISAS
@@ -70,7 +75,7 @@ def sums(draw) -> Case:
     dims = draw(spaces((item_of(out), item_of(a)), summed=True, limit=8_000))
     flags = {name: draw(st.booleans()) for name in ("conj_a", "accumulate")}
     problem = NestProblem(op="sum", dims=dims, out=out, a=a, **flags)
-    return Case(problem, seed=draw(st.integers(0, 99)), threads=draw(st.sampled_from([1, 3])), shift=draw(st.integers(0, 3)))
+    return case_of(draw, problem)
 
 
 @ISAS

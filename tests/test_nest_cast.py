@@ -108,7 +108,9 @@ def test_cast_to_every_dtype(isa, source):
 
 
 @ISAS
-@pytest.mark.parametrize("pair", [("float16", "float32"), ("int8", "complex64"), ("complex64", "float64"), ("int64", "int8")])
+@pytest.mark.parametrize(
+    "pair", [("float16", "float32"), ("int8", "complex64"), ("complex64", "float64"), ("int64", "int8")]
+)
 def test_cast_of_every_length(isa, pair):
     for length in range(1, 70):
         given = interesting(pair[0])[-length:]
