@@ -77,7 +77,7 @@ class RowBuilder:
 
     # -- operands --------------------------------------------------------------------------------------------
     def place(self, operand: int, item: int, *, broadcast: bool = False) -> None:
-        """Words of an operand: in place where it runs along O, or is one entry and may be ``broadcast``; else staged."""
+        """Words of an operand: in place if it runs along O, or is one entry and may be (``broadcast``), else staged."""
         o, j = self.o, self.j
         runs = o.contiguous(operand, item)
         if not runs and not (broadcast and o.constant(operand)):

@@ -13,6 +13,7 @@ from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem
 from einsum_engine.kernels.nest_problem import numpy_dtype
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, about overflow and NaN
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 SOURCES = pytest.mark.parametrize("source", STORAGES)
 LENGTHS = (1, 2, 3, 5, 8, 13, 31, 100)
