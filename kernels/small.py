@@ -2,7 +2,7 @@
 
     C[o, t, m, n] (+)= sum_k A[o, t, m, k] * B[o, t, k, n]
 
-Many products of matrices of a few elements, the columns n contiguous in B and C. Within a product everything has
+Many products of matrices of a few elements, the columns n contiguous in C and best in B, too. Within a product everything has
 strides; what has none is looped outside, through offset vectors (bytes).
 """
 
@@ -25,6 +25,8 @@ FIXED_DTYPES = ("float32", "float64", "complex64", "complex128")
 LARGEST = 64  # rows or terms beyond which a GEMM nest takes over
 LARGEST_COLUMNS = 16
 LARGEST_TERMS = 1 << 14  # multiplications of one product
+LARGEST_STRIDED = 1 << 11  # the same with strided columns
+WIDEST_STRIDED = 16  # columns that are gathered one by one
 SHARED_TERMS = 1 << 16  # multiplications that are worth a task
 _SHARES = 2  # tasks per thread
 
@@ -34,7 +36,8 @@ class SmallProblem:
     """Many small products.
 
     ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``t``: products, with strides
-    ``(a, b, c)``; ``m``: rows, strides ``(a, c)``; ``k``: terms, strides ``(a, b)``; ``n``: columns, contiguous.
+    ``(a, b, c)``; ``m``: rows, strides ``(a, c)``; ``k``: terms, strides ``(a, b)``; ``n``: columns, contiguous in C,
+    with ``n_stride`` in B (``None``: contiguous).
     """
 
     dtype: str
@@ -49,10 +52,15 @@ class SmallProblem:
     n: int
     k: int
     k_strides: tuple[int, int]
+    n_stride: int | None = None
     conj_a: bool = False
     conj_b: bool = False
     accumulate: bool = False
     parallel: bool = False
+
+    @property
+    def strided(self) -> bool:
+        return self.n_stride is not None and self.n_stride != ITEMSIZE[self.dtype]
 
     @property
     def products(self) -> int:
@@ -77,9 +85,9 @@ def widths(isa: ISA, dtype: str) -> tuple[int, ...]:
     return tuple(sorted({8, full}))
 
 
-def width_for(isa: ISA, dtype: str, n: int) -> int:
+def width_for(isa: ISA, dtype: str, n: int, strided: bool = False) -> int:
     """The width for ``n`` columns: one masked vector where it holds them all, else vectors that overlap at the end."""
-    known = widths(isa, dtype)
+    known = [width for width in widths(isa, dtype) if width <= WIDEST_STRIDED or not strided]
     if isa.masks:
         return next((width for width in known if width >= n), known[-1])
     return max((width for width in known if width <= n), default=known[0])
@@ -87,8 +95,8 @@ def width_for(isa: ISA, dtype: str, n: int) -> int:
 
 def kernel_for(p: SmallProblem, isa: ISA) -> str:
     """Name of the kernel: with rows and terms written out where there is one for these sizes."""
-    width = width_for(isa, p.dtype, p.n)
-    name = f"small_{p.dtype}_{width}"
+    width = width_for(isa, p.dtype, p.n, p.strided)
+    name = f"small_{p.dtype}_{width}{'s' if p.strided else ''}"
     # Last columns that are computed again must not be added twice.
     whole = p.n % width == 0 or (isa.masks and p.n < width) or (p.n > width and not p.accumulate)
     fixed = p.m == p.k and p.m in FIXED and p.dtype in FIXED_DTYPES
@@ -98,17 +106,21 @@ def kernel_for(p: SmallProblem, isa: ISA) -> str:
 def names(isa: ISA) -> tuple[str, ...]:
     """All kernels that `lower` may name."""
     found = [f"small_{dtype}_{width}" for dtype in DTYPES for width in widths(isa, dtype)]
+    found += [f"{name}s" for name in found if int(name.rsplit("_", 1)[1]) <= WIDEST_STRIDED]
     fixed = [f"{name}_{size}x{size}" for name in found for size in FIXED if name.split("_")[1] in FIXED_DTYPES]
     return (*found, *fixed)
 
 
-def fits(isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int) -> bool:
+def fits(isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int, strided: bool = False) -> bool:
     """Whether this family is the right one for ``products`` of (m, k) by (k, n) matrices.
 
-    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector.
+    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector. ``strided``:
+    the columns are not contiguous in B.
     """
-    small = max(m, k) <= LARGEST and n <= LARGEST_COLUMNS and m * n * k <= LARGEST_TERMS
-    return small and products > 1 and 4 * n >= width_for(isa, dtype, n) and n > 1
+    if products < 2 or n < 2 or 4 * n < width_for(isa, dtype, n, strided):
+        return False
+    terms = LARGEST_STRIDED if strided else LARGEST_TERMS
+    return max(m, k) <= LARGEST and n <= LARGEST_COLUMNS and m * n * k <= terms
 
 
 def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
@@ -143,6 +155,7 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
         sa.S_T_SHARE: t_share,
         sa.S_T_TASKS: t_tasks,
         sa.S_ACCUMULATE: int(p.accumulate),
+        sa.S_N_B: p.n_stride if p.strided else ITEMSIZE[p.dtype],
         sa.S_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     outer = outer_words(p.outer)
@@ -161,7 +174,7 @@ def reference(p: SmallProblem, memory: dict[int, np.ndarray]) -> None:
     item = ITEMSIZE[p.dtype]
     t, m, n, k = (np.arange(count, dtype=np.int64) for count in (p.t, p.m, p.n, p.k))
     in_a = _sum(t * p.t_strides[0], m * p.m_strides[0], k * p.k_strides[0])
-    in_b = _sum(t * p.t_strides[1], k * p.k_strides[1], n * item)
+    in_b = _sum(t * p.t_strides[1], k * p.k_strides[1], n * (p.n_stride if p.strided else item))
     in_c = _sum(t * p.t_strides[2], m * p.m_strides[1], n * item)
     for outer_a, outer_b, outer_c in zip(*(outer_offsets(p.outer, operand) for operand in range(3))):
         left = read(memory[p.a.slot], p.a.offset + outer_a + in_a, p.dtype, p.conj_a)

@@ -18,10 +18,11 @@ ISAS = isa.host_isas()
 A, B, C = (Operand(slot=slot, offset=0) for slot in range(3))
 
 
-def problem(rng, dtype, *, outer, t, m, n, k, exact=True, **options):
+def problem(rng, dtype, *, outer, t, m, n, k, exact=True, strided_columns=False, **options):
     """A problem with axes A[o1, o2, t, m, k], B[o1, o2, t, k, n], C[o1, o2, t, m, n] and its operands."""
+    fixed = [] if strided_columns else [4]
     a = strided.make(rng, (*outer, t, m, k), dtype, zeros=True, exact=exact)
-    b = strided.make(rng, (*outer, t, k, n), dtype, fixed=[4], zeros=True, exact=exact)
+    b = strided.make(rng, (*outer, t, k, n), dtype, fixed=fixed, zeros=True, exact=exact)
     c = strided.make(rng, (*outer, t, m, n), dtype, fixed=[4], exact=exact)
     strides = [x.view.strides for x in (a, b, c)]
     p = small.SmallProblem(
@@ -37,6 +38,7 @@ def problem(rng, dtype, *, outer, t, m, n, k, exact=True, **options):
         n=n,
         k=k,
         k_strides=(strides[0][4], strides[1][3]),
+        n_stride=strides[1][4],
         **options,
     )
     return p, (a, b, c)
@@ -48,7 +50,7 @@ def check(p, operands, row, threads=1, width=None):
     small.reference(p, {slot: x.memory for slot, x in enumerate(expected)})
     lowered = small.lower(p, row, threads)
     if width:
-        lowered = replace(lowered, kernels={abi.FN: f"small_{p.dtype}_{width}"})
+        lowered = replace(lowered, kernels={abi.FN: f"small_{p.dtype}_{width}{'s' if p.strided else ''}"})
     Launch(lowered, [x.memory.ctypes.data for x in operands], row)()
     for got, want in zip(operands, expected):
         strided.same_bytes(got, want, p)
@@ -60,7 +62,9 @@ def check(p, operands, row, threads=1, width=None):
 @given(data=st.data())
 def test_against_reference(row, dtype, data):
     sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 0])
-    options = {name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate")}
+    options = {
+        name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate", "strided_columns")
+    }
     p, operands = problem(
         np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed")),
         dtype,
@@ -71,6 +75,7 @@ def test_against_reference(row, dtype, data):
         k=data.draw(sizes, "k"),
         **options,
     )
+    assert small.kernel_for(p, row) in small.names(row)
     check(p, operands, row)
 
 
@@ -79,9 +84,11 @@ def test_against_reference(row, dtype, data):
 def test_every_width_and_number_of_columns(row, dtype):
     rng = np.random.default_rng(1)
     for width in small.widths(row, dtype):
+        cases = ((False, False), (True, False), (False, True), (True, True))
         for n in range(1, 2 * width + 2):
-            for accumulate in (False, True):
-                p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=3, n=n, k=2, accumulate=accumulate)
+            for accumulate, strided_columns in cases[: 4 if width <= small.WIDEST_STRIDED else 2]:
+                options = {"accumulate": accumulate, "strided_columns": strided_columns}
+                p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=3, n=n, k=2, **options)
                 check(p, operands, row, width=width)
 
 
@@ -99,12 +106,14 @@ def test_sizes_written_out(row, dtype, size):
     rng = np.random.default_rng(size)
     names = set()
     for n in range(1, 20):
-        for accumulate in (False, True):
-            options = {"conj_a": bool(n % 2), "conj_b": n > 5, "accumulate": accumulate}
+        for accumulate, strided_columns in ((False, False), (True, False), (False, True), (True, True)):
+            options = {"accumulate": accumulate, "strided_columns": strided_columns}
+            options |= {"conj_a": bool(n % 2), "conj_b": n > 5}
             p, operands = problem(rng, dtype, outer=(1, 2), t=3, m=size, n=n, k=size, **options)
             names.add(small.kernel_for(p, row))
             check(p, operands, row)
-    assert {name for name in names if name.endswith(f"_{size}x{size}")} and names <= set(small.names(row))
+    fixed = {name.split("_")[2][-1] for name in names if name.endswith(f"_{size}x{size}")}
+    assert "s" in fixed and len(fixed) > 1 and names <= set(small.names(row))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
@@ -171,3 +180,6 @@ def test_fits():
     assert not small.fits(wide, "float64", products=1000, m=8, n=80, k=8)
     assert not small.fits(wide, "float64", products=1000, m=8, n=1, k=8)
     assert not small.fits(wide, "int8", products=1000, m=8, n=1, k=8)
+    assert small.fits(wide, "float64", products=1000, m=8, n=8, k=8, strided=True)
+    assert not small.fits(wide, "float64", products=1000, m=16, n=16, k=16, strided=True)
+    assert small.width_for(wide, "int8", 60) == 64 and small.width_for(wide, "int8", 60, strided=True) == 8

@@ -41,7 +41,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_\d+"), _pack),
     (re.compile(r"packtask_\d+"), pack.build_pack_task),
-    (re.compile(r"small_\w+_\d+(_\d+x\d+)?"), small.build_small),
+    (re.compile(r"small_\w+_\d+s?(_\d+x\d+)?"), small.build_small),
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),

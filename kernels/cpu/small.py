@@ -10,6 +10,7 @@
             C[m, n] (+)= sums
 
     C[o, t, m, n] (+)= the same, rows and terms fixed             small_<dtype>_<W>_<M>x<K>
+    C[o, t, m, n] (+)= the same, columns strided in B             small_<dtype>_<W>s, small_<dtype>_<W>s_<M>x<K>
 
 W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out. The last columns
 go through masks, or as the last W columns computed again, or one by one. Nothing outside the operands is read. C is
@@ -32,13 +33,13 @@ _ROWS = (8, 4, 2, 1)  # rows at once: binary digits of M
 
 
 def build_small(module: ir.Module, name: str, isa: ISA) -> None:
-    """Task function ``small_<dtype>_<W>`` or ``small_<dtype>_<W>_<M>x<K>``."""
+    """Task function ``small_<dtype>_<W>``, with ``s`` after W for strided columns, perhaps with ``_<M>x<K>``."""
     _, dtype, width, *sizes = name.split("_")
-    lanes = Lanes(dtype, isa, int(width))
+    lanes, strided = Lanes(dtype, isa, int(width.removesuffix("s"))), width.endswith("s")
     if sizes:
-        _Fixed(module, name, lanes, *map(int, sizes[0].split("x"))).emit()
+        _Fixed(module, name, lanes, strided, *map(int, sizes[0].split("x"))).emit()
     else:
-        _Nest(module, name, lanes).emit()
+        _Nest(module, name, lanes, strided).emit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class _Product:
 
 
 class _Nest:
-    def __init__(self, module: ir.Module, name: str, lanes: Lanes):
-        self.module, self.name, self.lanes = module, name, lanes
+    def __init__(self, module: ir.Module, name: str, lanes: Lanes, strided: bool):
+        self.module, self.name, self.lanes, self.strided = module, name, lanes, strided
         # 16 registers hold 8 rows of sums, or 4 of complex ones
         self.rows = _ROWS[1:] if lanes.parts == 2 and lanes.isa.registers < 32 else _ROWS
 
@@ -123,25 +124,48 @@ class _Nest:
     def _columns(self, lanes: Lanes, at: _Product, column: Val, mask: Val | None) -> None:
         """All rows of ``lanes.elems`` columns."""
         f, m, done = self.f, self.word(sa.S_M), self.f.var(0)
-        shift = column * lanes.item
-        at = _Product(a=at.a, b=at.b + shift, c=at.c + shift)
+        at = self._from_column(at, column)
+        offsets = self._column_offsets(lanes, None if mask is None else self.word(sa.S_N) - column)
         rows = self.rows if lanes is self.lanes else _ROWS[2:]
         with f.range(0, m - (rows[0] - 1), rows[0]) as i:
-            self._rows(lanes, at, i, rows[0], mask)
+            self._rows(lanes, at, i, rows[0], mask, offsets)
             done.set(i + rows[0])
         for count in rows[1:]:
             with f.if_((m & count).ne(0)):
-                self._rows(lanes, at, done.get(), count, mask)
+                self._rows(lanes, at, done.get(), count, mask, offsets)
                 done.add(count)
 
-    def _rows(self, lanes: Lanes, at: _Product, first: Val, count: int, mask: Val | None) -> None:
+    def _from_column(self, at: _Product, column: Val) -> _Product:
+        item = self.lanes.item
+        return _Product(a=at.a, b=at.b + column * (self.word(sa.S_N_B) if self.strided else item), c=at.c + column * item)
+
+    def _column_offsets(self, lanes: Lanes, count: Val | None) -> list[Val] | None:
+        """Of each lane's column in B where they are strided; those from ``count`` on repeat the last."""
+        if not self.strided:
+            return None
+        f, stride = self.f, self.word(sa.S_N_B)
+        return [stride * (lane if count is None else f.min(lane, count - 1)) for lane in range(lanes.elems)]
+
+    def _load_columns(self, lanes: Lanes, place: Val, mask: Val | None, offsets: list[Val] | None) -> Val:
+        f = self.f
+        if offsets is None:
+            return f.load(lanes.vec, place) if mask is None else f.load_masked(lanes.vec, place, mask)
+        if lanes.lanes == 1:
+            return f.load(lanes.real, place + offsets[0])
+        value = f.zero(lanes.vec)
+        for lane in range(lanes.lanes):
+            element, part = divmod(lane, lanes.parts)
+            value = f.insert(value, f.load(lanes.real, place + offsets[element] + part * size_of(lanes.real)), lane)
+        return value
+
+    def _rows(self, lanes: Lanes, at: _Product, first: Val, count: int, mask: Val | None, columns_at) -> None:
         f = self.f
         acc = [[Var(f, f.zero(lanes.vec)) for _ in range(lanes.parts)] for _ in range(count)]
         row_stride = self.word(sa.S_M_A)
         a, b = Var(f, at.a + first * row_stride), Var(f, at.b)
         offsets = [row_stride * i if i else f.i64(0) for i in range(count)]
         with f.range(0, self.word(sa.S_K)):
-            columns = f.load(lanes.vec, b.get()) if mask is None else f.load_masked(lanes.vec, b.get(), mask)
+            columns = self._load_columns(lanes, b.get(), mask, columns_at)
             for slots, offset in zip(acc, offsets):
                 for part, slot in enumerate(slots):
                     scalar = f.load(lanes.real, a.get() + offset + part * size_of(lanes.real))
@@ -176,8 +200,8 @@ class _Nest:
 class _Fixed(_Nest):
     """M rows and K terms written out, all strides in registers."""
 
-    def __init__(self, module: ir.Module, name: str, lanes: Lanes, m: int, k: int):
-        super().__init__(module, name, lanes)
+    def __init__(self, module: ir.Module, name: str, lanes: Lanes, strided: bool, m: int, k: int):
+        super().__init__(module, name, lanes, strided)
         self.m, self.k = m, k
 
     def _loop(self, start: _Product, first: Val, last: Val) -> None:
@@ -189,22 +213,22 @@ class _Fixed(_Nest):
         self.accumulate = self.word(sa.S_ACCUMULATE)
         with f.if_else(n >= width) as (wide, narrow):
             with wide:
+                offsets = self._column_offsets(self.lanes, None)
 
                 def columns(at: _Product) -> None:
                     with f.range(0, n, width) as j:
-                        shift = f.min(j, n - width) * self.lanes.item
-                        self._written_out(_Product(a=at.a, b=at.b + shift, c=at.c + shift), None)
+                        self._written_out(self._from_column(at, f.min(j, n - width)), None, offsets)
 
                 self._each(start, first, last, strides, columns)
             with narrow:
                 if self.lanes.isa.masks:
-                    mask = self.lanes.mask(f, n)
-                    self._each(start, first, last, strides, lambda at: self._written_out(at, mask))
+                    mask, clamped = self.lanes.mask(f, n), self._column_offsets(self.lanes, n)
+                    self._each(start, first, last, strides, lambda at: self._written_out(at, mask, clamped))
 
-    def _written_out(self, at: _Product, mask: Val | None) -> None:
+    def _written_out(self, at: _Product, mask: Val | None, offsets: list[Val] | None) -> None:
         f, lanes = self.f, self.lanes
         terms = [at.b + shift for shift in self.b_terms]
-        columns = [f.load(lanes.vec, x) if mask is None else f.load_masked(lanes.vec, x, mask) for x in terms]
+        columns = [self._load_columns(lanes, place, mask, offsets) for place in terms]
         rows = []
         for row in self.a_rows:
             place, sums = at.a + row, [f.zero(lanes.vec)] * lanes.parts
