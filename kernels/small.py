@@ -2,8 +2,8 @@
 
     C[o, t, m, n] (+)= sum_k A[o, t, m, k] * B[o, t, k, n]
 
-Many products of matrices of a few elements, the columns n contiguous in C and best in B, too. Within a product everything has
-strides; what has none is looped outside, through offset vectors (bytes).
+Many products of matrices of a few elements, the columns n contiguous in C and best in B, too. Within a product
+everything has strides; what has none is looped outside, through offset vectors (bytes).
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class _Nest:
 
     def _from_column(self, at: _Product, column: Val) -> _Product:
         item = self.lanes.item
-        return _Product(a=at.a, b=at.b + column * (self.word(sa.S_N_B) if self.strided else item), c=at.c + column * item)
+        stride = self.word(sa.S_N_B) if self.strided else item
+        return _Product(a=at.a, b=at.b + column * stride, c=at.c + column * item)
 
     def _column_offsets(self, lanes: Lanes, count: Val | None) -> list[Val] | None:
         """Of each lane's column in B where they are strided; those from ``count`` on repeat the last."""
