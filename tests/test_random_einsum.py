@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dense
 import numpy as np
 import opt_einsum
 import oracle
@@ -71,8 +72,8 @@ def test_the_oracle_agrees_with_plain_loops(dtype):
         case = _seeded(seed, dtypes=[dtype], sizes=(1, 2, 3, 5), points=300, operands=4)
         case = Case(inputs=case.inputs, output="".join(dict.fromkeys(case.output)), operands=case.operands)
         arrays = [operand.make() for operand in case.operands]
-        expected = random_cases.expect(case, arrays)
-        widest = {"f": np.float64, "c": np.complex128}.get(random_cases.kind_of(expected.dtype), expected.dtype)
+        expected = dense.expect(case, arrays)
+        widest = {"f": np.float64, "c": np.complex128}.get(dense.kind_of(expected.dtype), expected.dtype)
         answer = oracle.einsum(case.expression, *[array.astype(widest) for array in arrays])
         oracle.check(np.asarray(expected.value, widest), answer, context=random_cases.replay(case))
 
@@ -82,15 +83,15 @@ def test_a_wrong_element_is_found(dtype):
     operands = tuple(Operand(shape=shape, dtype=dtype, seed=seed) for seed, shape in enumerate(((3, 4), (4, 5))))
     case = Case(inputs=("ab", "bc"), output="ac", operands=operands)
     arrays = [operand.make() for operand in operands]
-    expected = random_cases.expect(case, arrays)
+    expected = dense.expect(case, arrays)
     result = engine.einsum("ab,bc->ac", *arrays)
-    random_cases.check(result, expected)
+    dense.check(result, expected)
     for wrong in (~result if dtype == "bool" else -result, result.T.copy(), result.astype(object)):
         with pytest.raises(AssertionError):
-            random_cases.check(wrong, expected)
+            dense.check(wrong, expected)
     result[1, 2] = ~result[1, 2] if dtype == "bool" else result[1, 2] + 1
     with pytest.raises(AssertionError, match=r"1 of 15 elements are wrong; at \(1, 2\)"):
-        random_cases.check(result, expected)
+        dense.check(result, expected)
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch):
