@@ -15,7 +15,7 @@ from typing import Callable, Sequence
 
 import numpy as np
 
-from . import config, fastcall
+from . import fastcall, recycle
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
 from .kernels.cpu import abi, library, pool
@@ -27,6 +27,7 @@ _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
 _POOLED = 4096  # entries of an offset vector
+_KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are recycled between plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 
 
@@ -45,8 +46,7 @@ class NativePlan:
         self._constants: np.ndarray | None = None
         self._freezing = threading.Lock()
         self._walk = _WALK(library.address("walk", self._isa))
-        self._frames: deque[_Frame] = deque()
-        self._keep_bytes = config.get("EINSUM_ENGINE_POOL_BYTES")
+        self._frames: deque[_Frame] = deque(maxlen=4)
         self._scratch = max((s.args.scratch for s in plan.steps), default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
         self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
@@ -72,7 +72,7 @@ class NativePlan:
         try:
             self._go(frame)
         finally:
-            if frame.nbytes <= self._keep_bytes:
+            if frame.nbytes <= _KEPT_BYTES:
                 self._frames.append(frame)
 
     @property
@@ -80,11 +80,11 @@ class NativePlan:
         """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
-        None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
-        that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
+        None where there is none: scaling, a plan so long that it returns to Python between steps, a result or an
+        arena so large that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
         plan, request = self.plan, self.plan.request
         plain = not request.scaled and not request.byteswapped and plan.output_bytes < LARGE_RESULT
-        if self._long or not plain or plan.arena_bytes > self._keep_bytes or not _numpy_only(plan):
+        if self._long or not plain or plan.arena_bytes > _KEPT_BYTES or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
             return None
@@ -145,13 +145,15 @@ class NativePlan:
             self._constants = memory
 
     def profile(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> list[float]:
-        """Seconds spent in each step during one call."""
-        self._rows[:, abi.TICKS] = 0
-        frame = self._borrow()
+        """Seconds spent in each step (those that run at every call) during one call.
+
+        Other calls of the same plan at the same time would be counted too.
+        """
+        frame = self._frame()
+        frame.bases[: len(arrays) + 1] = [address(a) for a in (*arrays, out)]
         frame.context[abi.CTX_PROFILE] = 1
-        self._frames.append(frame)
-        self.run(arrays, out)
-        frame.context[abi.CTX_PROFILE] = 0
+        self._rows[:, abi.TICKS] = 0
+        self._go(frame)
         return [int(t) * 1e-9 for t in self._rows[:-1, abi.TICKS]]
 
 
@@ -162,7 +164,8 @@ class _Frame:
         operands = len(plan.expr.inputs)
         self.nbytes = plan.arena_bytes - plan.constant_bytes
         try:
-            self._memory = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
+            large = self.nbytes > _KEPT_BYTES
+            self._memory = recycle.results.take(self.nbytes) if large else np.empty(self.nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
             raise EngineMemoryError(
                 f"{plan.expr.eq!r}: no memory for {plan.arena_bytes} bytes of intermediates and scratch "

@@ -72,7 +72,7 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """One tensor at run time. ``kind``: ``input``, ``output``, ``arena`` (intermediates) or ``constant``.
+    """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
 
     ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it.
     """

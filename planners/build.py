@@ -227,20 +227,19 @@ class _Builder:
             places[side] = Operand(slot=value.slot, offset=value.offset)
             if pack is not None:
                 target = self._place(number, side)
-                problem = replace(pack[0], src=places[side], dst=target)
+                problem = replace(pack.problem, src=places[side], dst=target)
                 row = gemm_family.lower_pack(problem)
                 yield self._step(operation, row, "pack", problem.kernel, (problem.width,), packed=value)
                 places[side] = target
         out = Operand(slot=operation.output.slot, offset=operation.output.offset)
         problem = replace(plan.problem, a=places["left"], b=places["right"], c=out)
         yield self._step(
-            operation, gemm_family.lower(problem), "gemm", problem.kernel, (problem.mr, problem.nr), modes=plan.describe
+            operation, gemm_family.lower(problem), "gemm", problem.kernel, (problem.mr, problem.nr), modes=plan.describe[::-1] if plan.swapped else plan.describe
         )
 
     def _step(self, operation: Operation, row: Row, family: str, kernel: str, tile, packed=None, modes=()) -> Step:
         values = (packed,) if packed is not None else operation.inputs
         flops, moved = self._work(operation, packed)
-        buffers = [self.buffers[self.position[id(v)]] for v in (*values, operation.output)]
         threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
         return Step(
             number=len(self.steps),
@@ -251,7 +250,7 @@ class _Builder:
             inputs=tuple(self.position[id(v)] for v in values),
             output=self.position[id(operation.output)],
             dims=self._dims(operation),
-            layouts=tuple(b.layout.describe() for b in buffers) + tuple(modes),
+            layouts=self._layouts(values, operation.output if packed is None else None, tile) + tuple(modes),
             flops=flops,
             bytes_moved=moved,
             seconds=cost.seconds(flops, moved, self.compute, self.machine, threads),
@@ -259,6 +258,12 @@ class _Builder:
             once=operation.constant if packed is None else packed.constant,
             args=row,
         )
+
+    def _layouts(self, values, output: Value | None, tile: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the layouts of inputs and output; a packing step writes panels."""
+        names = [self.buffers[self.position[id(v)]].layout.describe() for v in values]
+        last = f"panels{tile[0]}" if output is None else self.buffers[self.position[id(output)]].layout.describe()
+        return (*names, last)
 
     def _work(self, operation: Operation, packed: Value | None) -> tuple[int, int]:
         if packed is not None:
@@ -323,7 +328,7 @@ def _temporaries(plan) -> Iterator[tuple[str, int]]:
     if isinstance(plan, GemmPlan):
         for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
             if pack is not None:
-                yield side, pack[1]
+                yield side, pack.nbytes
     elif plan.temporary_bytes:
         yield "temporary", plan.temporary_bytes
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
-from ..kernels.gemm import GemmProblem, Operand, PackProblem
+from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Index, Layout
 from .contraction import BinaryContraction
 from .layout import fbl_layout, row_layout
-from .packing import PACK_BYTES, pack_side
+from .packing import PACK_BYTES, PackedSide, pack_side
 from .sides import (
     LEFT,
     OUT,
@@ -45,18 +45,18 @@ SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
-    """Everything decided about one GEMM. ``problem`` has slots still to be filled in (`place`).
+    """Everything decided about one GEMM; the places of its operands are filled in when the arena is laid out.
 
-    ``left_layout``/``right_layout``: layouts given to free operands. ``packs``: packing steps to run before, for
-    ``left`` or ``right``, with the bytes of their buffers.
+    ``left_layout``, ``right_layout``: layouts given to free operands; ``pack_left``, ``pack_right``: packing steps to
+    run before. Left is the lanes side: the second operand where ``swapped``.
     """
 
     problem: GemmProblem
     swapped: bool
     left_layout: Layout | None
     right_layout: Layout | None
-    pack_left: tuple[PackProblem, int] | None
-    pack_right: tuple[PackProblem, int] | None
+    pack_left: PackedSide | None
+    pack_right: PackedSide | None
     describe: tuple[str, str]
 
 
@@ -105,6 +105,7 @@ class _Planner:
         self.k_dims = self._dims(c.k, (LEFT, RIGHT), self._k_order())
         self.k_total = total(self.k_dims)
         self.k_outer: list[Dim] = []
+        self.n_outer: list[Dim] = []
         if c.left is not None and c.right is not None:
             self._split_off()
         self.n_total = total(self.n_dims)
@@ -120,10 +121,7 @@ class _Planner:
     def _split_off(self) -> None:
         """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
         keep = _inner(self.n_dims, TABLE_ENTRIES)
-        for dim in self.n_dims[keep:]:
-            strides = {**dim.strides, LEFT: 0}
-            self.b_dims.append(Dim(indices=dim.indices, size=dim.size, strides=strides, tables=dim.tables))
-        self.n_dims = self.n_dims[:keep]
+        self.n_dims, self.n_outer = self.n_dims[:keep], self.n_dims[keep:]
         keep = _inner(self.k_dims, TABLE_ENTRIES)
         self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
@@ -282,19 +280,13 @@ class _Planner:
             "tko_a": flat_table(self.k_outer[::-1], LEFT),
             "tko_b": flat_table(self.k_outer[::-1], RIGHT),
         }
-        outer = self._outer()
-        a_table, b_table = None, None
         if a_mode == "prepack":
-            pack_left, a_table, a_stride = self._prepack_left(tables)
-            a_mode = "panels"
+            pack_left = self._prepack_left(tables)
+            a_mode, a_stride, tables["tko_a"] = "panels", pack_left.stride, pack_left.turns
         if b_mode == "prepack":
-            pack_right, b_table, b_stride = self._prepack_right(tables)
-            b_mode = "panels"
-        outer = self._replace_outer(outer, a_table, b_table)
-        if pack_left is not None:
-            tables["tko_a"] = self.packed_left.turns
-        if pack_right is not None:
-            tables["tko_b"] = self.packed_right.turns
+            pack_right = self._prepack_right(tables)
+            b_mode, b_stride, tables["tko_b"] = "panels", pack_right.stride, pack_right.turns
+        outer = self._outer(pack_left, pack_right)
         kc = self._kc()
         nowhere = Operand(slot=0, offset=0)
         problem = GemmProblem(
@@ -363,66 +355,56 @@ class _Planner:
         return self._b_mode_known() == "direct"
 
     # -- outer loops -----------------------------------------------------------------------------------------
-    def _outer(self) -> tuple:
-        """Loops over batch and what was split off M: fastest last."""
+    def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
+        """Loops over batch, what was split off N, and off M: fastest last. Packed copies have strides of their own."""
         loops = []
-        for dims in (self.b_dims[::-1], self.panels.outer):
-            if total(dims) > 1:
-                loops.append((total(dims), *(flat_table(dims, t) for t in (LEFT, RIGHT, OUT))))
+        columns = total(self.n_outer)
+        for level, dims in (("b", self.b_dims[::-1]), ("n", self.n_outer[::-1]), ("m", self.panels.outer)):
+            count = total(dims)
+            if count == 1:
+                continue
+            left, right, out = (flat_table(dims, t) for t in (LEFT, RIGHT, OUT))
+            steps = np.arange(count, dtype=np.int64)
+            if packed_left is not None:
+                left = steps * {"b": packed_left.batch_stride, "n": 0, "m": packed_left.outer_stride}[level]
+            if packed_right is not None:
+                size = packed_right.batch_stride
+                right = steps * {"b": size * columns, "n": size, "m": 0}[level]
+            loops.append((count, left, right, out))
         return tuple(loops)
 
-    def _replace_outer(self, outer: tuple, a_table, b_table) -> tuple:
-        """Packed copies have batch strides of their own."""
-        out = []
-        for position, (count, a, b, c) in enumerate(outer):
-            first = position == 0 and total(self.b_dims) > 1
-            if a_table is not None:
-                a = a_table[position]
-            if b_table is not None:
-                b = b_table if first else np.zeros(count, np.int64)
-            out.append((count, a, b, c))
-        return tuple(out)
-
     # -- packing steps ---------------------------------------------------------------------------------------
-    def _prepack_left(self, tables: dict):
-        p, batch = self.panels, flat_table(self.b_dims[::-1], LEFT)
-        packed = pack_side(
+    def _prepack_left(self, tables: dict) -> PackedSide:
+        return pack_side(
             lanes=self.tm_a,
             valid=self.valid,
-            batch=batch,
+            batch=flat_table(self.b_dims[::-1], LEFT),
             tk=tables["tk_a"],
             tko=tables["tko_a"],
             item=self.item,
             mode=abi.PANEL_RUN if self._batch_run() >= 8 else self._pack_mode(),
-            outer=flat_table(p.outer, LEFT) if total(p.outer) > 1 else None,
+            outer=flat_table(self.panels.outer, LEFT),
             threads=self.threads,
             parallel=self._parallel(),
         )
-        self.packed_left = packed
-        table = [packed.batch_table] if len(batch) > 1 else []
-        if total(p.outer) > 1:
-            table.append(np.arange(total(p.outer), dtype=np.int64) * packed.outer_stride)
-        return (packed.problem, packed.nbytes), table, packed.stride
 
-    def _prepack_right(self, tables: dict):
+    def _prepack_right(self, tables: dict) -> PackedSide:
         n, nr = self.n_total, self.nr
         panels = -(-n // nr)
         valid = np.full(panels, nr, np.int64)
         valid[-1] = n - (panels - 1) * nr
-        packed = pack_side(
+        return pack_side(
             lanes=tables["tn_b"][np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
             valid=valid,
-            batch=flat_table(self.b_dims[::-1], RIGHT),
+            batch=flat_table([*self.b_dims[::-1], *self.n_outer[::-1]], RIGHT),
             tk=tables["tk_b"],
             tko=tables["tko_b"],
             item=self.item,
             mode=self._pack_right_mode(),
-            outer=None,
+            outer=np.zeros(1, np.int64),
             threads=self.threads,
             parallel=self._parallel(),
         )
-        self.packed_right = packed
-        return (packed.problem, packed.nbytes), packed.batch_table, packed.stride
 
     def _pack_right_mode(self) -> int:
         item = self.item
@@ -441,7 +423,7 @@ class _Planner:
         return -(-turn // -(-turn // limit))
 
     def _seconds(self) -> float:
-        work = self.panels.padded * self.n_total * self.k_total * total(self.b_dims)
+        work = self.panels.padded * self.n_total * total(self.n_outer) * self.k_total * total(self.b_dims)
         return work / (2e10 if self.item <= 4 else 1e10)
 
     def _parallel(self) -> bool:
@@ -450,7 +432,7 @@ class _Planner:
     def _blocks(self, kc: int, a_mode: str, outer: tuple) -> tuple[int, int, int]:
         """Outer indices, panels and columns per task: packed A in L2, several tasks a thread."""
         n, panels = self.n_total, self.panels.count
-        outer_total = total(self.b_dims) * total(self.panels.outer)
+        outer_total = total(self.b_dims) * total(self.n_outer) * total(self.panels.outer)
         grain = self._grain(a_mode)
         panel_block = _rounded(max(1, PACK_BYTES // (self.mr * kc * self.item)), grain, panels)
         if not self._parallel():
@@ -477,7 +459,7 @@ class _Planner:
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache."""
-        elements = total(self.m_dims) * self.n_total * total(self.b_dims)
+        elements = total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims)
         return kc >= self.k_total and elements * self.item > STREAM_BYTES
 
     def _chunk(self) -> int:

@@ -14,14 +14,18 @@ GROUP = 16  # panels that the transposing path moves together
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSide:
-    """A packing step and how the panels lie: [outer][panel][batch], ``stride`` bytes from panel to panel."""
+    """A packing step and how its panels lie, in bytes: [outer][panel][batch][turn of k].
+
+    ``stride`` from panel to panel, ``batch_stride`` and ``outer_stride`` along those indices, ``turns``: offsets of the
+    outer loop over k.
+    """
 
     problem: PackProblem
     nbytes: int
     stride: int
-    batch_table: np.ndarray
+    batch_stride: int
     outer_stride: int
-    turns: np.ndarray  # offsets of the outer loop over k
+    turns: np.ndarray
 
 
 def pack_side(
@@ -33,7 +37,7 @@ def pack_side(
     tko: np.ndarray,
     item: int,
     mode: int,
-    outer: np.ndarray | None,
+    outer: np.ndarray,
     threads: int,
     parallel: bool,
 ) -> PackedSide:
@@ -48,7 +52,7 @@ def pack_side(
     count, size = len(batch), len(tko) * turn
     outer_stride = panels * count * size
     loops = ()
-    if outer is not None:
+    if len(outer) > 1:
         steps = np.arange(len(outer), dtype=np.int64) * outer_stride
         loops = ((len(outer), outer, steps, steps),)
     if len(tko) > 1:
@@ -71,9 +75,9 @@ def pack_side(
     )
     return PackedSide(
         problem=problem,
-        nbytes=outer_stride * (len(outer) if outer is not None else 1),
+        nbytes=outer_stride * len(outer),
         stride=count * size,
-        batch_table=np.arange(count, dtype=np.int64) * size,
+        batch_stride=size,
         outer_stride=outer_stride,
         turns=np.arange(len(tko), dtype=np.int64) * turn,
     )

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import threading
-from functools import lru_cache
 from pathlib import Path
 from typing import Callable
 
@@ -54,14 +53,20 @@ _addresses: dict[tuple[str, str], int] = {}
 compilations = 0
 
 
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """Digest of everything that decides what machine code a name stands for."""
+def _source_digest() -> str:
     digest = hashlib.sha256(repr(llvm.llvm_version_info).encode())
     here = Path(__file__).parent
     for path in sorted([*here.glob("*.py"), here.parent / "isa.py"]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+_DIGEST = _source_digest()  # of the sources that this process has imported, not of what they may become
+
+
+def source_digest() -> str:
+    """Digest of everything that decides what machine code a name stands for."""
+    return _DIGEST
 
 
 def build(name: str, isa: ISA) -> ir.Module:

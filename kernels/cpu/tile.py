@@ -16,8 +16,8 @@ Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance
               tile       C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
 
 What the nest may assume: offsets are in bytes and may be any int64; ``valid`` lanes of a panel are a prefix;
-N tables are padded by repeating the last entry, so the tile may read (never write) the repeated column; packed
-panels are padded with zeros. C is not read unless ACCUMULATE is set or it is not the first block of K.
+N tables are padded by repeating the last entry, so the tile may read (never write) the repeated column; lanes past
+the valid ones hold anything, and never reach C. C is not read unless ACCUMULATE is set or it is not the first block of K.
 """
 
 from __future__ import annotations
