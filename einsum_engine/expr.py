@@ -195,11 +195,13 @@ def _term(chars: str, text: str, where: str) -> tuple[Any, ...]:
 def _check_letters(chars: str, text: str, where: str) -> None:
     """Beyond ASCII, the symbols of `opt_einsum.get_symbol` pass: consecutive code points, also marks and signs.
 
-    In what a person may have typed, blanks and the look-alikes of "->" and "..." are errors all the same.
+    In what a person may have typed, blanks and the look-alikes of "->" and "..." are errors all the same. Digits pass
+    where there are more indices than letters of ASCII: programs that number their indices go on with them.
     """
     typed = len(text) <= _HANDWRITTEN
+    many = len(set(text)) > len(ascii_letters)
     for char in chars:
-        if char.isalpha() or not (char.isascii() or (typed and (char.isspace() or char in _LOOKALIKES))):
+        if char.isalpha() or (many and char.isdigit()) or not (char.isascii() or (typed and (char.isspace() or char in _LOOKALIKES))):
             continue
         hint = f"write {_LOOKALIKES[char]!r} in ASCII" if char in _LOOKALIKES else "subscripts are letters"
         raise EngineValueError(f"invalid subscript {char!r} in {where} of {quoted(text)}: {hint}")

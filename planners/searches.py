@@ -142,6 +142,9 @@ def optimal(problem: Problem) -> Found:
     return problem.found_tree(tree)
 
 
+FOREIGN_FLOPS = 10**9  # above, importing opt_einsum for its greedy order as a second opinion pays
+
+
 def auto(problem: Problem) -> Found:
     """The cheapest order of few operands; of more, a quick one, improved for about as long as the contraction takes."""
     if problem.count <= FULL_OPERANDS:
@@ -154,6 +157,8 @@ def auto(problem: Problem) -> Found:
             return _improved(problem, start, Budget(pairs, problem.deadline)) or start
         except OutOfBudget:
             pass
+    if start.flops > FOREIGN_FLOPS:
+        start = min(start, greedy(problem), key=lambda found: found.flops)
     trials = int(min(64, AUTO_WORK / problem.count, seconds / (problem.count * SECONDS_PER_OPERAND)))
     return random_greedy(problem, trials, start=start).noted("") if trials > 1 else start
 
