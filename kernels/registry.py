@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, tiles
+from . import batched, small, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
@@ -55,6 +55,10 @@ def _batched(isa: ISA) -> tuple[str, ...]:
     return tuple(f"batched_{dtype}_{mt}x{nt}" for dtype in tiles.DTYPES for mt, nt in batched.tiles(isa, dtype))
 
 
+def _small(isa: ISA) -> tuple[str, ...]:
+    return small.names(isa)
+
+
 def _copy(isa: ISA) -> tuple[str, ...]:
     moves = [f"nest_move_{size}" for size in ITEM_SIZES]
     return tuple(dict.fromkeys(["nest_copy", *moves, *_casts()]))
@@ -67,7 +71,8 @@ def _casts() -> Iterator[str]:
             continue
         source, target = canonical_pair(a, b)
         yield f"nest_cast_{source}_{target}"
-        if STORAGES[a].bits > 8 and STORAGES[a].compute == STORAGES[b].compute:
+        if STORAGES[a].bits > 8 and b == STORAGES[b].compute:
+            # an operand in the other byte order; results are swapped by NumPy
             yield f"nest_cast_{source}_{target}_swap"
     for name, storage in STORAGES.items():
         yield f"nest_axpby_{storage.compute}_{_target(name)}"
@@ -99,6 +104,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="pack", requires=((("lanes", 1.0), ("k", 1.0), ("any", 4.0)),), produces=(("panels", 1.0),), names=_pack),
         Family(name="dot", requires=((("k", 0.0),), (("k", 0.0),)), produces=(("any", 1.0),), names=_dot),
         Family(name="batched", requires=((("batch", 0.0),),) * 2, produces=(("batch", 1.0),), names=_batched),
+        Family(name="small", requires=((("any", 0.0),), (("lanes", 0.0),)), produces=(("lanes", 1.0),), names=_small),
         Family(name="copy", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_copy),
         Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
         Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),

@@ -1,8 +1,8 @@
 """Plans contractions that need no packing because of how their operands lie.
 
 A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
-runs its lanes along a batch dimension that is contiguous in all three tensors. `plan_unpacked` walks the table of
-both and returns the first that is the right one.
+runs its lanes along a batch dimension that is contiguous in all three tensors; *small* products are many matrices of
+a few elements. `plan_unpacked` walks the table of these and returns the first that is the right one.
 """
 
 from __future__ import annotations
@@ -12,52 +12,58 @@ from typing import Mapping
 
 from ..kernels import batched as batched_family
 from ..kernels import dot as dot_family
+from ..kernels import small as small_family
 from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem
 from ..kernels.dot import DotProblem
 from ..kernels.gemm import Operand
 from ..kernels.isa import ISA
 from ..kernels.row import Row
+from ..kernels.small import SmallProblem
 from ..plan import Index
 from .contraction import BinaryContraction
 from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, make_dim, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
+_TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnpackedPlan:
-    """A dot or batched problem whose operands get their places when the arena is laid out."""
+    """A problem of one of these families whose operands get their places when the arena is laid out."""
 
     family: str
-    problem: DotProblem | BatchedProblem
+    problem: DotProblem | BatchedProblem | SmallProblem
     isa: ISA
     threads: int
+    exchanged: bool = False  # the second operand is the problem's left one
 
     @property
     def temporary_bytes(self) -> int:
         return dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
 
     def rows(self, places: Mapping[str, Operand]) -> tuple[Row, ...]:
-        placed = replace(self.problem, a=places["a"], b=places["b"], c=places["out"])
+        left, right = ("b", "a") if self.exchanged else ("a", "b")
+        placed = replace(self.problem, a=places[left], b=places[right], c=places["out"])
         if self.family == "dot":
             return dot_family.lower(placed, self.threads, places["temp"])
-        return (batched_family.lower(placed, self.isa, self.threads),)
+        family = batched_family if self.family == "batched" else small_family
+        return (family.lower(placed, self.isa, self.threads),)
 
 
 def plan_unpacked(c: BinaryContraction, isa: ISA, threads: int) -> UnpackedPlan | None:
-    """The dot or batched product that computes ``c``; None where GEMM is the right family or a layout is still free."""
+    """The row of another family that computes ``c``; None where GEMM is the right family or a layout is still free."""
     if c.left is None or c.right is None:
         return None
-    view = _View(c)
+    view, other = _View(c), _View(c.swapped())
     if not view.linear:
         return None
-    for family, plan in (("dot", _dot), ("batched", _batched)):
-        problem = plan(view, isa, threads)
+    for family, plan, exchanged in _FAMILIES:
+        problem = plan(other if exchanged else view, isa, threads)
         if problem is not None:
-            return UnpackedPlan(family=family, problem=problem, isa=isa, threads=threads)
+            return UnpackedPlan(family=family, problem=problem, isa=isa, threads=threads, exchanged=exchanged)
     return None
 
 
@@ -154,6 +160,36 @@ def _batched(view: _View, isa: ISA, threads: int) -> BatchedProblem | None:
     )
 
 
+def _small(view: _View, isa: ISA, threads: int) -> SmallProblem | None:
+    batch, m, n, k = view.batch, view.m, view.n, view.k
+    if not batch or len(m) > 1 or len(n) != 1 or len(k) != 1:
+        return None
+    if n[0].stride(OUT) != view.item:
+        return None
+    c, strided, rows = view.c, n[0].stride(RIGHT) != view.item, total(m)
+    if not small_family.fits(isa, c.dtype, products=total(batch), m=rows, n=n[0].size, k=k[0].size, strided=strided):
+        return None
+    products = batch[-1]
+    return SmallProblem(
+        dtype=c.dtype,
+        a=_NOWHERE,
+        b=_NOWHERE,
+        c=_NOWHERE,
+        outer=_outer(batch[:-1]),
+        t=products.size,
+        t_strides=tuple(products.stride(t) for t in (LEFT, RIGHT, OUT)),
+        m=rows,
+        m_strides=(m[0].stride(LEFT), m[0].stride(OUT)) if m else (0, 0),
+        n=n[0].size,
+        k=k[0].size,
+        k_strides=(k[0].stride(LEFT), k[0].stride(RIGHT)),
+        n_stride=n[0].stride(RIGHT) if strided else None,
+        conj_a=c.conj_left,
+        conj_b=c.conj_right,
+        parallel=_parallel(threads, batch, m, n, k),
+    )
+
+
 def _outer(batch: list[Dim]) -> tuple:
     return ((total(batch), *(flat_table(batch, t) for t in (LEFT, RIGHT, OUT))),) if batch else ()
 
@@ -163,3 +199,19 @@ def _parallel(threads: int, *groups: list[Dim]) -> bool:
     for dims in groups:
         terms *= total(dims)
     return threads > 1 and terms > PARALLEL_TERMS
+
+
+def _tiny(view: _View, isa: ISA, threads: int) -> SmallProblem | None:
+    problem = _small(view, isa, threads)
+    return problem if problem is not None and problem.m * problem.n * problem.k <= _TINY_TERMS else None
+
+
+# Family, planner, operands exchanged: the first that plans a contraction runs it.
+_FAMILIES = (
+    ("small", _tiny, False),
+    ("small", _tiny, True),
+    ("dot", _dot, False),
+    ("batched", _batched, False),
+    ("small", _small, False),
+    ("small", _small, True),
+)
