@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import dense
@@ -111,6 +112,7 @@ def test_a_failure_says_how_to_replay_it(monkeypatch):
 LARGEST = 1 << 16  # elements of an intermediate
 
 
+@lru_cache(maxsize=None)
 def _network(seed: int):
     """Terms of integers, output and sizes: indices in one to five operands, most of size 2, as an order allows."""
     while True:
