@@ -147,7 +147,7 @@ OPTIONS: dict[str, Option] = {
             parse=_level,
             expects="an integer of at least 0",
             default=0,
-            help="1 prints the table of each plan that is made, 2 also what is compiled or read from disk (default: 0)",
+            help="1 prints the table of each plan that is made, 2 also each kernel that is compiled (default: 0)",
         ),
     )
 }

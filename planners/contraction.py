@@ -29,7 +29,6 @@ class BinaryContraction:
     panels_right: bool = True
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
-    left_packed: int = 0  # lanes per panel when left lies in FBL
     accumulate: bool = False
 
     def swapped(self) -> "BinaryContraction":

@@ -167,8 +167,6 @@ class _Planner:
         best, best_cost = ((0, 0), False), float("inf")
         for tile in tile_table.tiles(self.isa, c.dtype):
             width = tile[0] * lanes
-            if c.left_packed and width != c.left_packed:
-                continue
             variants = (False, True) if len(sizes) > 1 and sizes[0] * 2 <= width else (False,)
             for extend in variants:
                 rows, box, taken = panel_rows(sizes, width, extend)
@@ -214,8 +212,6 @@ class _Planner:
             if not c.panels_left:
                 return "direct-free"
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
-        if c.left_packed:
-            return "panels"
         column_panels = -(-self.n_total // self.nr)
         if c.constant_left and not self._lanes_contiguous():
             return "prepack"
@@ -264,8 +260,6 @@ class _Planner:
             left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
             self._learn(LEFT, left_layout)
-        elif a_mode == "panels":
-            a_stride = self.k_total * self.mr * item
         if b_mode == "direct-free":
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
             self._learn(RIGHT, right_layout)

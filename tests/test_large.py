@@ -38,7 +38,7 @@ def _constant(shape: tuple[int, ...], dtype: str, value=1) -> np.ndarray:
 
 
 def _far(array: np.ndarray, axes: dict[int, int], offset: int = 0) -> np.ndarray:
-    """A copy of a small array whose ``axes`` have the strides given, in bytes of any sign, and the others are C order."""
+    """A copy of a small array: ``axes`` have the strides given, in bytes of any sign, the others those of C order."""
     strides = list(np.empty(array.shape, array.dtype).strides)
     for axis, stride in axes.items():
         strides[axis] = stride
