@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Iterator, Sequence
 
@@ -192,7 +193,7 @@ class Contractor:
         strides = out[1] if direct else None
         if strides is None and order == "F":
             strides = contiguous_strides(shape, dtype.itemsize, order)
-        plan = self._plan(operands, dtype, strides, scaled)
+        plan = self._plan(operands, dtype, strides, scaled, fresh=not direct)
         return NativeRoute(plan, bind(plan), shape, dtype, order, direct)
 
     def _memory_order(self, operands: tuple[Kind, ...]) -> str:
@@ -223,13 +224,23 @@ class Contractor:
         )
 
     def _plan(
-        self, operands: tuple[Kind, ...], dtype: np.dtype, out_strides: tuple[int, ...] | None, scaled: bool
+        self,
+        operands: tuple[Kind, ...],
+        dtype: np.dtype,
+        out_strides: tuple[int, ...] | None,
+        scaled: bool,
+        fresh: bool,
     ) -> Plan:
-        """The plan of these operands: of the first order tried that meets a limit in bytes."""
+        """The plan of these operands: of the first order tried that meets a limit in bytes.
+
+        ``fresh``: the result is memory of the call, also where it has strides of its own (order F).
+        """
         limit = self.options.memory_limit
         best = None
         for order in self._orders():
             plan = build_plan(self.request(operands, dtype, out_strides=out_strides, scaled=scaled, order=order))
+            if fresh and out_strides is not None:
+                plan = replace(plan, output_bytes=math.prod(self.expr.output_shape) * dtype.itemsize)
             if limit.nbytes is None or plan.peak_bytes <= limit.nbytes:
                 self._order = order
                 if config.get("EINSUM_ENGINE_DEBUG"):
