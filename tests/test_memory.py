@@ -9,7 +9,10 @@ import sys
 
 import numpy as np
 import pytest
+import random_cases
+from dense import numpy_dtype
 from opt_einsum.testing import rand_equation
+from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
 
@@ -48,6 +51,7 @@ LARGE = {
     "transpose": ("ijkl->lkji", [(64, 64, 64, 60)], ["float64"], {}),
     "cast": ("ij->ij", [(4000, 4000)], ["int16"], {"dtype": "complex64"}),
     "outer": ("i,j->ij", [(5000,), (4000,)], ["float64"] * 2, {}),
+    "Fortran order": ("i,j->ij", [(5000,), (4000,)], ["float64"] * 2, {"order": "F"}),
     "product": ("ij,ij->ij", [(2000, 8000)] * 2, ["float64"] * 2, {}),
     "batch": ("bmk,bkn->bmn", [(100, 400, 50), (100, 50, 600)], ["float64"] * 2, {}),
     "batch last": ("mkb,nbk->bmn", [(200, 20, 400), (200, 400, 20)], ["float64"] * 2, {}),
@@ -116,6 +120,32 @@ def test_large_cases_cover_packing_intermediates_and_casts():
         families[name] = {step.family for step in engine.compile(expression, *arrays, **options).plan.steps}
     assert "pack" in families["packing"] and "copy" in families["operand cast"]
     assert {"gemm", "pack", "copy", "mul"} <= set().union(*families.values())
+
+
+# -- the parts of a plan ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("threads", [1, 3])
+def test_parts_of_the_plans_of_random_calls(threads):
+    for seed in range(200):
+        case = draw_case(random.Random(30_000_000 + seed).choice, dtypes=KERNEL_DTYPES)
+        arrays = [operand.make() for operand in case.operands]
+        f = engine.compile(case.expression, *arrays, constants=case.constants, **case.keywords | {"threads": threads})
+        plan = f.plan
+        context = random_cases.replay(case)
+        assert plan.peak_bytes == plan.output_bytes + plan.arena_bytes + plan.table_bytes, context
+        count = math.prod(case.sizes[letter] for letter in case.output)
+        assert plan.output_bytes == count * numpy_dtype(plan.dtype).itemsize, context
+        assert 0 <= plan.constant_bytes <= plan.arena_bytes, context
+        assert bool(plan.constant_bytes) == any(step.once for step in plan.steps), context
+        assert all(not step.once for step in plan.steps) or case.constants, context
+        for buffer in plan.buffers:
+            if buffer.kind == "arena":
+                assert 0 <= buffer.offset <= buffer.offset + buffer.nbytes <= plan.arena_bytes, context
+        if case.output and len(set(case.output)) == len(case.output):
+            # The caller's memory is not counted, unless NumPy copies a result into it.
+            out = np.empty(plan.expr.output_shape, numpy_dtype(plan.dtype))
+            kinds = tuple((array.dtype, array.strides) for array in arrays)
+            into = f._contractor.route(kinds, (out.dtype, out.strides), "alpha" in case.options).plan
+            assert into.output_bytes == (0 if into.steps else out.nbytes), context
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
