@@ -32,7 +32,8 @@ def equal_threads(threads: int) -> Iterator[list[str]]:
     that ignores every setting gains nothing. Yields remarks about what could not be set.
     """
     remarks: list[str] = []
-    saved = {name: os.environ.get(name) for name in (*_THREAD_VARIABLES, *_OTHER_VARIABLES)}
+    before = dict(os.environ)
+    saved = {name: before.get(name) for name in (*_THREAD_VARIABLES, *_OTHER_VARIABLES)}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)), **_OTHER_VARIABLES)
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if affinity is not None and threads < len(affinity):

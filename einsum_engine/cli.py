@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import NoReturn, Sequence
@@ -190,8 +189,7 @@ def _info(arguments: argparse.Namespace) -> int:
     print()
     _print_measured(threads)
     print()
-    for option in config.OPTIONS.values():
-        print(f"{option.name:<26} {os.environ.get(option.name, '') or 'not set'}: {option.help}")
+    print(config.table())
     return 0
 
 

@@ -42,15 +42,21 @@ _TILES = {
 def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
     """Tiles of one dtype on one instruction set."""
     kind = "complex" if dtype in COMPLEX else "narrow" if dtype in NARROW else "real"
-    return _TILES[isa.registers, kind]
+    return tuple(tile for tile in _TILES[isa.registers, kind] if registers_needed(isa, dtype, tile) <= isa.registers)
+
+
+def registers_needed(isa: ISA, dtype: str, tile: tuple[int, int]) -> int:
+    """Accumulators, lanes and a broadcast; without fused multiply-add also the products before they are added."""
+    mv, nr = tile
+    parts = 2 if dtype in COMPLEX else 1
+    return mv * nr * parts + mv + 1 + (0 if isa.fma else parts)
 
 
 def check(isa: ISA, dtype: str, tile: tuple[int, int]) -> None:
     """Raises ValueError when the tile cannot be held in registers."""
-    mv, nr = tile
-    needed = mv * nr * (2 if dtype in COMPLEX else 1) + mv + 1
+    needed = registers_needed(isa, dtype, tile)
     if needed > isa.registers:
-        raise ValueError(f"tile {mv}x{nr} of {dtype} needs {needed} registers, {isa.name} has {isa.registers}")
+        raise ValueError(f"tile {tile[0]}x{tile[1]} of {dtype} needs {needed} registers, {isa.name} has {isa.registers}")
 
 
 def elements(isa: ISA, dtype: str) -> int:

@@ -1,6 +1,7 @@
 """The console script: help, output, errors in one line, exit status."""
 
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -101,7 +102,7 @@ def test_info_tells_machine_and_settings(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "peak float32" in printed and "246.0 Gflop/s" in printed and "copy of 16 MiB" in printed
     assert all(name in printed for name in config.OPTIONS)
-    assert "EINSUM_ENGINE_NUM_THREADS  2:" in printed
+    assert re.search(r"EINSUM_ENGINE_NUM_THREADS +2 ", printed)
 
 
 def test_bench_passes_its_arguments_on(monkeypatch, tmp_path):

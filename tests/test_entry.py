@@ -192,6 +192,7 @@ def test_it_outlives_the_plan_that_made_it(case):
 def test_no_memory_for_the_result_is_an_error(monkeypatch):
     """2 ** 49 bytes from operands of one element each; a second call works the same."""
     monkeypatch.setattr(executor, "LARGE_RESULT", 1 << 62)
+    monkeypatch.setattr(executor, "_KEPT_BYTES", 1 << 62)
     left = np.broadcast_to(np.float32(1), (1 << 31, 2))
     right = np.broadcast_to(np.float32(1), (1 << 16, 2))
     native = executor.bind(plan_cases.plan("mk,nk->nm", [left, right]))
