@@ -8,6 +8,7 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Sequence
 
 import numpy as np
@@ -197,7 +198,9 @@ class _Planner:
         return None
 
     # -- operand A -------------------------------------------------------------------------------------------
+    @cached_property
     def _lanes_contiguous(self) -> bool:
+        """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
         box = self.panels.box
         used = self.tm_a[:, :box]
         mask = np.arange(box - 1)[None, :] < self.valid[:, None] - 1
@@ -213,9 +216,9 @@ class _Planner:
                 return "direct-free"
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
         column_panels = -(-self.n_total // self.nr)
-        if c.constant_left and not self._lanes_contiguous():
+        if c.constant_left and not self._lanes_contiguous:
             return "prepack"
-        if self._lanes_contiguous():
+        if self._lanes_contiguous:
             footprint = self.panels.count * self.mr * self.k_total * item
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
@@ -228,7 +231,7 @@ class _Planner:
         return max((d.size for d in self.b_dims if d.stride(LEFT) == self.item), default=1)
 
     def _pack_mode(self) -> int:
-        if self._lanes_contiguous():
+        if self._lanes_contiguous:
             return abi.LANES_RUN
         if self.k_dims and self.k_dims[0].stride(LEFT) == self.item and self.k_dims[0].size >= 4:
             return abi.K_RUN
@@ -264,7 +267,8 @@ class _Planner:
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
             self._learn(RIGHT, right_layout)
             b_mode = "direct" if self._b_reads_well() else "prepack"
-        self.tm_a = self.panels.offsets(LEFT)
+        if left_layout is not None:
+            self.tm_a = self.panels.offsets(LEFT)
         n_dims = self.n_dims[::-1]
         tables = {
             "tn_b": flat_table(n_dims, RIGHT),
