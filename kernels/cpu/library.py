@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import threading
 from pathlib import Path
 from typing import Callable
@@ -111,6 +112,8 @@ def store(name: str, isa: ISA) -> bytes:
 def _compile(name: str, isa: ISA) -> bytes:
     global compilations
     compilations += 1
+    if config.get("EINSUM_ENGINE_DEBUG") >= 2:
+        print(f"compiling {name} for {isa.name}", file=sys.stderr)
     module = build(name, isa)
     dump = config.get("EINSUM_ENGINE_DUMP")
     if dump:
