@@ -223,7 +223,7 @@ class _Planner:
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
             return "prepack" if c.constant_left else "pack"
-        if self._batch_run() >= 8:
+        if self._batch_run() >= 4:
             return "prepack"
         return "pack"
 
@@ -231,13 +231,18 @@ class _Planner:
         return max((d.size for d in self.b_dims if d.stride(LEFT) == self.item), default=1)
 
     def _pack_mode(self) -> int:
-        if self._lanes_contiguous:
+        if self._lanes_contiguous or self._lane_run() >= 4:
             return abi.LANES_RUN
         if self.k_dims and self.k_dims[0].stride(LEFT) == self.item and self.k_dims[0].size >= 4:
             return abi.K_RUN
         if self.panels.run_last is not None:
             return abi.PANEL_RUN
         return abi.SCATTERED
+
+    def _lane_run(self) -> int:
+        """Lanes that are adjacent in A, in every panel."""
+        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+        return fast.size if fast is not None and fast.stride(LEFT) == self.item else 1
 
     # -- operand B -------------------------------------------------------------------------------------------
     def _b_mode(self) -> str:
@@ -380,7 +385,7 @@ class _Planner:
             tk=tables["tk_a"],
             tko=tables["tko_a"],
             item=self.item,
-            mode=abi.PANEL_RUN if self._batch_run() >= 8 else self._pack_mode(),
+            mode=abi.PANEL_RUN if self._batch_run() >= 4 else self._pack_mode(),
             outer=flat_table(self.panels.outer, LEFT),
             threads=self.threads,
             parallel=self._parallel(),

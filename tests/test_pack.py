@@ -139,6 +139,31 @@ def test_promised_runs_that_break(row, item, run):
 
 @every_isa
 @every_item
+@pytest.mark.parametrize("run", ["lanes", "k", "panels"])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 12])
+def test_short_runs(row, item, run, length):
+    """Runs of a few elements, as of dimensions of size 4 or 8, with gaps between them."""
+    size = _block(row, item)
+    many = 3 * length
+    panels, width, k = {"lanes": (3, many, 5), "k": (3, size + 1, many), "panels": (many, size + 2, 3)}[run]
+    memory = np.random.default_rng(length).integers(0, 256, 1 << 20, np.uint8)
+    run_table = (np.arange(many) // length * 100 + np.arange(many) % length) * item
+    far = {"lanes": (3000, 0, 9000), "k": (9000, 500, 0), "panels": (0, 500, 3000 * item)}[run]
+    lanes = np.arange(panels)[:, None] * far[0] + np.arange(width)[None, :] * far[1]
+    tk = np.arange(k, dtype=np.int64) * far[2]
+    if run == "lanes":
+        lanes = lanes + run_table[None, :]
+    elif run == "k":
+        tk = run_table
+    else:
+        lanes = lanes + run_table[:, None]
+    for valid in ([width] * panels, [width] * (panels - 1) + [1]):
+        packed = _pack(row, item, MODES[run], memory, 64, _poisoned(lanes, valid), valid, tk)
+        _check(packed, memory, 64, lanes, valid, tk)
+
+
+@every_isa
+@every_item
 def test_random_tables(row, item):
     rng = np.random.default_rng(item)
     memory = rng.integers(0, 256, 1 << 14, np.uint8)

@@ -5,9 +5,12 @@ element lies at ``src + lanes[panel * width + lane] + tk[k]``. How the source ru
 touches a source cache line once:
 
     LANES_RUN   lanes are adjacent: copy runs
-    K_RUN       k is adjacent: T x T blocks of (lane, k) transposed in registers
-    PANEL_RUN   the next panel is adjacent: T x T blocks of (lane, panel) transposed in registers
+    K_RUN       k is adjacent: blocks of (lane, k) transposed in registers
+    PANEL_RUN   the next panel is adjacent: blocks of (lane, panel) transposed in registers
     SCATTERED   element by element
+
+A block has T lanes, those of a vector, and R elements along the run: T, T / 2 or T / 4, the largest that the run has
+(tensor networks are full of runs of 8 and 4).
 
 The mode is a promise only about where speed lies; every run is verified against the tables before it is used, and
 what does not run is moved element by element. PANEL_RUN promises besides that lane offsets within a panel, relative
@@ -16,6 +19,8 @@ outside the operand; their values never reach an output.
 """
 
 from __future__ import annotations
+
+from typing import Callable
 
 from llvmlite import ir
 
@@ -64,19 +69,31 @@ class Mover:
         with self.f.range(0, count) as i:
             self.store(zero, dst + i * self.item)
 
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Lengths R of the blocks that are transposed, longest first."""
+        return tuple(r for r in (self.block, self.block // 2, self.block // 4) if r >= 2)
+
+    def join(self, parts: list[Val]) -> Val:
+        """Vectors of equal length one after another, a power of two of them."""
+        while len(parts) > 1:
+            size = parts[0].v.type.count
+            parts = [self.f.shuffle(a, b, list(range(2 * size))) for a, b in zip(parts[::2], parts[1::2])]
+        return parts[0]
+
     def transpose(self, rows: list[Val]) -> list[Val]:
-        """T vectors of T elements, transposed in log2(T) butterfly stages of two-source shuffles."""
-        size, distance = len(rows), 1
-        while distance < size:
+        """R vectors of R elements or more: each R x R square, in log2(R) butterfly stages of two-source shuffles."""
+        distance = 1
+        while distance < len(rows):
             rows = self._stage(rows, distance)
             distance *= 2
         return rows
 
     def _stage(self, rows: list[Val], distance: int) -> list[Val]:
-        size, out = len(rows), list(rows)
+        size, out = rows[0].v.type.count // self.group, list(rows)
         low = [l if not l & distance else size + l - distance for l in range(size)]
         high = [l + distance if not l & distance else size + l for l in range(size)]
-        for i in range(size):
+        for i in range(len(rows)):
             if not i & distance:
                 a, b = rows[i], rows[i + distance]
                 out[i] = self.f.shuffle(a, b, self._machine_lanes(low))
@@ -86,23 +103,45 @@ class Mover:
     def _machine_lanes(self, lanes: list[int]) -> list[int]:
         return [l * self.group + g for l in lanes for g in range(self.group)]
 
-    def runs(self, table: Val, count: int) -> Val:
-        """True when ``count`` consecutive table entries are one element apart."""
-        f = self.f
-        entries = f.load(ir.VectorType(I64, count), table)
-        expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.item for i in range(count)])
-        same = f.b.icmp_signed("==", entries.v, expected.v)
-        bits = f.b.bitcast(same, ir.IntType(count))
-        return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
-
 
 def build_pack(module: ir.Module, item: int, isa: ISA) -> tuple[str, ...]:
     """``void pack(args)`` for elements of ``item`` bytes; see `abi` for the argument words."""
     name = f"pack_{item}"
-    f = Fn(module, name, [I64])
-    Packer(f, Mover(f, item, isa)).emit()
-    f.ret()
+    _emit(module, name, item, isa)
     return (name,)
+
+
+def _emit(module: ir.Module, name: str, item: int, isa: ISA, internal: bool = False) -> Fn:
+    blocks = {run: _emit_block(module, run, item, isa) for run in Mover(None, item, isa).runs}
+    f = Fn(module, name, [I64], internal=internal)
+    Packer(f, Mover(f, item, isa), blocks).emit()
+    f.ret()
+    return f
+
+
+def _emit_block(module: ir.Module, run: int, item: int, isa: ISA) -> Fn:
+    """``void block(at, lanes, count, room, dst, distance)``: lane l < count, element i < run: from
+    ``at + lanes[l] + i * item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of ``room`` lanes from
+    ``dst`` on, those past ``count`` may get any value.
+    """
+    f = Fn(module, f"block_{run}", [I64] * 6, internal=True)
+    f.fn.attributes.add("noinline")
+    m = Mover(f, item, isa)
+    at, lanes, count, room, dst, distance = f.args
+    loads = [m.load(at + f.word(lanes, f.min(f.i64(l), count - 1)), run) for l in range(m.block)]
+    rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
+    with f.if_else(room >= m.block) as (then, otherwise):
+        with then:
+            for i, row in enumerate(rows):
+                m.store(row, dst + distance * i)
+        with otherwise:
+            spill = f.stack(run * m.block * m.item)
+            for i, row in enumerate(rows):
+                m.store(row, spill + i * m.block * m.item)
+            with f.range(0, run) as i:
+                m.copy_run(spill + i * (m.block * m.item), dst + distance * i, count)
+    f.ret()
+    return f
 
 
 def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
@@ -111,9 +150,7 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
     One task packs a range of panels of one flat outer index (`abi.G_OUTER`, tables A and C).
     """
     item = int(name.rsplit("_", 1)[1])
-    inner = Fn(module, "pack", [I64], internal=True)
-    Packer(inner, Mover(inner, item, isa)).emit()
-    inner.ret()
+    inner = _emit(module, "pack", item, isa, internal=True)
     f = Fn(module, name, [I64] * 4)
     ctx, step, task, _ = f.args
     bases = f.word(ctx, abi.CTX_BASES)
@@ -150,8 +187,8 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
 
 
 class Packer:
-    def __init__(self, f: Fn, mover: Mover):
-        self.f, self.m = f, mover
+    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn]):
+        self.f, self.m, self.blocks = f, mover, blocks
         args = f.args[0]
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
@@ -159,7 +196,6 @@ class Packer:
 
     def emit(self) -> None:
         f = self.f
-        self.spill_area = f.stack(self.m.block * self.m.block * self.m.item)
         panel = f.var(0)
         with f.while_() as leave:
             leave(panel.get() >= self.panels)
@@ -192,23 +228,27 @@ class Packer:
                 self.m.zero_run(row, self.width - valid)
 
     def _lanes_run(self, lanes: Val, dst: Val, valid: Val) -> None:
+        """Run after run of the lanes, each over all of K."""
         f, m = self.f, self.m
-        adjacent = self._lanes_adjacent(lanes, valid)
-        with f.if_else(adjacent) as (then, otherwise):
-            with then:
-                base = self.src + f.word(lanes)
-                with f.range(0, self.k) as k:
-                    m.copy_run(base + f.word(self.tk, k), dst + k * (self.width * m.item), valid)
-            with otherwise:
-                self._elements(lanes, dst, valid, f.i64(0), self.k)
+        l0 = f.var(0)
+        with f.while_() as leave:
+            l = l0.get()
+            leave(l >= valid)
+            run = self._adjacent(lanes, l, valid)
+            base, row = self.src + f.word(lanes, l), dst + l * m.item
+            with f.range(0, self.k) as k:
+                m.copy_run(base + f.word(self.tk, k), row + k * (self.width * m.item), run)
+            l0.set(l + run)
 
-    def _lanes_adjacent(self, lanes: Val, valid: Val) -> Val:
+    def _adjacent(self, table: Val, start: Val, end: Val) -> Val:
+        """Entries of a table from ``start`` on that are one element apart."""
         f = self.f
-        ok, first = f.var(1), f.word(lanes)
-        with f.range(1, valid) as l:
-            with f.if_((f.word(lanes, l) - first).ne(l * self.m.item)):
-                ok.set(0)
-        return ok.get().ne(0)
+        first, run = f.word(table, start), f.var(1)
+        with f.while_() as leave:
+            leave(start + run.get() >= end)
+            leave((f.word(table, start + run.get()) - first).ne(run.get() * self.m.item))
+            run.add(1)
+        return run.get()
 
     def _elements(self, lanes: Val, dst: Val, valid: Val, k0: Val, k1: Val) -> None:
         f, m = self.f, self.m
@@ -218,50 +258,46 @@ class Packer:
                 m.copy(at + f.word(lanes, l), row + l * m.item)
 
     def _k_run(self, lanes: Val, dst: Val, valid: Val) -> None:
-        """Blocks of T k's; the last block is moved back to end at K, so nothing is left over when K >= T."""
-        f, size = self.f, self.m.block
-        with f.if_else(self.k >= size) as (then, otherwise):
-            with then:
-                with f.range(0, self.k, size) as start:
-                    k0 = f.min(start, self.k - size)
-                    with f.if_else(self.m.runs(self.tk + k0 * 8, size)) as (run, broken):
-                        with run:
-                            self._k_block(lanes, dst, valid, k0)
-                        with broken:
-                            self._elements(lanes, dst, valid, k0, k0 + size)
-            with otherwise:
-                self._elements(lanes, dst, valid, f.i64(0), self.k)
+        """Run after run of the table of K."""
+        f, pitch = self.f, self.width * self.m.item
+        k0 = f.var(0)
+        with f.while_() as leave:
+            k = k0.get()
+            leave(k >= self.k)
+            run = self._adjacent(self.tk, k, self.k)
+            at, row = self.src + f.word(self.tk, k), dst + k * pitch
+            with f.if_(self._in_blocks(run, lambda size: self._along(size, run, at, lanes, valid, row, pitch)).eq(0)):
+                self._elements(lanes, dst, valid, k, k + run)
+            k0.set(k + run)
 
-    def _k_block(self, lanes: Val, dst: Val, valid: Val, k0: Val) -> None:
-        f, m, size = self.f, self.m, self.m.block
-        at, row0 = self.src + f.word(self.tk, k0), dst + k0 * (self.width * m.item)
-        with f.range(0, valid, size) as l0:
-            last = valid - 1
-            rows = [m.load(at + f.word(lanes, f.min(l0 + l, last)), size) for l in range(size)]
-            count = f.min(valid - l0, size)
-            self._store_rows(m.transpose(rows), lambda i: row0 + (self.width * i + l0) * m.item, count)
+    def _in_blocks(self, run: Val, move: Callable[[int], None]) -> Val:
+        """Emits ``move`` for the longest blocks that fit into ``run``; 0 where none does."""
+        f = self.f
+        size = f.var(0)
+        for length in self.m.runs:
+            with f.if_((run >= length) & size.get().eq(0)):
+                move(length)
+                size.set(length)
+        return size.get()
 
-    def _store_rows(self, rows: list[Val], address, count: Val) -> None:
-        """``count`` leading elements of each row; through the stack when a row is not whole."""
-        f, m, size = self.f, self.m, self.m.block
-        with f.if_else(count.eq(size)) as (then, otherwise):
-            with then:
-                for i, row in enumerate(rows):
-                    m.store(row, address(f.i64(i)))
-            with otherwise:
-                for i, row in enumerate(rows):
-                    m.store(row, self.spill_area + i * size * m.item)
-                with f.range(0, size) as i:
-                    m.copy_run(self.spill_area + i * (size * m.item), address(i), count)
+    def _along(self, size: int, run: Val, at: Val, lanes: Val, valid: Val, dst: Val, distance: Val) -> None:
+        """All lanes, whole lines of the source while they are near; the last block is moved back to end with the run."""
+        f, m = self.f, self.m
+        with f.range(0, valid, m.block) as l0:
+            count = f.min(valid - l0, m.block)
+            with f.range(0, run, size) as start:
+                i = f.min(start, run - size)
+                target = dst + distance * i + l0 * m.item
+                f.call(self.blocks[size], [at + i * m.item, lanes + l0 * 8, count, self.width - l0, target, distance])
 
-    # -- T panels at once ------------------------------------------------------------------------------------
+    # -- panels that are adjacent in the source --------------------------------------------------------------
     def _panel_group(self, p: Val) -> Val:
-        """Moves panels p, p+1, ... whose sources are adjacent; how many were moved (0: fewer than T are)."""
-        f, size = self.f, self.m.block
+        """Moves panels p, p+1, ... whose sources are adjacent; how many were moved (0: fewer than a block has)."""
+        f = self.f
         run, valid = self._adjacent_panels(p), f.word(self.valid, p)
         moved = f.var(0)
-        with f.if_(run >= size):
-            self._panel_blocks(p, run, valid)
+        with f.if_(self._in_blocks(run, lambda size: self._panel_blocks(size, p, run, valid)).ne(0)):
+            self._pad(p, run, valid)
             moved.set(run)
         return moved.get()
 
@@ -277,22 +313,17 @@ class Packer:
             run.add(1)
         return run.get()
 
-    def _panel_blocks(self, p: Val, run: Val, valid: Val) -> None:
-        """Along a source row first: whole lines are used while they are near. The last block ends with the run."""
-        f, m, size = self.f, self.m, self.m.block
+    def _panel_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
+        f = self.f
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
         with f.range(0, self.k) as k:
-            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item)
-            with f.range(0, valid, size) as l0:
-                last, count = valid - 1, f.min(valid - l0, size)
-                sources = [at + f.word(lanes, f.min(l0 + l, last)) for l in range(size)]
-                with f.range(0, run, size) as start:
-                    q = f.min(start, run - size)
-                    rows = [m.load(source + q * m.item, size) for source in sources]
-                    target = row + q * self.stride + l0 * m.item
-                    self._store_rows(m.transpose(rows), lambda i: target + self.stride * i, count)
+            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * self.m.item)
+            self._along(size, run, at, lanes, valid, row, self.stride)
+
+    def _pad(self, p: Val, run: Val, valid: Val) -> None:
+        f, m = self.f, self.m
         with f.if_(valid < self.width):
             with f.range(0, run) as i:
                 with f.range(0, self.k) as k:
-                    row = dst + self.stride * i + (k * self.width + valid) * m.item
+                    row = self.dst + (p + i) * self.stride + (k * self.width + valid) * m.item
                     m.zero_run(row, self.width - valid)
