@@ -37,7 +37,7 @@ class GemmProblem:
     offsets; ``tko_a``, ``tko_b``: of an outer loop over K, of which ``tk_a``, ``tk_b`` are one turn;
     ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
-    ``b_mode``: ``direct`` or ``panels``. ``chunk``: lanes of C that do not run come in runs of so many;
+    ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``chunk``: lanes of C that do not run come in runs of so many;
     ``stream``: store past the caches. ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -64,6 +64,7 @@ class GemmProblem:
     a_stride: int = 0
     b_stride: int = 0
     pack_mode: int = abi.SCATTERED
+    b_pack_mode: int = abi.SCATTERED
     kc: int = 256
     chunk: int = 1
     stream: bool = False
@@ -113,7 +114,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_KC: p.kc,
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
-        abi.G_PACK_MODE: p.pack_mode,
+        abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode,
+        abi.G_B_SCRATCH: _scratch_a(p),
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
         abi.G_N_BLOCK: p.blocks[2],
@@ -143,11 +145,22 @@ def lower(p: GemmProblem) -> Row:
             tables |= {at + 1 + i: table for i, table in enumerate(operands)}
     kernels = {abi.FN: p.kernel}
     scratch = 0
-    if p.a_mode == "pack":
+    if "pack" in (p.a_mode, p.b_mode):
         kernels[abi.G_PACK] = f"pack_{ITEMSIZE[p.dtype]}"
-        scratch = p.blocks[1] * p.mr * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype]
+        scratch = _scratch_a(p) + _scratch_b(p)
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
+
+
+def _scratch_a(p: GemmProblem) -> int:
+    """Bytes of the panels of A that a task packs, whole cache lines."""
+    nbytes = p.blocks[1] * p.mr * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] if p.a_mode == "pack" else 0
+    return -(-nbytes // 64) * 64
+
+
+def _scratch_b(p: GemmProblem) -> int:
+    columns = -(-min(p.blocks[2], len(p.tn_b)) // p.nr) * p.nr
+    return columns * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] if p.b_mode == "pack" else 0
 
 
 def _padded(table: np.ndarray, multiple: int) -> np.ndarray:

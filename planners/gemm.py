@@ -35,10 +35,13 @@ from .sides import (
     split_long,
     total,
 )
+from .splitting import TASKS_PER_THREAD
+from .tasks import gemm_blocks
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
+B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
@@ -253,7 +256,18 @@ class _Planner:
         small = self.n_total * self.k_total * self.item <= L1_BYTES // 2
         if row_panels <= 3 or (small and not self.c.constant_right):
             return "direct"
-        return "prepack"
+        return "pack" if self._packs_b() else "prepack"
+
+    def _packs_b(self) -> bool:
+        """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
+        if self.c.right is None or self.c.constant_right or self.panels.outer:
+            return False
+        if self._parallel() and total(self.b_dims) * total(self.n_outer) < TASKS_PER_THREAD * self.threads:
+            return False
+        kc = self._kc()
+        rows = self.panels.count * self.mr * kc * self.item
+        columns = self.n_total * kc * self.item
+        return rows <= PACK_BYTES and columns <= B_PACK_BYTES and self._pack_right_mode() != abi.PANEL_RUN
 
     # -- assembly --------------------------------------------------------------------------------------------
     def _assemble(self, a_mode: str, b_mode: str) -> GemmPlan:
@@ -309,11 +323,12 @@ class _Planner:
             b_mode=b_mode,
             a_stride=a_stride,
             b_stride=b_stride,
-            pack_mode=self._pack_mode() if a_mode == "pack" else abi.SCATTERED,
+            pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
+            b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
             kc=kc,
             chunk=self._chunk(),
             stream=self._stream(kc),
-            blocks=self._blocks(kc, a_mode, outer),
+            blocks=self._blocks(kc, a_mode),
             conj_a=c.conj_left,
             conj_b=c.conj_right,
             accumulate=c.accumulate,
@@ -432,26 +447,16 @@ class _Planner:
     def _parallel(self) -> bool:
         return self.threads > 1 and self._seconds() > 4e-5
 
-    def _blocks(self, kc: int, a_mode: str, outer: tuple) -> tuple[int, int, int]:
-        """Outer indices, panels and columns per task: packed A in L2, several tasks a thread."""
-        n, panels = self.n_total, self.panels.count
-        outer_total = total(self.b_dims) * total(self.n_outer) * total(self.panels.outer)
-        grain = self._grain(a_mode)
-        panel_block = _rounded(max(1, PACK_BYTES // (self.mr * kc * self.item)), grain, panels)
-        if not self._parallel():
-            return outer_total, panel_block, n
-        wanted = 4 * self.threads
-        tasks = -(-panels // panel_block)
-        if outer_total >= wanted:
-            return max(1, outer_total // (2 * wanted)), panel_block, n
-        if tasks * outer_total < wanted:
-            panel_block = _rounded(max(1, panels * outer_total // wanted), grain, panels)
-            tasks = -(-panels // panel_block)
-        n_block = n
-        if tasks * outer_total < wanted and n > 2 * self.nr:
-            pieces = min(-(-wanted // (tasks * outer_total)), -(-n // self.nr))
-            n_block = -(-(-(-n // pieces)) // self.nr) * self.nr
-        return 1, panel_block, n_block
+    def _blocks(self, kc: int, a_mode: str) -> tuple[int, int, int]:
+        return gemm_blocks(
+            outer=total(self.b_dims) * total(self.n_outer) * total(self.panels.outer),
+            panels=self.panels.count,
+            columns=self.n_total,
+            nr=self.nr,
+            panel_bytes=self.mr * kc * self.item,
+            grain=self._grain(a_mode),
+            threads=self.threads if self._parallel() else 1,
+        )
 
     def _grain(self, a_mode: str) -> int:
         """Panels that are packed together: a whole run, or the transposed group where the run is long."""
@@ -490,10 +495,3 @@ def _inner(dims: Sequence[Dim], entries: int) -> int:
         size *= dims[count].size
         count += 1
     return count
-
-
-def _rounded(block: int, grain: int, panels: int) -> int:
-    """Block size near ``block`` in whole grains, evened out over the panels."""
-    block = min(panels, max(grain, block - block % grain))
-    even = -(-panels // -(-panels // block))
-    return min(panels, -(-even // grain) * grain)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
 from .request import PlanRequest
+from .splitting import cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
 REAL_PART = {"complex64": "float32", "complex128": "float64"}
@@ -157,11 +158,28 @@ class OperationList:
         both = [*x.term, *(i for i in y.term if i not in x.term)]
         term = tuple(i for i in both if uses[i] > 0)
         kind = "mul" if len(term) == len(both) else "gemm"
+        if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
+            return self._product_of_operands(x, y, term)
         if x.dtype == y.dtype:
             return self.apply(kind, (x, y), self.new(term, x.dtype))
         conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
         x.conj = y.conj = False
         return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
+
+    def _product_of_operands(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value:
+        """A product of two operands; a long sum is cut into pieces for the threads."""
+        item = itemsize(x.dtype)
+        chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
+        if chosen is None:
+            return self.apply("gemm", (x, y), self.new(term, x.dtype))
+        index, count = chosen
+        piece = f"{index}'"
+        for value in (x, y):
+            value.axes = cut(value.axes, index, piece, count)
+            value.term = tuple(value.axes)
+        self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
+        parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
+        return self.apply("sum", (parts,), self.new(term, x.dtype))
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""

@@ -26,8 +26,8 @@ A, B, C = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """``valid``: lanes of each panel; ``a``: ``direct``, ``panels`` or the name of a pack mode; ``b``: ``direct`` or
-    ``panels``; ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``flush``: side of the fences, "" for plain
+    """``valid``: lanes of each panel; ``a``: ``direct``, ``panels`` or the name of a pack mode; ``b``: ``direct``,
+    ``panels`` or the name of a pack mode; ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``flush``: side of the fences, "" for plain
     memory with ``gap`` bytes between rows."""
 
     dtype: str
@@ -103,8 +103,9 @@ def build(case: Case, isa: ISA) -> Ready:
         valid=valid,
         run=np.full(panels, int(not case.scattered), np.int64),
         a_mode=case.a if case.a in ("direct", "panels") else "pack",
-        b_mode=case.b,
+        b_mode=case.b if case.b in ("direct", "panels") else "pack",
         pack_mode=getattr(abi, case.a, abi.SCATTERED),
+        b_pack_mode=getattr(abi, case.b, abi.SCATTERED),
         kc=case.kc,
         chunk=case.chunk,
         stream=case.stream,
@@ -323,6 +324,7 @@ def check_loops(p: GemmProblem, memory: Mapping[int, np.ndarray], where: Sequenc
     oracle.check(memory[C][at].view(_kind(p.dtype))[:, 0], answer, context=p.kernel)
 
 
-def with_modes(case: Case, modes: str, pack: str = "LANES_RUN") -> Case:
-    """``modes`` as in kernel names: packed or direct A, packed or direct B; ``pack``: how a packed A is found."""
-    return replace(case, a="direct" if modes[0] == "d" else pack, b="panels" if modes[1] == "p" else "direct")
+def with_modes(case: Case, modes: str, pack: str = "LANES_RUN", pack_b: str = "panels") -> Case:
+    """``modes`` as in kernel names: packed or direct A, packed or direct B; ``pack``, ``pack_b``: how a packed one is
+    found."""
+    return replace(case, a="direct" if modes[0] == "d" else pack, b=pack_b if modes[1] == "p" else "direct")

@@ -119,6 +119,20 @@ def test_k_around_its_blocks(row, dtype):
 
 
 @every_isa
+@every_dtype
+@pytest.mark.parametrize("flush", ["", "start", "end"])
+def test_the_task_packs_b(row, dtype, flush):
+    """Columns of each task, K block after K block; a last panel of B repeats its last column."""
+    tile = tiles.tiles(row, dtype)[0]
+    height, nr = _height(row, dtype, tile), tile[1]
+    case = Case(dtype=dtype, tile=tile, valid=(height, 1, height), n=3 * nr + 1, k=11, kc=4, flush=flush)
+    for modes, pack in (("pp", "K_RUN"), ("pp", "panels"), ("dp", "LANES_RUN")):
+        for pack_b in ("K_RUN", "SCATTERED"):
+            for blocks in (None, (1, 3, 2 * nr), (1, 2, nr)):
+                run(build(with_modes(replace(case, blocks=blocks), modes, pack, pack_b), row), row)
+
+
+@every_isa
 @pytest.mark.parametrize("modes", MODES)
 def test_k_as_long_as_plans_make_it(row, modes):
     tile = tiles.tiles(row, "float32")[0]

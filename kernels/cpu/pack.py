@@ -20,8 +20,6 @@ outside the operand; their values never reach an output.
 
 from __future__ import annotations
 
-from typing import Callable
-
 from llvmlite import ir
 
 from ..isa import ISA
@@ -56,13 +54,14 @@ class Mover:
         with f.range(0, whole) as i:
             shift = i * (self.block * self.item)
             self.copy(src + shift, dst + shift, self.block)
-        done = Var(f, whole * (self.block * self.item))
-        elems = self.block // 2
-        while elems:
-            with f.if_((count & elems).ne(0)):
-                self.copy(src + done.get(), dst + done.get(), elems)
-                done.add(elems * self.item)
-            elems //= 2
+        with f.if_((count & (self.block - 1)).ne(0)):
+            done = Var(f, whole * (self.block * self.item))
+            elems = self.block // 2
+            while elems:
+                with f.if_((count & elems).ne(0)):
+                    self.copy(src + done.get(), dst + done.get(), elems)
+                    done.add(elems * self.item)
+                elems //= 2
 
     def zero_run(self, dst: Val, count: Val) -> None:
         zero = self.f.zero(self.vector(1))
@@ -203,6 +202,8 @@ class Packer:
             moved = Var(f, f.i64(0))
             with f.if_(self.mode.eq(abi.PANEL_RUN)):
                 moved.set(self._panel_group(p))
+            with f.if_(self.mode.eq(abi.LANES_RUN)):
+                moved.set(self._row_group(p))
             with f.if_(moved.get().eq(0)):
                 self._one_panel(p)
                 moved.set(1)
@@ -212,7 +213,7 @@ class Packer:
     def _one_panel(self, p: Val) -> None:
         f = self.f
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
-        valid = f.word(self.valid, p)
+        valid = self._valid(p)
         with f.if_else(self.mode.eq(abi.LANES_RUN)) as (then, otherwise):
             with then:
                 self._lanes_run(lanes, dst, valid)
@@ -226,6 +227,12 @@ class Packer:
             with f.range(0, self.k) as k:
                 row = dst + (k * self.width + valid) * self.m.item
                 self.m.zero_run(row, self.width - valid)
+
+    def _valid(self, p: Val) -> Val:
+        valid = Var(self.f, self.width)
+        with self.f.if_(self.valid.ne(0)):
+            valid.set(self.f.word(self.valid, p))
+        return valid.get()
 
     def _lanes_run(self, lanes: Val, dst: Val, valid: Val) -> None:
         """Run after run of the lanes, each over all of K."""
@@ -258,27 +265,30 @@ class Packer:
                 m.copy(at + f.word(lanes, l), row + l * m.item)
 
     def _k_run(self, lanes: Val, dst: Val, valid: Val) -> None:
-        """Run after run of the table of K."""
+        """Block after block of K, the longest that the table of K allows there."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
         with f.while_() as leave:
             k = k0.get()
             leave(k >= self.k)
-            run = self._adjacent(self.tk, k, self.k)
-            at, row = self.src + f.word(self.tk, k), dst + k * pitch
-            with f.if_(self._in_blocks(run, lambda size: self._along(size, run, at, lanes, valid, row, pitch)).eq(0)):
-                self._elements(lanes, dst, valid, k, k + run)
-            k0.set(k + run)
+            at, row, moved = self.src + f.word(self.tk, k), dst + k * pitch, f.var(1)
+            for size in self.m.runs:
+                with f.if_((k + size <= self.k) & moved.get().eq(1)):
+                    with f.if_(self._runs(self.tk + k * 8, size)):
+                        self._along(size, f.i64(size), at, lanes, valid, row, pitch)
+                        moved.set(size)
+            with f.if_(moved.get().eq(1)):
+                self._elements(lanes, dst, valid, k, k + 1)
+            k0.set(k + moved.get())
 
-    def _in_blocks(self, run: Val, move: Callable[[int], None]) -> Val:
-        """Emits ``move`` for the longest blocks that fit into ``run``; 0 where none does."""
+    def _runs(self, table: Val, count: int) -> Val:
+        """True when ``count`` consecutive table entries are one element apart."""
         f = self.f
-        size = f.var(0)
-        for length in self.m.runs:
-            with f.if_((run >= length) & size.get().eq(0)):
-                move(length)
-                size.set(length)
-        return size.get()
+        entries = f.load(ir.VectorType(I64, count), table)
+        expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.m.item for i in range(count)])
+        same = f.b.icmp_signed("==", entries.v, expected.v)
+        bits = f.b.bitcast(same, ir.IntType(count))
+        return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
 
     def _along(self, size: int, run: Val, at: Val, lanes: Val, valid: Val, dst: Val, distance: Val) -> None:
         """All lanes, whole lines of the source while they are near; the last block is moved back to end with the run."""
@@ -290,26 +300,57 @@ class Packer:
                 target = dst + distance * i + l0 * m.item
                 f.call(self.blocks[size], [at + i * m.item, lanes + l0 * 8, count, self.width - l0, target, distance])
 
+    # -- panels that continue each other's lanes -------------------------------------------------------------
+    def _row_group(self, p: Val) -> Val:
+        """Moves panels p, p+1, ... that make up one row of the source, row after row: lines and pages are used while
+        they are near. How many were moved (0: the lanes of p do not run)."""
+        f, m = self.f, self.m
+        group = self._panels_in_row(p)
+        with f.if_(group.ne(0)):
+            first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.item
+            with f.range(0, self.k) as k:
+                at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * pitch
+                with f.range(0, group) as q:
+                    m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q))
+            last = p + group - 1
+            self._pad(last, f.i64(1), self._valid(last))
+        return group
+
+    def _panels_in_row(self, p: Val) -> Val:
+        f = self.f
+        first, group = f.word(self.lanes, p * self.width), f.var(0)
+        with f.while_() as leave:
+            q = p + group.get()
+            leave(q >= self.panels)
+            start, valid = q * self.width, self._valid(q)
+            leave((f.word(self.lanes, start) - first).ne(group.get() * self.width * self.m.item))
+            leave(self._adjacent(self.lanes, start, start + valid).ne(valid))
+            group.add(1)
+            leave(valid.ne(self.width))
+        return group.get()
+
     # -- panels that are adjacent in the source --------------------------------------------------------------
     def _panel_group(self, p: Val) -> Val:
         """Moves panels p, p+1, ... whose sources are adjacent; how many were moved (0: fewer than a block has)."""
         f = self.f
-        run, valid = self._adjacent_panels(p), f.word(self.valid, p)
+        run, valid = self._adjacent_panels(p), self._valid(p)
         moved = f.var(0)
-        with f.if_(self._in_blocks(run, lambda size: self._panel_blocks(size, p, run, valid)).ne(0)):
-            self._pad(p, run, valid)
-            moved.set(run)
+        for size in self.m.runs:
+            with f.if_((run >= size) & moved.get().eq(0)):
+                self._panel_blocks(size, p, run, valid)
+                self._pad(p, run, valid)
+                moved.set(run)
         return moved.get()
 
     def _adjacent_panels(self, p: Val) -> Val:
         """Panels from p on that lie one element apart and have as many valid lanes."""
         f = self.f
-        first, valid, run = f.word(self.lanes, p * self.width), f.word(self.valid, p), f.var(1)
+        first, valid, run = f.word(self.lanes, p * self.width), self._valid(p), f.var(1)
         with f.while_() as leave:
             q = p + run.get()
             leave(q >= self.panels)
             leave((f.word(self.lanes, q * self.width) - first).ne(run.get() * self.m.item))
-            leave(f.word(self.valid, q).ne(valid))
+            leave(self._valid(q).ne(valid))
             run.add(1)
         return run.get()
 

@@ -10,7 +10,7 @@ Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance
     for outer            B, and what was split off M and N: offsets added per operand
       for turn           what was split off K: offsets added per operand
         for k0 in K by KC
-          pack A         unless A lies in panels already, or is read in place
+          pack A, B      unless they lie in panels already, or are read in place
           for j in N by NR
             for i in panels of M
               tile       C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
@@ -244,7 +244,7 @@ class TileEmitter:
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
-    inner = Fn(module, "tiles", [I64] * 12, internal=True)
+    inner = Fn(module, "tiles", [I64] * 13, internal=True)
     inner.fn.attributes.add("noinline")
     TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
     inner.ret()
@@ -319,7 +319,8 @@ class GemmNest:
                     panels, stride = self._packed_a(left, k0, klen)
                 else:
                     panels, stride = left, f.i64(0)
-                block = (panels, stride, right, c, k0, klen, accumulate)
+                columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
+                block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 f.call(self.tiles, [self.step, *block, self.p0, self.p1, self.n0, self.n1])
 
     def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
@@ -338,15 +339,44 @@ class GemmNest:
                 abi.P_VALID: word(abi.G_VALID) + self.p0 * 8,
                 abi.P_K: klen,
                 abi.P_TK: word(abi.G_TK_A) + k0 * 8,
-                abi.P_MODE: word(abi.G_PACK_MODE),
+                abi.P_MODE: word(abi.G_PACK_MODE) & 3,
                 abi.P_STRIDE: klen * width,
             }
-            for index, value in args.items():
-                f.store(value, self.pack_args + 8 * index)
-            f.call(word(abi.G_PACK), [self.pack_args])
+            self._pack(args)
             start.set(self.scratch)
             stride.set(klen * width)
         return start.get(), stride.get()
+
+    def _packed_b(self, b: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
+        """Address that panel 0 of B would have for k0, and the distance of panels; the task's columns are packed into
+        scratch, after A, unless B lies in panels. The panels repeat the last column, as its table does."""
+        f, word, nr = self.f, self.word, self.spec.nr
+        width = nr * self.tile.item
+        ready, first = word(abi.G_B_STRIDE), self.n0 // nr
+        start, stride = Var(f, b + k0 * width), Var(f, ready)
+        with f.if_(ready.eq(0)):
+            scratch, distance = self.scratch + word(abi.G_B_SCRATCH), klen * width
+            args = {
+                abi.P_DST: scratch,
+                abi.P_SRC: b,
+                abi.P_PANELS: (self.n1 - self.n0 + (nr - 1)) // nr,
+                abi.P_WIDTH: f.i64(nr),
+                abi.P_LANES: word(abi.G_TN_B) + self.n0 * 8,
+                abi.P_VALID: f.i64(0),
+                abi.P_K: klen,
+                abi.P_TK: word(abi.G_TK_B) + k0 * 8,
+                abi.P_MODE: word(abi.G_PACK_MODE) >> 2,
+                abi.P_STRIDE: distance,
+            }
+            self._pack(args)
+            start.set(scratch - first * distance)
+            stride.set(distance)
+        return start.get(), stride.get()
+
+    def _pack(self, args: dict[int, Val]) -> None:
+        for index, value in args.items():
+            self.f.store(value, self.pack_args + 8 * index)
+        self.f.call(self.word(abi.G_PACK), [self.pack_args])
 
 
 class TileLoop:
@@ -362,16 +392,16 @@ class TileLoop:
 
     def emit(self) -> None:
         f, word, spec, tile = self.f, self.word, self.spec, self.tile
-        panels, stride, b, c, k0, klen, accumulate = self.block
+        panels, stride, b, b_stride, c, k0, klen, accumulate = self.block
         tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
-        flag_table, b_stride, signs = word(abi.G_FLAGS), word(abi.G_B_STRIDE), word(abi.G_SIGNS)
+        flag_table, signs = word(abi.G_FLAGS), word(abi.G_SIGNS)
         chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
             if spec.b_packed:
-                source = b + (n // spec.nr) * b_stride + k0 * (spec.nr * tile.item)
+                source = b + (n // spec.nr) * b_stride
             else:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]

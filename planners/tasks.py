@@ -1,0 +1,38 @@
+"""How a GEMM is cut into tasks: over outer loops, panels and columns, and which blocks of them go through caches."""
+
+from __future__ import annotations
+
+from .packing import PACK_BYTES
+from .splitting import TASKS_PER_THREAD
+
+
+def gemm_blocks(
+    *, outer: int, panels: int, columns: int, nr: int, panel_bytes: int, grain: int, threads: int
+) -> tuple[int, int, int]:
+    """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
+
+    ``panel_bytes``: of one packed panel and one block of K; ``grain``: panels that are packed together; ``threads``:
+    1 where the work is too little to be shared.
+    """
+    panel_block = _rounded(max(1, PACK_BYTES // panel_bytes), grain, panels)
+    if threads == 1:
+        return outer, panel_block, columns
+    wanted = TASKS_PER_THREAD * threads
+    tasks = -(-panels // panel_block)
+    if outer >= wanted:
+        return max(1, outer // (2 * wanted)), panel_block, columns
+    if tasks * outer < wanted:
+        panel_block = _rounded(max(1, panels * outer // wanted), grain, panels)
+        tasks = -(-panels // panel_block)
+    column_block = columns
+    if tasks * outer < wanted and columns > 2 * nr:
+        pieces = min(-(-wanted // (tasks * outer)), -(-columns // nr))
+        column_block = -(-(-(-columns // pieces)) // nr) * nr
+    return 1, panel_block, column_block
+
+
+def _rounded(block: int, grain: int, panels: int) -> int:
+    """Block size near ``block`` in whole grains, evened out over the panels."""
+    block = min(panels, max(grain, block - block % grain))
+    even = -(-panels // -(-panels // block))
+    return min(panels, -(-even // grain) * grain)
