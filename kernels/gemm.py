@@ -16,7 +16,7 @@ import numpy as np
 
 from .cpu import abi
 from .row import Row
-from .tiles import COMPLEX, ITEMSIZE
+from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
 
@@ -154,13 +154,17 @@ def lower(p: GemmProblem) -> Row:
 
 def _scratch_a(p: GemmProblem) -> int:
     """Bytes of the panels of A that a task packs, whole cache lines."""
-    nbytes = p.blocks[1] * p.mr * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] if p.a_mode == "pack" else 0
+    nbytes = p.blocks[1] * _panel_bytes(p, p.mr) if p.a_mode == "pack" else 0
     return -(-nbytes // 64) * 64
 
 
 def _scratch_b(p: GemmProblem) -> int:
-    columns = -(-min(p.blocks[2], len(p.tn_b)) // p.nr) * p.nr
-    return columns * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] if p.b_mode == "pack" else 0
+    panels = -(-min(p.blocks[2], len(p.tn_b)) // p.nr)
+    return panels * _panel_bytes(p, p.nr) if p.b_mode == "pack" else 0
+
+
+def _panel_bytes(p: GemmProblem, width: int) -> int:
+    return width * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] + PANEL_GAP
 
 
 def _padded(table: np.ndarray, multiple: int) -> np.ndarray:

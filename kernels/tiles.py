@@ -27,6 +27,8 @@ ITEMSIZE = {
     "int64": 8,
     "bool": 1,
 }
+# Bytes between panels: at distances of whole pages they would all fall into the same cache sets.
+PANEL_GAP = 64
 
 # (registers, kind) -> tiles, from the widest N down
 _TILES = {

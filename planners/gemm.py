@@ -42,6 +42,8 @@ TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
 B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
+IN_PLACE_BYTES = 256 << 10  # of a B that is read in place however it runs
+MOST_STREAMS = 16  # rows of B that are read in place side by side
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
@@ -119,7 +121,7 @@ class _Planner:
         self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
         self.tm_c, self.valid = self.panels.offsets(OUT), self.panels.valid()
         a_mode = self._a_mode()
-        b_mode = self._b_mode()
+        b_mode = self._b_mode(a_mode)
         return self._assemble(a_mode, b_mode)
 
     def _split_off(self) -> None:
@@ -248,26 +250,44 @@ class _Planner:
         return fast.size if fast is not None and fast.stride(LEFT) == self.item else 1
 
     # -- operand B -------------------------------------------------------------------------------------------
-    def _b_mode(self) -> str:
-        return "direct-free" if self.c.right is None else self._b_mode_known()
-
-    def _b_mode_known(self) -> str:
-        row_panels = self.panels.count * total(self.panels.outer)
-        small = self.n_total * self.k_total * self.item <= L1_BYTES // 2
-        if row_panels <= 3 or (small and not self.c.constant_right):
+    def _b_mode(self, a_mode: str) -> str:
+        """``direct``, ``pack`` (by the task), ``prepack`` (a step before) or ``direct-free`` (rows of its own)."""
+        if self.c.right is None:
+            return "direct-free"
+        if self._reads_b_in_place():
             return "direct"
-        return "pack" if self._packs_b() else "prepack"
+        return "pack" if self._packs_b(a_mode) else "prepack"
 
-    def _packs_b(self) -> bool:
-        """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
-        if self.c.right is None or self.c.constant_right or self.panels.outer:
+    def _reads_b_in_place(self) -> bool:
+        """Where B is read once or twice, in few streams that a prefetcher follows, or is in cache anyway."""
+        footprint = self.n_total * self.k_total * self.item
+        if footprint <= L1_BYTES // 2 and not self.c.constant_right:
+            return True
+        if self.panels.count * total(self.panels.outer) > 3:
             return False
-        if self._parallel() and total(self.b_dims) * total(self.n_outer) < TASKS_PER_THREAD * self.threads:
+        streams = self.k_total // self.k_dims[0].size if self._along_k(RIGHT) else self.k_total
+        return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
+
+    def _along_k(self, tensor: int) -> bool:
+        return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.item
+
+    def _packs_b(self, a_mode: str) -> bool:
+        """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
+        if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
             return False
         kc = self._kc()
-        rows = self.panels.count * self.mr * kc * self.item
-        columns = self.n_total * kc * self.item
-        return rows <= PACK_BYTES and columns <= B_PACK_BYTES and self._pack_right_mode() != abi.PANEL_RUN
+        if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
+            return False
+        wanted = TASKS_PER_THREAD * self.threads if self._parallel() else 1
+        outer = total(self.b_dims) * total(self.n_outer)
+        if a_mode == "pack":  # a task has all columns, so that A is packed once too
+            return self.n_total <= self._most_columns(kc) and outer >= wanted
+        return outer * (self.n_total // self.nr) >= wanted
+
+    def _most_columns(self, kc: int) -> int:
+        """Columns of B that a task may pack."""
+        columns = B_PACK_BYTES // (kc * self.item)
+        return max(self.nr, columns - columns % self.nr)
 
     # -- assembly --------------------------------------------------------------------------------------------
     def _assemble(self, a_mode: str, b_mode: str) -> GemmPlan:
@@ -285,7 +305,7 @@ class _Planner:
         if b_mode == "direct-free":
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
             self._learn(RIGHT, right_layout)
-            b_mode = "direct" if self._b_reads_well() else "prepack"
+            b_mode = "direct" if self._reads_b_in_place() else "pack" if self._packs_b(a_mode) else "prepack"
         if left_layout is not None:
             self.tm_a = self.panels.offsets(LEFT)
         n_dims = self.n_dims[::-1]
@@ -328,7 +348,7 @@ class _Planner:
             kc=kc,
             chunk=self._chunk(),
             stream=self._stream(kc),
-            blocks=self._blocks(kc, a_mode),
+            blocks=self._blocks(kc, a_mode, b_mode),
             conj_a=c.conj_left,
             conj_b=c.conj_right,
             accumulate=c.accumulate,
@@ -368,9 +388,6 @@ class _Planner:
                 run_last=None if p.run_last is None else new(p.run_last),
                 outer=tuple(map(new, p.outer)),
             )
-
-    def _b_reads_well(self) -> bool:
-        return self._b_mode_known() == "direct"
 
     # -- outer loops -----------------------------------------------------------------------------------------
     def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
@@ -447,7 +464,7 @@ class _Planner:
     def _parallel(self) -> bool:
         return self.threads > 1 and self._seconds() > 4e-5
 
-    def _blocks(self, kc: int, a_mode: str) -> tuple[int, int, int]:
+    def _blocks(self, kc: int, a_mode: str, b_mode: str) -> tuple[int, int, int]:
         return gemm_blocks(
             outer=total(self.b_dims) * total(self.n_outer) * total(self.panels.outer),
             panels=self.panels.count,
@@ -455,6 +472,7 @@ class _Planner:
             nr=self.nr,
             panel_bytes=self.mr * kc * self.item,
             grain=self._grain(a_mode),
+            most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel() else 1,
         )
 

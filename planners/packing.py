@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..kernels.gemm import Operand, PackProblem
+from ..kernels.tiles import PANEL_GAP
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 GROUP = 16  # panels that the transposing path moves together
@@ -49,7 +50,7 @@ def pack_side(
     """
     panels, width = lanes.shape
     turn = len(tk) * width * item
-    count, size = len(batch), len(tko) * turn
+    count, size = len(batch), _apart(len(tko) * turn)
     outer_stride = panels * count * size
     loops = ()
     if len(outer) > 1:
@@ -81,6 +82,11 @@ def pack_side(
         outer_stride=outer_stride,
         turns=np.arange(len(tko), dtype=np.int64) * turn,
     )
+
+
+def _apart(nbytes: int) -> int:
+    """Distance of panels so large: not whole pages, or all would fall into the same cache sets."""
+    return nbytes + PANEL_GAP if nbytes >= 2048 and nbytes % 1024 == 0 else nbytes
 
 
 def _block(panels: int, size: int, threads: int) -> int:

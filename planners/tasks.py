@@ -7,13 +7,19 @@ from .splitting import TASKS_PER_THREAD
 
 
 def gemm_blocks(
-    *, outer: int, panels: int, columns: int, nr: int, panel_bytes: int, grain: int, threads: int
+    *, outer: int, panels: int, columns: int, nr: int, panel_bytes: int, grain: int, threads: int, most_columns: int = 0
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
     ``panel_bytes``: of one packed panel and one block of K; ``grain``: panels that are packed together; ``threads``:
-    1 where the work is too little to be shared.
+    1 where the work is too little to be shared; ``most_columns``: that a task may pack, 0 where tasks do not pack B.
+    Tasks that do have all panels.
     """
+    if most_columns:
+        wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
+        pieces = max(-(-columns // most_columns), min(-(-wanted // outer), columns // nr), 1)
+        share = outer if threads == 1 else max(1, outer // (2 * TASKS_PER_THREAD * threads))
+        return share, panels, -(-(-(-columns // pieces)) // nr) * nr
     panel_block = _rounded(max(1, PACK_BYTES // panel_bytes), grain, panels)
     if threads == 1:
         return outer, panel_block, columns

@@ -27,6 +27,12 @@ from . import abi
 from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
 
 
+# Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
+# lose short rows and many streams; measured in docs/performance.md.
+ROWS_AHEAD = 4096
+LANE_AHEAD = 512
+
+
 class Mover:
     """Moves elements of ``item`` bytes without interpreting them: vectors of machine lanes, T elements at a time."""
 
@@ -48,11 +54,14 @@ class Mover:
     def copy(self, src: Val, dst: Val, elems: int = 1) -> None:
         self.store(self.load(src, elems), dst)
 
-    def copy_run(self, src: Val, dst: Val, count: Val) -> None:
-        """``count`` adjacent elements: whole vectors, then halves of a vector down to one element."""
+    def copy_run(self, src: Val, dst: Val, count: Val, ahead: Val | None = None) -> None:
+        """``count`` adjacent elements: whole vectors, then halves of a vector down to one element. As many bytes from
+        ``ahead`` on are asked for early."""
         f, whole = self.f, count // self.block
         with f.range(0, whole) as i:
             shift = i * (self.block * self.item)
+            if ahead is not None:
+                f.prefetch(ahead + shift, locality=2)
             self.copy(src + shift, dst + shift, self.block)
         with f.if_((count & (self.block - 1)).ne(0)):
             done = Var(f, whole * (self.block * self.item))
@@ -127,7 +136,11 @@ def _emit_block(module: ir.Module, run: int, item: int, isa: ISA) -> Fn:
     f.fn.attributes.add("noinline")
     m = Mover(f, item, isa)
     at, lanes, count, room, dst, distance = f.args
-    loads = [m.load(at + f.word(lanes, f.min(f.i64(l), count - 1)), run) for l in range(m.block)]
+    sources = [at + f.word(lanes, f.min(f.i64(l), count - 1)) for l in range(m.block)]
+    if run == m.block:
+        for source in sources:
+            f.prefetch(source + LANE_AHEAD, locality=2)
+    loads = [m.load(source, run) for source in sources]
     rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
     with f.if_else(room >= m.block) as (then, otherwise):
         with then:
@@ -308,10 +321,12 @@ class Packer:
         group = self._panels_in_row(p)
         with f.if_(group.ne(0)):
             first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.item
+            rows_ahead = f.i64(ROWS_AHEAD) // (group * pitch) + 1
             with f.range(0, self.k) as k:
                 at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * pitch
+                ahead = first + f.word(self.tk, f.min(k + rows_ahead, self.k - 1))
                 with f.range(0, group) as q:
-                    m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q))
+                    m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q), ahead + q * pitch)
             last = p + group - 1
             self._pad(last, f.i64(1), self._valid(last))
         return group

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..isa import ISA
+from ..tiles import PANEL_GAP
 from . import abi
 from .emit import I64, Fn, Val, Var, scalar_type, size_of, vector_type
 
@@ -330,6 +331,7 @@ class GemmNest:
         start = Var(f, a + self.p0 * ready + k0 * width)
         stride = Var(f, ready)
         with f.if_(ready.eq(0)):
+            distance = klen * width + PANEL_GAP
             args = {
                 abi.P_DST: self.scratch,
                 abi.P_SRC: a,
@@ -340,11 +342,11 @@ class GemmNest:
                 abi.P_K: klen,
                 abi.P_TK: word(abi.G_TK_A) + k0 * 8,
                 abi.P_MODE: word(abi.G_PACK_MODE) & 3,
-                abi.P_STRIDE: klen * width,
+                abi.P_STRIDE: distance,
             }
             self._pack(args)
             start.set(self.scratch)
-            stride.set(klen * width)
+            stride.set(distance)
         return start.get(), stride.get()
 
     def _packed_b(self, b: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
@@ -355,7 +357,7 @@ class GemmNest:
         ready, first = word(abi.G_B_STRIDE), self.n0 // nr
         start, stride = Var(f, b + k0 * width), Var(f, ready)
         with f.if_(ready.eq(0)):
-            scratch, distance = self.scratch + word(abi.G_B_SCRATCH), klen * width
+            scratch, distance = self.scratch + word(abi.G_B_SCRATCH), klen * width + PANEL_GAP
             args = {
                 abi.P_DST: scratch,
                 abi.P_SRC: b,
