@@ -21,11 +21,13 @@ from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
 from .contraction import BinaryContraction
-from .gemm import GemmPlan, plan_gemm
+from .gemm import GemmPlan
 from .nests import NestPlan, natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
+from .parts import Part, is_slender, plan_parts
 from .request import PlanRequest
-from .unpacked import UnpackedPlan, plan_unpacked
+from .sides import LEFT, OUT, RIGHT
+from .unpacked import UnpackedPlan
 
 __all__ = ["PlanRequest", "build_plan"]
 
@@ -88,18 +90,32 @@ class _Builder:
         for value in operation.inputs:
             if value.axes is None:
                 value.axes = natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
-        operation.plan = plan_nest(operation, self.list.sizes, self.request.threads)
+        operation.parts = (Part(plan=plan_nest(operation, self.list.sizes, self.request.threads)),)
 
     def _lay_out_gemm(self, operation: Operation) -> None:
         x, y = operation.inputs
-        out = operation.output
-        parts = operation.mixed
+        out, parts = operation.output, operation.mixed
         for value in (x, y):
             if parts and value.axes is None and value.dtype in REAL_PART:
                 value.axes = natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
+        contraction = self._contraction(operation)
+        if None in (x.axes, y.axes) and is_slender(contraction):
+            for value in (x, y):
+                value.axes = value.axes or natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
+            contraction = self._contraction(operation)
+        operation.parts = plan_parts(contraction, self.isa, self.request.threads)
+        for part in operation.parts:
+            if isinstance(part.plan, GemmPlan):
+                left, right = (y, x) if part.plan.swapped else (x, y)
+                for value, layout in ((left, part.plan.left_layout), (right, part.plan.right_layout)):
+                    if layout is not None:
+                        _give_layout(value, layout)
+
+    def _contraction(self, operation: Operation) -> BinaryContraction:
+        (x, y), out, parts = operation.inputs, operation.output, operation.mixed
         (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
         in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
-        contraction = BinaryContraction(
+        return BinaryContraction(
             dtype=REAL_PART[out.dtype] if parts else x.dtype,
             sizes={**self.list.sizes, PARTS: 2},
             batch=tuple(i for i in out_term if i in in_x and i in in_y),
@@ -116,15 +132,6 @@ class _Builder:
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
         )
-        operation.plan = plan_unpacked(contraction, self.isa, self.request.threads)
-        if operation.plan is not None:
-            return
-        plan = plan_gemm(contraction, self.isa, self.request.threads)
-        operation.plan = plan
-        left, right = (y, x) if plan.swapped else (x, y)
-        for value, layout in ((left, plan.left_layout), (right, plan.right_layout)):
-            if layout is not None:
-                _give_layout(value, layout)
 
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
@@ -145,17 +152,17 @@ class _Builder:
         """
         born, dies = {}, {}
         regions: dict[bool, list[Lifetime]] = {False: [], True: []}
-        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}
+        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}  # by id of the plan that asks for it, and side
         packs: dict[int, tuple[int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
             born[operation.output.number] = number
             for value in operation.inputs:
                 dies[value.number] = number if operation.constant or not value.constant else forever
-            for side, nbytes in _temporaries(operation.plan):
+            for plan, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
-                packs[key] = (number, side)
-                kept = self._packs_once(operation, side)
+                packs[key] = (id(plan), side)
+                kept = self._packs_once(operation, plan, side)
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         for value in self.list.values:
@@ -177,14 +184,14 @@ class _Builder:
         """Slots after the operands: output, arena, alpha and beta, what constants leave."""
         return len(self.request.expr.inputs) + (3 if kept else 1)
 
-    def _packs_once(self, operation: Operation, side: str) -> bool:
+    def _packs_once(self, operation: Operation, plan, side: str) -> bool:
         if operation.constant or side == "temporary":
             return operation.constant
         x, y = operation.inputs
-        return (x if (side == "left") != operation.plan.swapped else y).constant
+        return (x if (side == "left") != plan.swapped else y).constant
 
-    def _place(self, number: int, side: str) -> Operand:
-        kept, offset = self.pack_places.get((number, side), (False, 0))
+    def _place(self, plan, side: str) -> Operand:
+        kept, offset = self.pack_places.get((id(plan), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
     def _buffer(self, value: Value) -> Buffer:
@@ -201,45 +208,44 @@ class _Builder:
 
     # -- steps, forwards -------------------------------------------------------------------------------------
     def _emit(self, operation: Operation) -> Iterator[Step]:
-        number = self.list.operations.index(operation)
-        if isinstance(operation.plan, GemmPlan):
-            yield from self._emit_gemm(operation, number)
-            return
-        plan: NestPlan | UnpackedPlan = operation.plan
+        for part in operation.parts:
+            yield from (self._emit_gemm if isinstance(part.plan, GemmPlan) else self._emit_rows)(operation, part)
+
+    def _emit_rows(self, operation: Operation, part: Part) -> Iterator[Step]:
+        plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
-            "temp": self._place(number, "temporary"),
+            "temp": self._place(plan, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
         }
-        for name, value in zip(("out", "a", "b"), (operation.output, *operation.inputs)):
-            places[name] = Operand(slot=value.slot, offset=value.offset)
+        for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
+            places[name] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
         for row in plan.rows(places):
-            yield self._step(operation, row, family, row.kernels[abi.FN], ())
+            yield self._step(operation, part, row, family, row.kernels[abi.FN], ())
 
-    def _emit_gemm(self, operation: Operation, number: int) -> Iterator[Step]:
-        plan: GemmPlan = operation.plan
-        x, y = operation.inputs
+    def _emit_gemm(self, operation: Operation, part: Part) -> Iterator[Step]:
+        plan: GemmPlan = part.plan
         places = {}
-        for side, value, pack in (
-            ("left", y if plan.swapped else x, plan.pack_left),
-            ("right", x if plan.swapped else y, plan.pack_right),
-        ):
-            places[side] = Operand(slot=value.slot, offset=value.offset)
+        sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
+        for side, (value, tensor), pack in zip(("left", "right"), sides, (plan.pack_left, plan.pack_right)):
+            places[side] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
             if pack is not None:
-                target = self._place(number, side)
+                target = self._place(plan, side)
                 problem = replace(pack.problem, src=places[side], dst=target)
                 row = gemm_family.lower_pack(problem)
-                yield self._step(operation, row, "pack", problem.kernel, (problem.width,), packed=value)
+                yield self._step(operation, part, row, "pack", problem.kernel, (problem.width,), packed=value)
                 places[side] = target
-        out = Operand(slot=operation.output.slot, offset=operation.output.offset)
+        out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
         problem = replace(plan.problem, a=places["left"], b=places["right"], c=out)
-        yield self._step(
-            operation, gemm_family.lower(problem), "gemm", problem.kernel, (problem.mr, problem.nr), modes=plan.describe[::-1] if plan.swapped else plan.describe
-        )
+        modes = plan.describe[::-1] if plan.swapped else plan.describe
+        tile = (problem.mr, problem.nr)
+        yield self._step(operation, part, gemm_family.lower(problem), "gemm", problem.kernel, tile, modes=modes)
 
-    def _step(self, operation: Operation, row: Row, family: str, kernel: str, tile, packed=None, modes=()) -> Step:
+    def _step(
+        self, operation: Operation, part: Part, row: Row, family: str, kernel: str, tile, packed=None, modes=()
+    ) -> Step:
         values = (packed,) if packed is not None else operation.inputs
-        flops, moved = self._work(operation, packed)
+        flops, moved = (round(part.share * work) for work in self._work(operation, packed))
         threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
         return Step(
             number=len(self.steps),
@@ -249,7 +255,7 @@ class _Builder:
             tile=tile,
             inputs=tuple(self.position[id(v)] for v in values),
             output=self.position[id(operation.output)],
-            dims=self._dims(operation),
+            dims=self._dims(operation) if part.share == 1 else _dims_of(part.contraction),
             layouts=self._layouts(values, operation.output if packed is None else None, tile) + tuple(modes),
             flops=flops,
             bytes_moved=moved,
@@ -324,13 +330,22 @@ class _Builder:
         return size
 
 
-def _temporaries(plan) -> Iterator[tuple[str, int]]:
-    if isinstance(plan, GemmPlan):
-        for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
-            if pack is not None:
-                yield side, pack.nbytes
-    elif plan.temporary_bytes:
-        yield "temporary", plan.temporary_bytes
+def _dims_of(c: BinaryContraction) -> dict:
+    """Dimension types of a part of a contraction."""
+    groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
+    return {kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()}
+
+
+def _temporaries(operation: Operation) -> Iterator[tuple[object, str, int]]:
+    """Plan, side and bytes of each packed copy and temporary."""
+    for part in operation.parts:
+        plan = part.plan
+        if isinstance(plan, GemmPlan):
+            for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
+                if pack is not None:
+                    yield plan, side, pack.nbytes
+        elif plan.temporary_bytes:
+            yield plan, "temporary", plan.temporary_bytes
 
 
 def _give_layout(value: Value, layout: Layout) -> None:

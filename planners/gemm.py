@@ -29,15 +29,19 @@ from .sides import (
     Panels,
     flat_table,
     fuse,
+    join_rows,
+    levels,
     make_dim,
     make_panels,
     panel_rows,
+    run_dim,
     split_long,
     total,
 )
 from .splitting import TASKS_PER_THREAD
 from .tasks import gemm_blocks
 
+BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
@@ -115,7 +119,8 @@ class _Planner:
         if c.left is not None and c.right is not None:
             self._split_off()
         self.n_total = total(self.n_dims)
-        self.m_dims = self._flattened()
+        if c.left is not None:
+            self.m_dims = join_rows(self.m_dims, self.item, INNER_ROWS)
         (self.mv, self.nr), self.panels = self._choose_tile()
         self.mr = self.panels.width
         self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
@@ -139,30 +144,6 @@ class _Planner:
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
-    def _flattened(self) -> list[Dim]:
-        """Row dimensions that are adjacent in C become one where A is packed by transposing: its lanes may lie
-        anywhere then, and no lane is lost to a box that does not fill a panel."""
-        dims = self.m_dims
-        if self.c.left is None or len(dims) < 2 or dims[0].stride(LEFT) == self.item:
-            return dims
-        fast = dims[0]
-        position = 1
-        while position < len(dims) and self._joins(fast, dims[position]):
-            slow = dims[position]
-            table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
-            fast = Dim(
-                indices=slow.indices + fast.indices,
-                size=slow.size * fast.size,
-                strides={OUT: fast.strides[OUT]},
-                tables={LEFT: table},
-            )
-            position += 1
-        return [fast, *dims[position:]]
-
-    def _joins(self, fast: Dim, slow: Dim) -> bool:
-        in_c = None not in (fast.stride(OUT), slow.stride(OUT)) and slow.stride(OUT) == fast.stride(OUT) * fast.size
-        return in_c and slow.stride(LEFT) != self.item and fast.size * slow.size <= INNER_ROWS
-
     # -- tile ------------------------------------------------------------------------------------------------
     def _choose_tile(self) -> tuple[tuple[int, int], Panels]:
         """The tile and the cut into panels of the least cost; only the chosen one is built."""
@@ -180,7 +161,8 @@ class _Planner:
                 if cost < best_cost:
                     best, best_cost = (tile, extend), cost
         tile, extend = best
-        return tile, make_panels(self.m_dims, tile[0] * lanes, extend, self._run_dim(), INNER_ROWS)
+        run = None if c.left is None else run_dim(self.m_dims, self.item)
+        return tile, make_panels(self.m_dims, tile[0] * lanes, extend, run, INNER_ROWS)
 
     def _cost(self, tile: tuple[int, int], width: int, rows: int, box: int, contiguous: bool) -> float:
         """Vector operations per batch: FMAs at the tile's efficiency, stores, and starting each tile."""
@@ -192,15 +174,6 @@ class _Planner:
         fmas = vectors * columns * self.k_total * parts / rate
         stores = vectors * self.n_total if contiguous else rows * box / width * self.n_total * SCATTER_COST
         return fmas + stores + rows / width * (columns / nr) * TILE_COST
-
-    def _run_dim(self) -> Dim | None:
-        """The dimension along which A is contiguous, if it is a row dimension other than the fastest of C."""
-        if self.c.left is None:
-            return None
-        for dim in self.m_dims[1:]:
-            if dim.stride(LEFT) == self.item:
-                return dim
-        return None
 
     # -- operand A -------------------------------------------------------------------------------------------
     @cached_property
@@ -228,12 +201,13 @@ class _Planner:
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
             return "prepack" if c.constant_left else "pack"
-        if self._batch_run() >= 4:
+        if self._runs_across():
             return "prepack"
         return "pack"
 
-    def _batch_run(self) -> int:
-        return max((d.size for d in self.b_dims if d.stride(LEFT) == self.item), default=1)
+    def _runs_across(self) -> bool:
+        """Whether A is contiguous along the batch."""
+        return any(d.stride(LEFT) == self.item and d.size >= 4 for d in self.b_dims)
 
     def _pack_mode(self) -> int:
         if self._lanes_contiguous or self._lane_run() >= 4:
@@ -308,6 +282,7 @@ class _Planner:
             b_mode = "direct" if self._reads_b_in_place() else "pack" if self._packs_b(a_mode) else "prepack"
         if left_layout is not None:
             self.tm_a = self.panels.offsets(LEFT)
+        self.b_levels = levels(self.b_dims[::-1], BATCH_LOOPS)
         n_dims = self.n_dims[::-1]
         tables = {
             "tn_b": flat_table(n_dims, RIGHT),
@@ -393,31 +368,27 @@ class _Planner:
     def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
         """Loops over batch, what was split off N, and off M: fastest last. Packed copies have strides of their own."""
         loops = []
-        columns = total(self.n_outer)
-        for level, dims in (("b", self.b_dims[::-1]), ("n", self.n_outer[::-1]), ("m", self.panels.outer)):
-            count = total(dims)
-            if count == 1:
-                continue
-            left, right, out = (flat_table(dims, t) for t in (LEFT, RIGHT, OUT))
-            steps = np.arange(count, dtype=np.int64)
-            if packed_left is not None:
-                left = steps * {"b": packed_left.batch_stride, "n": 0, "m": packed_left.outer_stride}[level]
-            if packed_right is not None:
-                size = packed_right.batch_stride
-                right = steps * {"b": size * columns, "n": size, "m": 0}[level]
-            loops.append((count, left, right, out))
+        for level, dims in enumerate(self.b_levels):
+            steps = [None if side is None else side.batch_strides[level] for side in (packed_left, packed_right)]
+            loops.append(_loop(dims, *steps))
+        in_left, in_right = (None if side is None else side.outer_stride for side in (packed_left, packed_right))
+        for dims, left, right in ((self.n_outer[::-1], None, in_right), (self.panels.outer, in_left, None)):
+            if dims:
+                loops.append(_loop(dims, left, right))
         return tuple(loops)
 
     # -- packing steps ---------------------------------------------------------------------------------------
     def _prepack_left(self, tables: dict) -> PackedSide:
+        across = self._runs_across()
         return pack_side(
             lanes=self.tm_a,
             valid=self.valid,
-            batch=flat_table(self.b_dims[::-1], LEFT),
+            batch=[flat_table(dims, LEFT) for dims in self.b_levels],
+            across=across,
             tk=tables["tk_a"],
             tko=tables["tko_a"],
             item=self.item,
-            mode=abi.PANEL_RUN if self._batch_run() >= 4 else self._pack_mode(),
+            mode=abi.PANEL_RUN if across else self._pack_mode(),
             outer=flat_table(self.panels.outer, LEFT),
             threads=self.threads,
             parallel=self._parallel(),
@@ -425,18 +396,19 @@ class _Planner:
 
     def _prepack_right(self, tables: dict) -> PackedSide:
         n, nr = self.n_total, self.nr
-        panels = -(-n // nr)
+        panels, mode = -(-n // nr), self._pack_right_mode()
         valid = np.full(panels, nr, np.int64)
         valid[-1] = n - (panels - 1) * nr
         return pack_side(
             lanes=tables["tn_b"][np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
             valid=valid,
-            batch=flat_table([*self.b_dims[::-1], *self.n_outer[::-1]], RIGHT),
+            batch=[flat_table(dims, RIGHT) for dims in self.b_levels],
+            across=mode == abi.PANEL_RUN,
             tk=tables["tk_b"],
             tko=tables["tko_b"],
             item=self.item,
-            mode=self._pack_right_mode(),
-            outer=np.zeros(1, np.int64),
+            mode=mode,
+            outer=flat_table(self.n_outer[::-1], RIGHT),
             threads=self.threads,
             parallel=self._parallel(),
         )
@@ -504,6 +476,18 @@ class _Planner:
         steps = np.diff(self.tm_c[:, :box], axis=1) == self.item
         beyond = np.arange(box - 1)[None, :] >= self.valid[:, None] - 1
         return (steps | beyond).all(axis=1).astype(np.int64)
+
+
+def _loop(dims: Sequence[Dim], left: int | None, right: int | None) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """An outer loop; ``left``, ``right``: bytes from turn to turn in a packed operand, None where it is not packed."""
+    count = total(dims)
+    steps = np.arange(count, dtype=np.int64)
+    return (
+        count,
+        flat_table(dims, LEFT) if left is None else steps * left,
+        flat_table(dims, RIGHT) if right is None else steps * right,
+        flat_table(dims, OUT),
+    )
 
 
 def _inner(dims: Sequence[Dim], entries: int) -> int:

@@ -52,7 +52,7 @@ class Operation:
     inputs: tuple[Value, ...]
     output: Value
     scaled: bool = False
-    plan: object = None  # what the planner of its kind decided
+    parts: tuple = ()  # what the planner of its kind decided: `planners.parts.Part`, one after the other
 
     @property
     def mixed(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from typing import Sequence
 
 import numpy as np
 
@@ -10,21 +12,22 @@ from ..kernels.gemm import Operand, PackProblem
 from ..kernels.tiles import PANEL_GAP
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
+LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
 GROUP = 16  # panels that the transposing path moves together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSide:
-    """A packing step and how its panels lie, in bytes: [outer][panel][batch][turn of k].
+    """A packing step and how its panels lie, in bytes: [outer][batch][panel][batch][turn of k].
 
-    ``stride`` from panel to panel, ``batch_stride`` and ``outer_stride`` along those indices, ``turns``: offsets of the
-    outer loop over k.
+    ``stride`` from panel to panel, ``batch_strides`` (of each loop over the batch) and ``outer_stride`` along those
+    indices, ``turns``: offsets of the outer loop over k.
     """
 
     problem: PackProblem
     nbytes: int
     stride: int
-    batch_stride: int
+    batch_strides: tuple[int, ...]
     outer_stride: int
     turns: np.ndarray
 
@@ -33,7 +36,8 @@ def pack_side(
     *,
     lanes: np.ndarray,
     valid: np.ndarray,
-    batch: np.ndarray,
+    batch: Sequence[np.ndarray],
+    across: bool,
     tk: np.ndarray,
     tko: np.ndarray,
     item: int,
@@ -44,42 +48,51 @@ def pack_side(
 ) -> PackedSide:
     """Plans the packing of one side.
 
-    ``lanes``: (panels, width) source offsets, ``valid``: (panels,), ``batch``: source offsets of the batch index,
-    ``tk``: of k, ``tko``: of an outer loop over k, ``outer``: of what was split off the side, all in bytes. The batch enumerates panels fastest, so that
-    an operand whose batch is contiguous is packed by transposing across it (PANEL_RUN).
+    ``lanes``: (panels, width) source offsets, ``valid``: (panels,), ``batch``: source offsets of the loops over the
+    batch, slow to fast, ``tk``: of k, ``tko``: of an outer loop over k, ``outer``: of what was split off the side, all
+    in bytes. ``across``: an operand whose fastest batch loop is contiguous is packed by transposing across it
+    (PANEL_RUN): that loop enumerates panels fastest.
     """
     panels, width = lanes.shape
+    inside, entries = len(batch), lanes.size  # loops from ``inside`` on enumerate panels, the others run outside
+    while inside and (entries * len(batch[inside - 1]) <= LANE_ENTRIES or (across and inside == len(batch))):
+        inside -= 1
+        entries *= len(batch[inside])
     turn = len(tk) * width * item
-    count, size = len(batch), _apart(len(tko) * turn)
-    outer_stride = panels * count * size
-    loops = ()
-    if len(outer) > 1:
-        steps = np.arange(len(outer), dtype=np.int64) * outer_stride
-        loops = ((len(outer), outer, steps, steps),)
-    if len(tko) > 1:
-        steps = np.arange(len(tko), dtype=np.int64) * turn
-        loops = (*loops, (len(tko), tko, steps, steps))
+    size = step = _apart(len(tko) * turn)
+    loops = [(tko, turn)]
+    strides: list[int] = []
+    for table in reversed(batch[inside:]):
+        strides.append(step)
+        step *= len(table)
+    stride, step = step, step * panels
+    for table in reversed(batch[:inside]):
+        strides.append(step)
+        loops.append((table, step))
+        step *= len(table)
+    loops.append((outer, step))
+    fast = reduce(lambda slow, table: np.add.outer(slow, table).ravel(), batch[inside:], np.zeros(1, np.int64))
     nowhere = Operand(slot=0, offset=0)
     problem = PackProblem(
         itemsize=item,
         width=width,
         src=nowhere,
         dst=nowhere,
-        outer=loops,
-        lanes=np.ascontiguousarray((lanes[:, None, :] + batch[None, :, None]).ravel()),
-        valid=np.repeat(valid, count),
+        outer=tuple(_loop(table, step) for table, step in reversed(loops) if len(table) > 1),
+        lanes=np.ascontiguousarray((lanes[:, None, :] + fast[None, :, None]).ravel()),
+        valid=np.repeat(valid, len(fast)),
         tk=tk,
         stride=size,
         mode=mode,
-        block=_block(panels * count, size, threads),
+        block=_block(panels * len(fast), size, threads),
         parallel=parallel,
     )
     return PackedSide(
         problem=problem,
-        nbytes=outer_stride * len(outer),
-        stride=count * size,
-        batch_stride=size,
-        outer_stride=outer_stride,
+        nbytes=step * len(outer),
+        stride=stride,
+        batch_strides=tuple(strides[::-1]),
+        outer_stride=step,
         turns=np.arange(len(tko), dtype=np.int64) * turn,
     )
 
@@ -87,6 +100,12 @@ def pack_side(
 def _apart(nbytes: int) -> int:
     """Distance of panels so large: not whole pages, or all would fall into the same cache sets."""
     return nbytes + PANEL_GAP if nbytes >= 2048 and nbytes % 1024 == 0 else nbytes
+
+
+def _loop(table: np.ndarray, step: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """An outer loop of a packing step: offsets in the source, and ``step`` bytes from turn to turn in the copy."""
+    copy = np.arange(len(table), dtype=np.int64) * step
+    return len(table), table, copy, copy
 
 
 def _block(panels: int, size: int, threads: int) -> int:

@@ -17,6 +17,7 @@ from ..plan import Axis, Index
 
 LEFT, RIGHT, OUT = 0, 1, 2
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
+RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,22 +79,76 @@ def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
     out: list[Dim] = []
     for dim in dims:
-        inner = _divisor(dim.size) if dim.size > SPLIT_ABOVE and not dim.tables else 0
-        if inner:
-            outer = {t: s * inner for t, s in dim.strides.items()}
-            out.append(Dim(indices=dim.indices, size=dim.size // inner, strides=outer, tables={}))
-            dim = Dim(indices=dim.indices, size=inner, strides=dim.strides, tables={})
-        out.append(dim)
+        inner = divisor(dim.size) if dim.size > SPLIT_ABOVE and not dim.tables else 0
+        out += cut(dim, inner)[::-1] if inner else [dim]
     return out
 
 
-def _divisor(size: int) -> int:
+def cut(dim: Dim, inner: int) -> list[Dim]:
+    """``dim`` as ``inner`` values and the turns of those, fast and slow; one dimension where there is one turn."""
+    if inner == dim.size:
+        return [dim]
+    outer = {t: s * inner for t, s in dim.strides.items()}
+    turns = Dim(indices=dim.indices, size=dim.size // inner, strides=outer, tables={})
+    return [Dim(indices=dim.indices, size=inner, strides=dim.strides, tables={}), turns]
+
+
+def levels(dims: Sequence[Dim], most: int) -> list[list[Dim]]:
+    """Dimensions (slow to fast) as at most ``most`` loops, one within the other, whose tables are short."""
+    groups: list[list[Dim]] = []
+    for dim in reversed(split_long(dims)):
+        if groups and (total(groups[0]) * dim.size <= SPLIT_ABOVE or len(groups) == most):
+            groups[0].insert(0, dim)
+        else:
+            groups.insert(0, [dim])
+    return groups
+
+
+def divisor(size: int) -> int:
     """A divisor between 512 and SPLIT_ABOVE, multiples of 64 first; 0 if there is none."""
     for step in (64, 16, 1):
         for candidate in range(SPLIT_ABOVE - SPLIT_ABOVE % step, 511, -step):
             if size % candidate == 0:
                 return candidate
     return 0
+
+
+def run_dim(dims: Sequence[Dim], item: int) -> Dim | None:
+    """The dimension of a row (fastest in C first) along which A is contiguous, if it is another than the fastest."""
+    return next((dim for dim in dims[1:] if dim.stride(LEFT) == item), None)
+
+
+def join_rows(dims: Sequence[Dim], item: int, most: int) -> list[Dim]:
+    """Row dimensions (fastest first) that are adjacent in C as one, up to ``most`` rows, where A is packed by
+    transposing: its lanes may lie anywhere then, and no lane is lost to a box that does not fill a panel."""
+    if len(dims) < 2 or dims[0].stride(LEFT) == item:
+        return list(dims)
+    fast, *rest = dims
+    run, whole = run_dim(dims, item), True
+    while rest and whole and _joins(fast, rest[0], item, most):
+        slow, turns = rest.pop(0), []
+        if run is not None and not slow.tables:
+            # A table of rows has an entry for each value of the dimension along which A runs, too.
+            slow, *turns = cut(slow, _largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
+        rest, whole = turns + rest, not turns
+        table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
+        fast = Dim(
+            indices=slow.indices + fast.indices,
+            size=slow.size * fast.size,
+            strides={OUT: fast.strides[OUT]},
+            tables={LEFT: table},
+        )
+    return [fast, *rest]
+
+
+def _joins(fast: Dim, slow: Dim, item: int, most: int) -> bool:
+    in_c = None not in (fast.stride(OUT), slow.stride(OUT)) and slow.stride(OUT) == fast.stride(OUT) * fast.size
+    return in_c and slow.stride(LEFT) != item and fast.size * slow.size <= most
+
+
+def _largest_divisor(size: int, most: int) -> int:
+    """The largest divisor that is at most ``most``, but not 1; the size itself where there is none."""
+    return next((d for d in range(min(most, size), 1, -1) if size % d == 0), size)
 
 
 def total(dims: Sequence[Dim]) -> int:

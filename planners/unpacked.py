@@ -2,13 +2,14 @@
 
 A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
 runs its lanes along a batch dimension that is contiguous in all three tensors; *small* products are many matrices of
-a few elements. `plan_unpacked` walks the table of these and returns the first that is the right one.
+a few elements. `choose` walks the table of these and returns the first that is the right one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Mapping
+from functools import cached_property
+from typing import Callable, Mapping
 
 from ..kernels import batched as batched_family
 from ..kernels import dot as dot_family
@@ -18,11 +19,12 @@ from ..kernels.batched import BatchedProblem
 from ..kernels.dot import DotProblem
 from ..kernels.gemm import Operand
 from ..kernels.isa import ISA
+from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
 from .contraction import BinaryContraction
-from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, make_dim, total
+from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, levels, make_dim, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
@@ -53,17 +55,17 @@ class UnpackedPlan:
         return (family.lower(placed, self.isa, self.threads),)
 
 
-def plan_unpacked(c: BinaryContraction, isa: ISA, threads: int) -> UnpackedPlan | None:
-    """The row of another family that computes ``c``; None where GEMM is the right family or a layout is still free."""
+def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
+    """The family that computes ``c``; None where GEMM is the right one or a layout is still free."""
     if c.left is None or c.right is None:
         return None
-    view, other = _View(c), _View(c.swapped())
-    if not view.linear:
+    views = _View(c), _View(c.swapped())
+    if not views[0].linear:
         return None
-    for family, plan, exchanged in _FAMILIES:
-        problem = plan(other if exchanged else view, isa, threads)
-        if problem is not None:
-            return UnpackedPlan(family=family, problem=problem, isa=isa, threads=threads, exchanged=exchanged)
+    for row in _FAMILIES:
+        view = views[row.exchanged]
+        if row.fits(view, isa):
+            return Choice(row=row, view=view, isa=isa)
     return None
 
 
@@ -75,7 +77,7 @@ class _View:
         self.axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
         self.item = tile_table.ITEMSIZE[c.dtype]
 
-    @property
+    @cached_property
     def linear(self) -> bool:
         return all(axis.linear for axes in self.axes.values() for axis in axes.values())
 
@@ -84,19 +86,19 @@ class _View:
         ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
         return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
 
-    @property
+    @cached_property
     def batch(self) -> list[Dim]:
         return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
 
-    @property
+    @cached_property
     def m(self) -> list[Dim]:
         return self.dims(self.c.m, (LEFT, OUT), OUT)
 
-    @property
+    @cached_property
     def n(self) -> list[Dim]:
         return self.dims(self.c.n, (RIGHT, OUT), OUT)
 
-    @property
+    @cached_property
     def k(self) -> list[Dim]:
         return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
 
@@ -104,49 +106,66 @@ class _View:
         return all(dim.stride(t) == self.item for t in tensors)
 
 
-def _dot(view: _View, isa: ISA, threads: int) -> DotProblem | None:
-    c, k = view.c, view.k
+# -- dot ---------------------------------------------------------------------------------------------------------
+def _dot_fits(view: _View, isa: ISA) -> bool:
+    k = view.k
     run = k[-1].size
     if not view.contiguous(k[-1], (LEFT, RIGHT)) or total(k) // run > _MAX_RUNS:
-        return None
-    batch, m, n = view.batch, view.m, view.n
-    if not dot_family.fits(isa, c.dtype, m=total(m), n=total(n), k=total(k), run=run):
-        return None
+        return False
+    return dot_family.fits(isa, view.c.dtype, m=total(view.m), n=total(view.n), k=total(k), run=run)
+
+
+def _dot(view: _View, threads: int) -> DotProblem:
+    c, batch, m, n, k = view.c, view.batch, view.m, view.n, view.k
+    parallel = _parallel(threads, batch, m, n, k)
     rows = not m and not n and bool(batch)
+    if rows:
+        batch, m = [], batch  # row i of A goes with row i of B
+    (outer_m, m), (outer_n, n) = _split_off(m), _split_off(n)
     return DotProblem(
         dtype=c.dtype,
         a=_NOWHERE,
         b=_NOWHERE,
         c=_NOWHERE,
-        outer=() if rows else _outer(batch),
-        tm_a=flat_table(batch if rows else m, LEFT),
-        tm_c=flat_table(batch if rows else m, OUT),
-        tn_b=flat_table(batch if rows else n, RIGHT),
+        outer=_loops(levels(batch, LEVELS - len(outer_m) - len(outer_n)) + outer_n + outer_m),
+        tm_a=flat_table(m, LEFT),
+        tm_c=flat_table(m, OUT),
+        tn_b=flat_table(m if rows else n, RIGHT),
         tn_c=flat_table(n, OUT),
         rows=rows,
         k=total(k),
-        run=run,
+        run=k[-1].size,
         tk_a=flat_table(k[:-1], LEFT),
         tk_b=flat_table(k[:-1], RIGHT),
         conj_a=c.conj_left,
         conj_b=c.conj_right,
-        parallel=_parallel(threads, batch, m, n, k),
+        accumulate=c.accumulate,
+        parallel=parallel,
     )
 
 
-def _batched(view: _View, isa: ISA, threads: int) -> BatchedProblem | None:
-    c, batch, k = view.c, view.batch, view.k
-    if not batch or not view.contiguous(batch[-1], (LEFT, RIGHT, OUT)) or total(k) > _MAX_RUNS:
-        return None
-    m, n = view.m, view.n
-    if not batched_family.fits(isa, c.dtype, lanes=batch[-1].size, m=total(m), n=total(n), k=total(k)):
-        return None
+def _split_off(dims: list[Dim]) -> tuple[list[list[Dim]], list[Dim]]:
+    """What is looped outside, as one loop or none, and what a short table holds."""
+    *outer, inner = levels(dims, 2) or [[]]
+    return outer, inner
+
+
+# -- batched -----------------------------------------------------------------------------------------------------
+def _batched_fits(view: _View, isa: ISA) -> bool:
+    batch, k = view.batch, total(view.k)
+    if not batch or not view.contiguous(batch[-1], (LEFT, RIGHT, OUT)) or k > _MAX_RUNS:
+        return False
+    return batched_family.fits(isa, view.c.dtype, lanes=batch[-1].size, m=total(view.m), n=total(view.n), k=k)
+
+
+def _batched(view: _View, threads: int) -> BatchedProblem:
+    c, batch, m, n, k = view.c, view.batch, view.m, view.n, view.k
     return BatchedProblem(
         dtype=c.dtype,
         a=_NOWHERE,
         b=_NOWHERE,
         c=_NOWHERE,
-        outer=_outer(batch[:-1]),
+        outer=_loops(levels(batch[:-1], LEVELS)),
         lanes=batch[-1].size,
         tm_a=flat_table(m, LEFT),
         tm_c=flat_table(m, OUT),
@@ -156,42 +175,58 @@ def _batched(view: _View, isa: ISA, threads: int) -> BatchedProblem | None:
         tk_b=flat_table(k, RIGHT),
         conj_a=c.conj_left,
         conj_b=c.conj_right,
+        accumulate=c.accumulate,
         parallel=_parallel(threads, batch, m, n, k),
     )
 
 
-def _small(view: _View, isa: ISA, threads: int) -> SmallProblem | None:
+# -- small -------------------------------------------------------------------------------------------------------
+def _small_fits(view: _View, isa: ISA) -> bool:
     batch, m, n, k = view.batch, view.m, view.n, view.k
-    if not batch or len(m) > 1 or len(n) != 1 or len(k) != 1:
-        return None
-    if n[0].stride(OUT) != view.item:
-        return None
-    c, strided, rows = view.c, n[0].stride(RIGHT) != view.item, total(m)
-    if not small_family.fits(isa, c.dtype, products=total(batch), m=rows, n=n[0].size, k=k[0].size, strided=strided):
-        return None
+    if not batch or len(m) > 1 or len(n) != 1 or len(k) != 1 or n[0].stride(OUT) != view.item:
+        return False
+    return small_family.fits(
+        isa,
+        view.c.dtype,
+        products=total(batch),
+        m=total(m),
+        n=n[0].size,
+        k=k[0].size,
+        strided=n[0].stride(RIGHT) != view.item,
+    )
+
+
+def _tiny_fits(view: _View, isa: ISA) -> bool:
+    return total([*view.m, *view.n, *view.k]) <= _TINY_TERMS and _small_fits(view, isa)
+
+
+def _small(view: _View, threads: int) -> SmallProblem:
+    c, batch, m, (n,), (k,) = view.c, view.batch, view.m, view.n, view.k
     products = batch[-1]
     return SmallProblem(
         dtype=c.dtype,
         a=_NOWHERE,
         b=_NOWHERE,
         c=_NOWHERE,
-        outer=_outer(batch[:-1]),
+        outer=_loops(levels(batch[:-1], LEVELS)),
         t=products.size,
         t_strides=tuple(products.stride(t) for t in (LEFT, RIGHT, OUT)),
-        m=rows,
+        m=total(m),
         m_strides=(m[0].stride(LEFT), m[0].stride(OUT)) if m else (0, 0),
-        n=n[0].size,
-        k=k[0].size,
-        k_strides=(k[0].stride(LEFT), k[0].stride(RIGHT)),
-        n_stride=n[0].stride(RIGHT) if strided else None,
+        n=n.size,
+        k=k.size,
+        k_strides=(k.stride(LEFT), k.stride(RIGHT)),
+        n_stride=None if n.stride(RIGHT) == view.item else n.stride(RIGHT),
         conj_a=c.conj_left,
         conj_b=c.conj_right,
-        parallel=_parallel(threads, batch, m, n, k),
+        accumulate=c.accumulate,
+        parallel=_parallel(threads, batch, view.m, view.n, view.k),
     )
 
 
-def _outer(batch: list[Dim]) -> tuple:
-    return ((total(batch), *(flat_table(batch, t) for t in (LEFT, RIGHT, OUT))),) if batch else ()
+# -- all of them -------------------------------------------------------------------------------------------------
+def _loops(groups: list[list[Dim]]) -> Loops:
+    return tuple((total(dims), *(flat_table(dims, t) for t in (LEFT, RIGHT, OUT))) for dims in groups)
 
 
 def _parallel(threads: int, *groups: list[Dim]) -> bool:
@@ -201,17 +236,47 @@ def _parallel(threads: int, *groups: list[Dim]) -> bool:
     return threads > 1 and terms > PARALLEL_TERMS
 
 
-def _tiny(view: _View, isa: ISA, threads: int) -> SmallProblem | None:
-    problem = _small(view, isa, threads)
-    return problem if problem is not None and problem.m * problem.n * problem.k <= _TINY_TERMS else None
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """``along``: the dimension that the kernel steps along, of which there is no table."""
+
+    name: str
+    fits: Callable[[_View, ISA], bool]
+    problem: Callable[[_View, int], DotProblem | BatchedProblem | SmallProblem]
+    along: Callable[[_View], Dim]
+    exchanged: bool = False
 
 
-# Family, planner, operands exchanged: the first that plans a contraction runs it.
+def _last_batch(view: _View) -> Dim:
+    return view.batch[-1]
+
+
+# The first that fits a contraction runs it.
 _FAMILIES = (
-    ("small", _tiny, False),
-    ("small", _tiny, True),
-    ("dot", _dot, False),
-    ("batched", _batched, False),
-    ("small", _small, False),
-    ("small", _small, True),
+    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch),
+    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch, exchanged=True),
+    _Family(name="dot", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
+    _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch),
+    _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch),
+    _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch, exchanged=True),
 )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Choice:
+    """A family for a contraction."""
+
+    row: _Family
+    view: _View
+    isa: ISA
+
+    @property
+    def along(self) -> Dim:
+        """The dimension that its kernel steps along."""
+        return self.row.along(self.view)
+
+    def plan(self, threads: int) -> UnpackedPlan:
+        problem = self.row.problem(self.view, threads)
+        return UnpackedPlan(
+            family=self.row.name, problem=problem, isa=self.isa, threads=threads, exchanged=self.row.exchanged
+        )
