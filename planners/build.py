@@ -220,8 +220,10 @@ class _Builder:
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
             places[name] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
+        share = part.share
         for row in plan.rows(places):
-            yield self._step(operation, part, row, family, row.kernels[abi.FN], ())
+            yield self._step(operation, replace(part, share=share), row, family, row.kernels[abi.FN], ())
+            share = 0.0  # later rows add up what the first left
 
     def _emit_gemm(self, operation: Operation, part: Part) -> Iterator[Step]:
         plan: GemmPlan = part.plan
@@ -255,7 +257,7 @@ class _Builder:
             tile=tile,
             inputs=tuple(self.position[id(v)] for v in values),
             output=self.position[id(operation.output)],
-            dims=self._dims(operation) if part.share == 1 else _dims_of(part.contraction),
+            dims=_dims_of(part.contraction) if part.contraction else self._dims(operation),
             layouts=self._layouts(values, operation.output if packed is None else None, tile) + tuple(modes),
             flops=flops,
             bytes_moved=moved,
