@@ -8,6 +8,7 @@ for the next call, so a steady stream of calls allocates nothing but results.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ _ALIGNMENT = 64
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are recycled between plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
+_freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
 
 def bind(plan: Plan) -> "NativePlan":
@@ -44,7 +46,6 @@ class NativePlan:
         self._isa = isa_table.get(plan.isa)
         self._rows, self._tables = _lower(plan, [s for s in plan.steps if not s.once], self._isa)
         self._constants: np.ndarray | None = None
-        self._freezing = threading.Lock()
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
         self._scratch = max((s.args.scratch for s in plan.steps), default=0)
@@ -132,7 +133,7 @@ class NativePlan:
 
         ``addresses``: base addresses of all operands, of which only those of constants are read.
         """
-        with self._freezing:
+        with _freezing:
             if self._constants is not None or not self.plan.constant_bytes:
                 return
             memory = pool.aligned_words(-(-self.plan.constant_bytes // 8))
@@ -155,6 +156,15 @@ class NativePlan:
         self._rows[:, abi.TICKS] = 0
         self._go(frame)
         return [int(t) * 1e-9 for t in self._rows[:-1, abi.TICKS]]
+
+
+def _forked() -> None:
+    """The child's lock may have been held by a thread that it does not have."""
+    global _freezing
+    _freezing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Frame:

@@ -7,11 +7,13 @@ loaded. Where a check fails there is no entry, and every call takes the general 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import sys
 import sysconfig
 from functools import lru_cache
 from typing import Callable, Sequence
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -102,6 +104,7 @@ def make_entry(
     empty, ret = _api()
     record = _Record(entry.E_WORDS)
     record[:] = 0
+    _records[id(record)] = record
     words = {
         entry.E_OPERANDS: len(dtypes),
         entry.E_ARRAY_TYPE: id(np.ndarray),
@@ -141,3 +144,15 @@ class _Record(np.ndarray):
         return np.zeros(words, np.int64).view(cls)
 
     keep: tuple = ()
+
+
+_records: WeakValueDictionary[int, _Record] = WeakValueDictionary()  # of all entries that live
+
+
+def _forked() -> None:
+    """Entries that another thread of the parent was in are free again: that thread is not in the child."""
+    for record in _records.values():
+        record[entry.E_LOCK] = 0
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -13,9 +13,10 @@ import plan_cases
 import pytest
 from test_walker import Table
 
+import einsum_engine as engine
 from einsum_engine import executor
 from einsum_engine.kernels import isa
-from einsum_engine.kernels.cpu import abi, library, pool
+from einsum_engine.kernels.cpu import abi, entry, library, pool, walker
 
 HOST = isa.active_isa()
 _Walk = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
@@ -178,6 +179,48 @@ def test_a_forked_child_computes(by_entry):
 
     _in_child(child)
     _calls(1, 50)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_an_entry_in_a_forked_child_has_helpers():
+    """The entry hands its first call on, so that the pool gets threads there; then it is quick again."""
+    native, call, operands, exact = _case(0, 3)
+    assert native._parallel and np.array_equal(call(*operands), exact)
+
+    def child():
+        assert pool._pool.words[walker.POOL_WORKERS] == 0
+        assert call(*operands) is NotImplemented
+        native.run(operands, np.empty(exact.shape, native.plan.dtype))
+        assert pool._pool.words[walker.POOL_WORKERS] == 2
+        assert np.array_equal(call(*operands), exact)
+
+    _in_child(child)
+    assert np.array_equal(call(*operands), exact)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
+    """An entry that is in use, and the lock under which constants are packed."""
+    _, call, operands, exact = _case(5, 1)
+    matrices, out = [np.eye(20), np.ones((20, 20)), np.ones((20, 20))], np.empty((20, 20))
+    plan = engine.compile("ij,jk,kl->il", *matrices, constants=[1, 2], optimize=[(1, 2), (0, 1)]).plan
+    packed = executor.bind(plan)  # at its first call
+    call.__self__[entry.E_LOCK] = 1  # the record: another thread is in the entry
+    try:
+        with executor._freezing:
+            assert call(*operands) is NotImplemented
+
+            def child():
+                assert np.array_equal(call(*operands), exact)
+                packed.run(matrices, out)
+                assert (out == 20).all()
+
+            _in_child(child)
+    finally:
+        call.__self__[entry.E_LOCK] = 0
+    assert np.array_equal(call(*operands), exact)
+    packed.run(matrices, out)
+    assert (out == 20).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -3,7 +3,8 @@
 CPython's per-call work (argument tuples, attribute look-ups, address fetching) costs more than the arithmetic of a
 small network. The entry reads the array structs itself: every operand must be exactly `numpy.ndarray`, with the
 descriptor, rank, shape and strides that the plan was made for. Anything else returns NotImplemented, and the caller
-takes the general path, which converts, replans or explains. It also does so while another thread uses the entry.
+takes the general path, which converts, replans or explains. It also does so while another thread uses the entry, and
+where the pool lacks helpers, as in a forked child: the general path starts them.
 
 `self` is an int64 array, the *record* (words E_*). The struct offsets are those of NumPy 1.7 to 2.x on 64-bit
 CPython with the GIL; `einsum_engine.fastcall` checks them before the entry is used.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi
+from . import abi, walker
 from .emit import I32, I64, Fn, Val, Var
 
 # fields of PyObject and PyArrayObject, in bytes
@@ -54,7 +55,9 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
         with f.if_(f.atomic_swap(record + 8 * E_LOCK, 1).eq(0)):
             matches.set(1)
     with f.if_(matches.get().ne(0)):
-        bases = f.word(f.word(record, E_CONTEXT), abi.CTX_BASES)
+        context = f.word(record, E_CONTEXT)
+        bases = f.word(context, abi.CTX_BASES)
+        _check_helpers(f, context, matches)
         _check_operands(f, record, args, count, bases, matches)
         with f.if_(matches.get().ne(0) & given.ne(0)):
             _check_output(f, record, args, count - 1, bases, matches)
@@ -71,6 +74,15 @@ def _increment(f: Fn, obj: Val) -> None:
     old = f.load(I32, obj)
     with f.if_(old >= 0):
         f.store(old + 1, obj)
+
+
+def _check_helpers(f: Fn, context: Val, matches: Var) -> None:
+    """The pool, where the plan uses it, has as many helpers as the plan has threads besides the caller."""
+    pool = f.word(context, abi.CTX_POOL)
+    with f.if_(pool.ne(0)):
+        wanted = f.min(f.word(context, abi.CTX_THREADS) - 1, walker.MAX_WORKERS)
+        with f.if_(f.word(pool, walker.POOL_WORKERS) < wanted):
+            matches.set(0)
 
 
 def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
