@@ -30,9 +30,12 @@ ITEMSIZE = {
 # Bytes between panels: at distances of whole pages they would all fall into the same cache sets.
 PANEL_GAP = 64
 
-# (registers, kind) -> tiles, from the widest N down
+_TALL = ((3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1))
+# (registers or instruction set, kind) -> tiles, from the widest N down
 _TILES = {
-    (32, "real"): ((2, 14), (3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1)),
+    (32, "real"): ((2, 14), *_TALL),
+    # Columns are multiplied from lanes of vectors there, and LLVM loads several of those ahead.
+    ("neon", "real"): ((2, 12), *_TALL),
     (32, "complex"): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),
     (16, "real"): ((2, 6), (3, 4), (1, 6), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
     (32, "narrow"): ((1, 14), (1, 8), (4, 6), (2, 4), (1, 2), (4, 1)),
@@ -44,7 +47,8 @@ _TILES = {
 def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
     """Tiles of one dtype on one instruction set."""
     kind = "complex" if dtype in COMPLEX else "narrow" if dtype in NARROW else "real"
-    return tuple(tile for tile in _TILES[isa.registers, kind] if registers_needed(isa, dtype, tile) <= isa.registers)
+    known = _TILES.get((isa.name, kind)) or _TILES[isa.registers, kind]
+    return tuple(tile for tile in known if registers_needed(isa, dtype, tile) <= isa.registers)
 
 
 def registers_needed(isa: ISA, dtype: str, tile: tuple[int, int]) -> int:

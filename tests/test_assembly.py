@@ -23,10 +23,7 @@ def _kernels():
     for row in isa.ISAS.values():
         for dtype in ("float32", "float64", "complex64"):
             for tile in tiles.tiles(row, dtype)[:3]:
-                known = row.name == "neon" and tile == (2, 14)
-                # LLVM loads several broadcast operands at once there, and none of the registers is left
-                marks = [pytest.mark.xfail(reason="NEON's 2x14 tile spills", strict=True)] if known else []
-                yield pytest.param(row, dtype, tile, marks=marks, id=f"{row.name}-{dtype}-{tile[0]}x{tile[1]}")
+                yield pytest.param(row, dtype, tile, id=f"{row.name}-{dtype}-{tile[0]}x{tile[1]}")
 
 
 def _assembly(row, name: str) -> str:
@@ -48,6 +45,12 @@ def _loops(text: str) -> list[list[str]]:
     return loops
 
 
+def _foreign_calls(text: str) -> list[str]:
+    """Calls of names that the kernel does not define: memset and the like would not be found when it is loaded."""
+    own = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    return [name for name in re.findall(CALL, text, re.MULTILINE) if name not in own and not re.fullmatch(r"x\d+", name)]
+
+
 @pytest.mark.parametrize("row, dtype, tile", list(_kernels()))
 def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     text = _assembly(row, f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp")
@@ -63,7 +66,7 @@ def test_neon_kernels_use_vectors_and_call_no_library(dtype):
     row = isa.get("neon")
     tile = tiles.tiles(row, dtype)[-1]
     text = _assembly(row, f"gemm_{dtype}_{tile[0]}x{tile[1]}_dd")
-    assert set(re.findall(CALL, text, re.MULTILINE)) <= {"tiles"}  # the kernel's own inner loops
+    assert not _foreign_calls(text)
     if dtype.startswith(("float", "complex")):
         assert re.search(FMA["neon"], text)
     if dtype in ("int8", "int16", "int32"):  # there is no vector product of int64
@@ -74,5 +77,4 @@ def test_neon_kernels_use_vectors_and_call_no_library(dtype):
 def test_everything_around_the_kernels_compiles_for_neon(name):
     text = _assembly(isa.get("neon"), name)
     assert f"{name}:" in text
-    # calls go through addresses: memset and the like would not be found
-    assert not [target for target in re.findall(CALL, text, re.MULTILINE) if not re.fullmatch(r"x\d+|dispatch", target)]
+    assert not _foreign_calls(text)
