@@ -159,6 +159,13 @@ class TileEmitter:
                     with through:
                         self._each(tile, columns, lambda v, at: f.store(v, at))
 
+    def fetch_columns(self, c: Val, tnc: Val) -> None:
+        """Asks for the lines of C that will be added to; they arrive during the K loop."""
+        for j in range(self.spec.nr):
+            column = c + self.f.word(tnc, j)
+            for at in range(0, self.spec.mv * self.vector_bytes, 64):
+                self.f.prefetch(column + at, write=True)
+
     def store_masked(self, tile, c: Val, tnc: Val, accumulate: Val, masks) -> None:
         """All columns, lanes contiguous but not all valid: stores by mask."""
         f = self.f
@@ -429,6 +436,8 @@ class TileLoop:
 
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
+        with f.if_(edge.accumulate.ne(0) & edge.run.ne(0)):
+            tile.fetch_columns(edge.c + f.word(edge.tmc), edge.tnc)
 
         def product(mask_of=None):
             return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of), signs)
