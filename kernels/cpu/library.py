@@ -20,13 +20,14 @@ from llvmlite import ir
 from ... import config
 from .. import diskcache
 from ..isa import ISA
-from . import batched, calibrate, codegen, dot, entry, nest, pack, small, tile, walker
+from . import batched, calibrate, codegen, dot, entry, gemm, nest, pack, small, walker
+from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
 
 
 def _gemm(module: ir.Module, name: str, isa: ISA) -> None:
-    tile.build_gemm(module, tile.TileSpec.from_name(name), isa)
+    gemm.build_gemm(module, TileSpec.from_name(name), isa)
 
 
 def _pack(module: ir.Module, name: str, isa: ISA) -> None:

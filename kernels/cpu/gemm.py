@@ -1,0 +1,279 @@
+"""The loops around the register tile of `tile`: LAGEMM, one task of a GEMM step.
+
+Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008):
+
+    for outer            B, and what was split off M and N: offsets added per operand
+      for turn           what was split off K: offsets added per operand
+        for k0 in K by KC
+          pack A, B      unless they lie in panels already, or are read in place
+          for j in N by NR
+            for i in panels of M
+              tile       C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
+
+What the nest may assume: offsets are in bytes and may be any int64; ``valid`` lanes of a panel are a prefix;
+N tables are padded by repeating the last entry, so the tile may read (never write) the repeated column; lanes past
+the valid ones hold anything, and never reach C. C is not read unless ACCUMULATE is set or the block of K is not the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..isa import ISA
+from ..tiles import PANEL_GAP
+from . import abi
+from .emit import I64, Fn, Val, Var
+from .tile import TileEmitter, TileSpec
+
+
+def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
+    """Task function of one GEMM kernel; name of its symbol."""
+    inner = Fn(module, "tiles", [I64] * 13, internal=True)
+    inner.fn.attributes.add("noinline")
+    TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
+    inner.ret()
+    f = Fn(module, spec.name, [I64] * 4)
+    GemmNest(f, TileEmitter(f, spec, isa), inner).emit()
+    f.ret()
+    return (spec.name,)
+
+
+class GemmNest:
+    """The loops around the tile; see the module docstring for their order and assumptions."""
+
+    def __init__(self, f: Fn, tile: TileEmitter, tiles: Fn):
+        self.f, self.tile, self.spec, self.tiles = f, tile, tile.spec, tiles
+        ctx, step, task, worker = f.args
+        self.step = step
+        bases = f.word(ctx, abi.CTX_BASES)
+        word = self.word
+        self.a = f.word(bases, word(abi.A_SLOT)) + word(abi.A_OFFSET)
+        self.b = f.word(bases, word(abi.B_SLOT)) + word(abi.B_OFFSET)
+        self.c = f.word(bases, word(abi.OUT_SLOT)) + word(abi.OUT_OFFSET)
+        self.scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
+        self.task = task
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.step, index)
+
+    def emit(self) -> None:
+        f, word = self.f, self.word
+        n_tasks, panel_tasks = word(abi.G_N_TASKS), word(abi.G_PANEL_TASKS)
+        tn, rest = self.task % n_tasks, self.task // n_tasks
+        tp, to = rest % panel_tasks, rest // panel_tasks
+        self.p0, self.p1 = self._span(tp, word(abi.G_PANEL_BLOCK), word(abi.G_PANELS))
+        self.n0, self.n1 = self._span(tn, word(abi.G_N_BLOCK), word(abi.G_N))
+        o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
+        self.pack_args = f.stack(8 * abi.P_WORDS)
+        with f.range(o0, o1) as o:
+            a, b, c = self._outer_offsets(o)
+            self._k_blocks(a, b, c)
+        with f.if_(word(abi.G_STREAM).ne(0)):
+            f.store_fence()
+
+    def _span(self, index: Val, block: Val, total: Val) -> tuple[Val, Val]:
+        start = index * block
+        return start, self.f.min(start + block, total)
+
+    def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
+        """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""
+        f = self.f
+        a, b, c, rest = Var(f, self.a), Var(f, self.b), Var(f, self.c), Var(f, o)
+        for level in reversed(range(4)):
+            at = abi.G_OUTER + 4 * level
+            count = self.word(at)
+            with f.if_(count > 1):
+                i = rest.get() % count
+                rest.set(rest.get() // count)
+                for target, table in ((a, at + 1), (b, at + 2), (c, at + 3)):
+                    target.add(f.word(self.word(table), i))
+        return a.get(), b.get(), c.get()
+
+    def _k_blocks(self, a: Val, b: Val, c: Val) -> None:
+        f, word = self.f, self.word
+        total, kc = word(abi.G_K), word(abi.G_KC)
+        with f.range(0, word(abi.G_KO)) as turn:
+            left = a + f.word(word(abi.G_TKO_A), turn)
+            right = b + f.word(word(abi.G_TKO_B), turn)
+            with f.range(0, total, kc) as k0:
+                klen = f.min(kc, total - k0)
+                later = Val(f, f.b.zext(((k0 + turn) > 0).v, I64))
+                accumulate = word(abi.G_ACCUMULATE) | later
+                if self.spec.a_packed:
+                    panels, stride = self._packed_a(left, k0, klen)
+                else:
+                    panels, stride = left, f.i64(0)
+                columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
+                block = (panels, stride, columns, distance, c, k0, klen, accumulate)
+                f.call(self.tiles, [self.step, *block, self.p0, self.p1, self.n0, self.n1])
+
+    def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
+        """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
+        f, word, width = self.f, self.word, self.tile.mr * self.tile.item
+        ready = word(abi.G_A_STRIDE)
+        start = Var(f, a + self.p0 * ready + k0 * width)
+        stride = Var(f, ready)
+        with f.if_(ready.eq(0)):
+            distance = klen * width + PANEL_GAP
+            args = {
+                abi.P_DST: self.scratch,
+                abi.P_SRC: a,
+                abi.P_PANELS: self.p1 - self.p0,
+                abi.P_WIDTH: f.i64(self.tile.mr),
+                abi.P_LANES: word(abi.G_TM_A) + self.p0 * (8 * self.tile.mr),
+                abi.P_VALID: word(abi.G_VALID) + self.p0 * 8,
+                abi.P_K: klen,
+                abi.P_TK: word(abi.G_TK_A) + k0 * 8,
+                abi.P_MODE: word(abi.G_PACK_MODE) & 3,
+                abi.P_STRIDE: distance,
+            }
+            self._pack(args)
+            start.set(self.scratch)
+            stride.set(distance)
+        return start.get(), stride.get()
+
+    def _packed_b(self, b: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
+        """Address that panel 0 of B would have for k0, and the distance of panels; the task's columns are packed into
+        scratch, after A, unless B lies in panels. The panels repeat the last column, as its table does."""
+        f, word, nr = self.f, self.word, self.spec.nr
+        width = nr * self.tile.item
+        ready, first = word(abi.G_B_STRIDE), self.n0 // nr
+        start, stride = Var(f, b + k0 * width), Var(f, ready)
+        with f.if_(ready.eq(0)):
+            scratch, distance = self.scratch + word(abi.G_B_SCRATCH), klen * width + PANEL_GAP
+            args = {
+                abi.P_DST: scratch,
+                abi.P_SRC: b,
+                abi.P_PANELS: (self.n1 - self.n0 + (nr - 1)) // nr,
+                abi.P_WIDTH: f.i64(nr),
+                abi.P_LANES: word(abi.G_TN_B) + self.n0 * 8,
+                abi.P_VALID: f.i64(0),
+                abi.P_K: klen,
+                abi.P_TK: word(abi.G_TK_B) + k0 * 8,
+                abi.P_MODE: word(abi.G_PACK_MODE) >> 2,
+                abi.P_STRIDE: distance,
+            }
+            self._pack(args)
+            start.set(scratch - first * distance)
+            stride.set(distance)
+        return start.get(), stride.get()
+
+    def _pack(self, args: dict[int, Val]) -> None:
+        for index, value in args.items():
+            self.f.store(value, self.pack_args + 8 * index)
+        self.f.call(self.word(abi.G_PACK), [self.pack_args])
+
+
+class TileLoop:
+    """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
+
+    def __init__(self, f: Fn, tile: TileEmitter):
+        self.f, self.tile, self.spec = f, tile, tile.spec
+        self.step, *self.block, self.p0, self.p1, self.n0, self.n1 = f.args
+        self.stack = f.stack(tile.mr * tile.spec.nr * tile.item)
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.step, index)
+
+    def emit(self) -> None:
+        f, word, spec, tile = self.f, self.word, self.spec, self.tile
+        panels, stride, b, b_stride, c, k0, klen, accumulate = self.block
+        tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
+        flag_table, signs = word(abi.G_FLAGS), word(abi.G_SIGNS)
+        chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
+        tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
+        with f.range(self.n0, self.n1, spec.nr) as n:
+            tnc = tables["G_TN_C"] + n * 8
+            columns = f.min(self.n1 - n, spec.nr)
+            if spec.b_packed:
+                source = b + (n // spec.nr) * b_stride
+            else:
+                tnb = tables["G_TN_B"] + n * 8
+                source = [b + f.word(tnb, j) for j in range(spec.nr)]
+            with f.range(self.p0, self.p1) as p:
+                valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
+                tmc = tables["G_TM_C"] + p * (8 * tile.mr)
+                if spec.a_packed:
+                    a = panels + (p - self.p0) * stride
+                else:
+                    a = panels + f.word(tables["G_TM_A"], p * tile.mr)
+                edge = _Edge(
+                    c=c,
+                    tmc=tmc,
+                    tnc=tnc,
+                    valid=valid,
+                    columns=columns,
+                    run=flags & 2,
+                    accumulate=accumulate,
+                    chunk=chunk,
+                    stream=stream,
+                )
+                self._tile(a, source, klen, tka, tkb, signs, edge)
+
+    def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
+        f, tile = self.f, self.tile
+        with f.if_(edge.accumulate.ne(0) & edge.run.ne(0)):
+            tile.fetch_columns(edge.c + f.word(edge.tmc), edge.tnc)
+
+        def product(mask_of=None):
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of), signs)
+
+        if self.spec.a_packed:
+            self._store(product(), edge)
+            return
+        with f.if_else(edge.valid.eq(tile.mr)) as (then, otherwise):
+            with then:
+                self._store(product(), edge)
+            with otherwise:
+                # read in place: lanes past the valid ones may lie outside the operand
+                masks = tile.lane_masks(edge.valid)
+                self._store_partial(product(lambda i: masks[i]), edge)
+
+    def _store(self, result, edge: "_Edge") -> None:
+        f, tile = self.f, self.tile
+        whole = edge.valid.eq(tile.mr) & edge.run.ne(0) & edge.columns.eq(self.spec.nr)
+        with f.if_else(whole) as (then, otherwise):
+            with then:
+                tile.store_columns(result, edge.c + f.word(edge.tmc), edge.tnc, edge.accumulate, edge.stream)
+            with otherwise:
+                self._store_partial(result, edge)
+
+    def _store_partial(self, result, edge: "_Edge") -> None:
+        """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
+        f, tile = self.f, self.tile
+        if not tile.isa.masks or tile.item // tile.parts < 4:
+            tile.spill(result, self.stack)
+            self._store_edge(edge)
+            return
+        with f.if_else(edge.run.ne(0) & edge.columns.eq(self.spec.nr)) as (then, otherwise):
+            with then:
+                corner = edge.c + f.word(edge.tmc)
+                tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
+            with otherwise:
+                tile.spill(result, self.stack)
+                self._store_edge(edge)
+
+    def _store_edge(self, edge: "_Edge") -> None:
+        f = self.f
+        corner = edge.c + f.word(edge.tmc)
+        base = f.select(edge.run.ne(0), corner, edge.c)
+        self.tile.store_spilled(
+            self.stack, base, edge.tmc, edge.tnc, edge.valid, edge.columns, edge.run, edge.accumulate, edge.chunk
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Edge:
+    """Where a tile goes: base of C, its lane and column tables, how much of it exists."""
+
+    c: Val
+    tmc: Val
+    tnc: Val
+    valid: Val
+    columns: Val
+    run: Val
+    accumulate: Val
+    chunk: Val
+    stream: Val
