@@ -18,13 +18,15 @@ from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand
 from ..kernels.row import Row
-from ..plan import Axis, Buffer, Layout, Plan, Step
+from ..plan import Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
 from .contraction import BinaryContraction
 from .gemm import GemmPlan
-from .nests import NestPlan, natural_axes, plan_nest
-from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
-from .parts import Part, is_slender, plan_parts
+from .gemm_cost import pack_seconds, product_seconds
+from .layouts import LayoutSolver
+from .nests import NestPlan
+from .operations import PARTS, Operation, OperationList, Value, itemsize
+from .parts import Part
 from .request import PlanRequest
 from .sides import LEFT, OUT, RIGHT
 from .unpacked import UnpackedPlan
@@ -68,11 +70,10 @@ class _Builder:
 
     def build(self) -> Plan:
         self.list.build()
-        for operation in reversed(self.list.operations):
-            self._lay_out(operation)
+        LayoutSolver(self.list, self.isa, self.request.threads, self.machine).solve()
         arena, kept = self._allocate()
         for value in self.list.values:
-            value.nbytes = value.nbytes or self._nbytes(value)
+            value.nbytes = value.nbytes or self.list.nbytes(value)
         self.position = {id(v): i for i, v in enumerate(self.list.values)}
         self.buffers = [self._buffer(v) for v in self.list.values]
         for operation in self.list.operations:
@@ -80,71 +81,7 @@ class _Builder:
                 self.steps.append(step)
         return self._plan(arena, kept)
 
-    # -- layouts, backwards ----------------------------------------------------------------------------------
-    def _lay_out(self, operation: Operation) -> None:
-        output = operation.output
-        assert output.axes is not None
-        if operation.kind == "gemm":
-            self._lay_out_gemm(operation)
-            return
-        for value in operation.inputs:
-            if value.axes is None:
-                value.axes = natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
-        operation.parts = (Part(plan=plan_nest(operation, self.list.sizes, self.request.threads)),)
-
-    def _lay_out_gemm(self, operation: Operation) -> None:
-        x, y = operation.inputs
-        out, parts = operation.output, operation.mixed
-        for value in (x, y):
-            if parts and value.axes is None and value.dtype in REAL_PART:
-                value.axes = natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
-        contraction = self._contraction(operation)
-        if None in (x.axes, y.axes) and is_slender(contraction):
-            for value in (x, y):
-                value.axes = value.axes or natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
-            contraction = self._contraction(operation)
-        operation.parts = plan_parts(contraction, self.isa, self.request.threads)
-        for part in operation.parts:
-            if isinstance(part.plan, GemmPlan):
-                left, right = (y, x) if part.plan.swapped else (x, y)
-                for value, layout in ((left, part.plan.left_layout), (right, part.plan.right_layout)):
-                    if layout is not None:
-                        _give_layout(value, layout)
-
-    def _contraction(self, operation: Operation) -> BinaryContraction:
-        (x, y), out, parts = operation.inputs, operation.output, operation.mixed
-        (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
-        in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
-        return BinaryContraction(
-            dtype=REAL_PART[out.dtype] if parts else x.dtype,
-            sizes={**self.list.sizes, PARTS: 2},
-            batch=tuple(i for i in out_term if i in in_x and i in in_y),
-            m=tuple(i for i in out_term if i in in_x and i not in in_y),
-            n=tuple(i for i in out_term if i in in_y and i not in in_x),
-            k=tuple(i for i in x_term if i in in_y and i not in in_out),
-            left=x_axes,
-            right=y_axes,
-            out=out_axes,
-            conj_left=x.conj,
-            conj_right=y.conj,
-            constant_left=x.constant,
-            constant_right=y.constant,
-            panels_left=self._writes_panels(x),
-            panels_right=self._writes_panels(y),
-        )
-
-    def _writes_panels(self, value: Value) -> bool:
-        """Only a GEMM writes through tables that are not linear."""
-        producer = next((o for o in self.list.operations if o.output is value), None)
-        return producer is not None and producer.kind == "gemm"
-
     # -- memory ----------------------------------------------------------------------------------------------
-    def _nbytes(self, value: Value) -> int:
-        size = itemsize(value.dtype)
-        for index in value.term:
-            size *= self.list.sizes[index]
-        return size
-
     def _allocate(self) -> tuple[int, int]:
         """Places intermediates, packed copies and temporaries; bytes of the arena and of what constants leave.
 
@@ -167,7 +104,7 @@ class _Builder:
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         for value in self.list.values:
             if value.kind == "arena":
-                value.nbytes = value.nbytes or self._nbytes(value)
+                value.nbytes = value.nbytes or self.list.nbytes(value)
                 first = born[value.number]
                 life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
                 regions[value.constant].append(life)
@@ -235,16 +172,27 @@ class _Builder:
                 target = self._place(plan, side)
                 problem = replace(pack.problem, src=places[side], dst=target)
                 row = gemm_family.lower_pack(problem)
-                yield self._step(operation, part, row, "pack", problem.kernel, (problem.width,), packed=value)
+                seconds = pack_seconds(problem)
+                yield self._step(operation, part, row, "pack", problem.kernel, (problem.width,), value, seconds=seconds)
                 places[side] = target
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
         problem = replace(plan.problem, a=places["left"], b=places["right"], c=out)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         tile = (problem.mr, problem.nr)
-        yield self._step(operation, part, gemm_family.lower(problem), "gemm", problem.kernel, tile, modes=modes)
+        seconds, row = product_seconds(problem, self.isa, self.machine), gemm_family.lower(problem)
+        yield self._step(operation, part, row, "gemm", problem.kernel, tile, modes=modes, seconds=seconds)
 
     def _step(
-        self, operation: Operation, part: Part, row: Row, family: str, kernel: str, tile, packed=None, modes=()
+        self,
+        operation: Operation,
+        part: Part,
+        row: Row,
+        family: str,
+        kernel: str,
+        tile: tuple[int, ...],
+        packed: Value | None = None,
+        modes: tuple[str, ...] = (),
+        seconds: float | None = None,
     ) -> Step:
         values = (packed,) if packed is not None else operation.inputs
         flops, moved = (round(part.share * work) for work in self._work(operation, packed))
@@ -261,7 +209,11 @@ class _Builder:
             layouts=self._layouts(values, operation.output if packed is None else None, tile) + tuple(modes),
             flops=flops,
             bytes_moved=moved,
-            seconds=cost.seconds(flops, moved, self.compute, self.machine, threads),
+            seconds=(
+                cost.seconds(flops, moved, self.compute, self.machine, threads)
+                if seconds is None
+                else seconds / threads + cost.STEP_SECONDS
+            ),
             tasks=row.tasks,
             once=operation.constant if packed is None else packed.constant,
             args=row,
@@ -274,17 +226,7 @@ class _Builder:
         return (*names, last)
 
     def _work(self, operation: Operation, packed: Value | None) -> tuple[int, int]:
-        if packed is not None:
-            return 0, 2 * self._nbytes(packed)
-        moved = sum(self._nbytes(v) for v in (*operation.inputs, operation.output))
-        if operation.kind == "copy":
-            return 0, moved
-        points = 1
-        for index in {i for v in operation.inputs for i in v.term}:
-            points *= self.list.sizes[index]
-        if operation.kind == "sum":
-            return points, moved
-        return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
+        return self.list.work(operation) if packed is None else (0, 2 * self.list.nbytes(packed))
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
@@ -348,24 +290,6 @@ def _temporaries(operation: Operation) -> Iterator[tuple[object, str, int]]:
                     yield plan, side, pack.nbytes
         elif plan.temporary_bytes:
             yield plan, "temporary", plan.temporary_bytes
-
-
-def _give_layout(value: Value, layout: Layout) -> None:
-    value.axes = {axis.index: axis for axis in layout.axes}
-    value.layout_kind, value.panel = layout.kind, layout.panel
-    value.nbytes = max(itemsize(value.dtype), _extent(layout.axes, layout.itemsize, layout.panel))
-
-
-def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
-    """Bytes from the first element to the end of the last panel."""
-    last = item * max(panel, 1)
-    for axis in axes:
-        top = axis.size - 1
-        if axis.linear:
-            last += top * axis.stride
-        else:
-            last += top // axis.tile * axis.outer + (axis.tile - 1) * axis.stride
-    return last
 
 
 def _term(term) -> str:

@@ -30,6 +30,9 @@ class BinaryContraction:
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
     accumulate: bool = False
+    flip: bool = False  # the lanes side is the other one than the output suggests
+    near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
+    near_right: frozenset[Index] = frozenset()
 
     def swapped(self) -> "BinaryContraction":
         return replace(
@@ -44,4 +47,6 @@ class BinaryContraction:
             panels_right=self.panels_left,
             constant_left=self.constant_right,
             constant_right=self.constant_left,
+            near_left=self.near_right,
+            near_right=self.near_left,
         )

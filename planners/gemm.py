@@ -72,7 +72,7 @@ class GemmPlan:
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
-    swapped = _lanes_on_right(c)
+    swapped = _lanes_on_right(c) != (c.flip and bool(c.m) and bool(c.n))
     if swapped:
         c = c.swapped()
     return _Planner(c, isa, threads, swapped).plan()
@@ -102,6 +102,8 @@ class _Planner:
         ordered = list(indices)
         if by is not None:
             ordered.sort(key=lambda i: -abs(self.known[by][i].stride))
+        if RIGHT in tensors and RIGHT not in self.known and LEFT not in known:
+            ordered.sort(key=lambda i: i in self.c.near_right)  # stable
         dims = [make_dim(i, self.c.sizes[i], {t: self.known[t][i] for t in known}) for i in ordered]
         if all(t in self.known for t in tensors):
             dims = split_long(fuse(dims))

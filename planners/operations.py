@@ -6,9 +6,11 @@ Each value is produced once and consumed at most once. Operations: ``copy`` (cas
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
+from .. import cost
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
 from .request import PlanRequest
@@ -142,6 +144,21 @@ class OperationList:
             return value
         conj, value.conj = value.conj, False
         return self.apply("copy", (value,), self.new(value.term, wanted, conj=conj))
+
+    # -- work ------------------------------------------------------------------------------------------------
+    def nbytes(self, value: Value) -> int:
+        """Bytes of the elements of a value, gaps of its layout not counted."""
+        return math.prod((self.sizes[i] for i in value.term), start=itemsize(value.dtype))
+
+    def work(self, operation: Operation) -> tuple[int, int]:
+        """Flops of an operation, and bytes of its distinct elements."""
+        moved = sum(self.nbytes(v) for v in (*operation.inputs, operation.output))
+        if operation.kind == "copy":
+            return 0, moved
+        points = math.prod(self.sizes[i] for i in {i for v in operation.inputs for i in v.term})
+        if operation.kind == "sum":
+            return points, moved
+        return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
 
     # -- operations ------------------------------------------------------------------------------------------
     def _lone(self, value: Value, kept) -> Value:

@@ -37,7 +37,8 @@ def pieces_of_k(
     kept = set(kept)
     sizes = {i: axis.size for i, axis in (*left.items(), *right.items())}
     summed = [i for i in left if i in right and i not in kept]
-    sides = [math.prod(sizes[i] for i in side if i in kept and i not in other) for side, other in ((left, right), (right, left))]
+    rows, columns = (kept & left.keys()) - right.keys(), (kept & right.keys()) - left.keys()
+    sides = [math.prod(sizes[i] for i in side) for side in (rows, columns)]
     batch = math.prod(sizes[i] for i in kept if i in left and i in right)
     out, k = batch * math.prod(sides), math.prod(sizes[i] for i in summed)
     least, most = TASKS_PER_THREAD * threads, 4 * TASKS_PER_THREAD * threads

@@ -1,0 +1,224 @@
+"""The layout solver: which layout each intermediate gets, over the whole tree.
+
+Every operation may be drawn up in several ways: either operand may hold the lanes, and a free one may keep its indices
+in several orders. A draft fixes the layouts of the free operands, and so what their producers have to write.
+`LayoutSolver.best` finds the drafts of least predicted time by dynamic programming, from the consumer down: the best
+way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
+drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, Mapping
+
+from .. import cost
+from ..kernels.isa import ISA
+from ..plan import Axis, Index, Layout
+from .contraction import BinaryContraction
+from .gemm import GemmPlan
+from .gemm_cost import gemm_seconds
+from .nests import natural_axes, plan_nest
+from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
+from .parts import Part, is_slender, plan_parts
+
+WORTH_SECONDS = 1e-4  # an operation that takes less has one option
+WORTH_SHARE = 0.02  # of all predicted time
+EVALUATIONS = 160  # plans drawn up in search of better ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
+
+    axes: Mapping[Index, Axis]
+    kind: str = "strided"
+    panel: int = 0
+    nbytes: int = 0
+
+    @property
+    def key(self) -> tuple:
+        return tuple(self.axes.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orientation:
+    """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
+    producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second)."""
+
+    flip: bool = False
+    near: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
+
+    parts: tuple[Part, ...]
+    given: Mapping[int, Given]
+    seconds: float
+
+
+class LayoutSolver:
+    """Draws up the operations of a list; `solve` leaves axes on the values and parts on the operations."""
+
+    def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine):
+        self.list, self.isa, self.threads, self.machine = listed, isa, threads, machine
+        self.producers = {operation.output.number: operation for operation in listed.operations}
+        self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
+        least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
+        self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
+        self.evaluations = 0
+        self.found: dict[tuple, tuple[float, Draft]] = {}
+
+    def solve(self) -> float:
+        """Predicted seconds. Consumers first: an operation's output has its layout when the operation's turn comes."""
+        seconds = 0.0
+        for operation in reversed(self.list.operations):
+            output = operation.output
+            draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
+            operation.parts = draft.parts
+            for value in operation.inputs:
+                if value.number in draft.given:
+                    _give(value, draft.given[value.number])
+            seconds += draft.seconds
+        return seconds
+
+    def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
+        """Least predicted time of the operation and of those before it that are worth it, and its draft."""
+        key = (operation.output.number, out.key)
+        if key not in self.found:
+            drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation)]
+            times = [draft.seconds + self._before(operation, draft) for draft in drafts]
+            least = min(range(len(times)), key=times.__getitem__)
+            self.found[key] = times[least], drafts[least]
+        return self.found[key]
+
+    def _before(self, operation: Operation, draft: Draft) -> float:
+        """Predicted time of what computes the inputs that got a layout."""
+        if id(operation) not in self.worth:
+            return 0.0
+        makers = [(self.producers[number], given) for number, given in draft.given.items() if number in self.producers]
+        return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.worth)
+
+    # -- drafts ----------------------------------------------------------------------------------------------
+    def _orientations(self, operation: Operation) -> Iterator[Orientation]:
+        yield Orientation()
+        free = [value for value in operation.inputs if value.axes is None]
+        if operation.kind != "gemm" or id(operation) not in self.worth:
+            return
+        for flip in (False, True):
+            for near in range(3 if free else 1):
+                if (flip or near) and self.evaluations < EVALUATIONS:
+                    yield Orientation(flip=flip, near=near)
+
+    def _draw_up(self, operation: Operation, out: Given, orientation: Orientation) -> Draft:
+        """A draft. Axes are written on the values while it is drawn up, and taken back."""
+        self.evaluations += id(operation) in self.worth
+        values = (operation.output, *operation.inputs)
+        saved = [value.axes for value in values]
+        operation.output.axes = out.axes
+        try:
+            if operation.kind == "gemm":
+                return self._gemm(operation, orientation)
+            given = self._natural(operation, operation.inputs)
+            part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
+            return Draft(parts=(part,), given=given, seconds=self.seconds[id(operation)])
+        finally:
+            for value, axes in zip(values, saved):
+                value.axes = axes
+
+    def _natural(self, operation: Operation, values) -> dict[int, Given]:
+        """Contiguous axes for those of ``values`` that are free."""
+        given = {}
+        for value in values:
+            if value.axes is None:
+                value.axes = natural_axes(value, operation.output, self.list.sizes, itemsize(value.dtype))
+                given[value.number] = Given(axes=value.axes)
+        return given
+
+    def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
+        mixed = operation.mixed
+        given = self._natural(operation, [v for v in operation.inputs if mixed and v.dtype in REAL_PART])
+        contraction = self._contraction(operation, orientation)
+        if None in (contraction.left, contraction.right) and is_slender(contraction):
+            given |= self._natural(operation, operation.inputs)
+            contraction = self._contraction(operation, orientation)
+        parts = plan_parts(contraction, self.isa, self.threads)
+        seconds = 0.0
+        for part in parts:
+            plan = part.plan
+            if not isinstance(plan, GemmPlan):
+                seconds += part.share * self.seconds[id(operation)]
+                continue
+            seconds += gemm_seconds(plan, self.isa, self.machine)
+            sides = operation.inputs[:: -1 if plan.swapped else 1]
+            for value, layout in zip(sides, (plan.left_layout, plan.right_layout)):
+                if layout is not None:
+                    given[value.number] = _given(layout)
+        return Draft(parts=parts, given=given, seconds=seconds)
+
+    def _contraction(self, operation: Operation, orientation: Orientation) -> BinaryContraction:
+        (x, y), out, parts = operation.inputs, operation.output, operation.mixed
+        (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
+        in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
+        return BinaryContraction(
+            dtype=REAL_PART[out.dtype] if parts else x.dtype,
+            sizes={**self.list.sizes, PARTS: 2},
+            batch=tuple(i for i in out_term if i in in_x and i in in_y),
+            m=tuple(i for i in out_term if i in in_x and i not in in_y),
+            n=tuple(i for i in out_term if i in in_y and i not in in_x),
+            k=tuple(i for i in x_term if i in in_y and i not in in_out),
+            left=x_axes,
+            right=y_axes,
+            out=out_axes,
+            conj_left=x.conj,
+            conj_right=y.conj,
+            constant_left=x.constant,
+            constant_right=y.constant,
+            panels_left=self._writes_panels(x),
+            panels_right=self._writes_panels(y),
+            flip=orientation.flip,
+            near_left=self._near(x, orientation.near),
+            near_right=self._near(y, orientation.near),
+        )
+
+    def _writes_panels(self, value: Value) -> bool:
+        """Only a GEMM writes through tables that are not linear."""
+        producer = self.producers.get(value.number)
+        return producer is not None and producer.kind == "gemm"
+
+    def _near(self, value: Value, side: int) -> frozenset[Index]:
+        """Indices that the value has from one operand of its producer alone."""
+        producer = self.producers.get(value.number)
+        if not side or producer is None or producer.kind != "gemm":
+            return frozenset()
+        mine, other = producer.inputs[side - 1], producer.inputs[2 - side]
+        return frozenset(i for i in value.term if i in mine.term and i not in other.term)
+
+    # -- cost ------------------------------------------------------------------------------------------------
+    def _roofline(self, operation: Operation) -> float:
+        flops, moved = self.list.work(operation)
+        return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def _given(layout: Layout) -> Given:
+    nbytes = max(layout.itemsize, _extent(layout.axes, layout.itemsize, layout.panel))
+    return Given(axes={axis.index: axis for axis in layout.axes}, kind=layout.kind, panel=layout.panel, nbytes=nbytes)
+
+
+def _give(value: Value, given: Given) -> None:
+    value.axes, value.layout_kind, value.panel = dict(given.axes), given.kind, given.panel
+    value.nbytes = given.nbytes
+
+
+def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
+    """Bytes from the first element to the end of the last panel."""
+    last = item * max(panel, 1)
+    for axis in axes:
+        top = axis.size - 1
+        if axis.linear:
+            last += top * axis.stride
+        else:
+            last += top // axis.tile * axis.outer + (axis.tile - 1) * axis.stride
+    return last
