@@ -286,15 +286,16 @@ def _time_out(
     out = np.empty(task.expression.output_shape, dtype=reference.dtype)
     ours = Candidate(name=OURS, function=partial(compiled, out=out), args=task.arrays)
     others = {}
-    fastest = min((_seconds(result, name) for name in calls), default=0.0)
+    chosen = {
+        name: next(call for call in made if call.variant == result.peers[name].variant) for name, made in calls.items()
+    }
+    able = {name: call for name, call in chosen.items() if call.with_out is not None}
+    fastest = min((_seconds(result, name) for name in able), default=0.0)
     longest = max(settings.budget.long / 10, _OUT_CONTENDER * fastest)
-    for name, made in calls.items():
-        call = next(each for each in made if each.variant == result.peers[name].variant)
-        if _seconds(result, name) > longest:
-            continue
-        function = call.with_out(out) if call.with_out else None
-        if function is not None and _writes(function, call.args, out, reference):
-            others[name] = Candidate(name=name, function=function, args=call.args)
+    for name, call in able.items():
+        function = call.with_out(out) if call.with_out and _seconds(result, name) <= longest else None
+        if function is not None and (first := _writes(function, call.args, out, reference)):
+            others[name] = Candidate(name=name, function=function, args=call.args, first=first)
     if not _writes(ours.function, ours.args, out, reference):
         result.marks.append("wrong with out=")
         return
@@ -309,14 +310,14 @@ def _seconds(result: CaseResult, name: str) -> float:
     return math.inf if seconds is None else seconds
 
 
-def _writes(function: Callable[..., Any], args: tuple[Any, ...], out: np.ndarray, reference: Reference) -> bool:
-    """Whether the call fills ``out`` with a right result; a library that refuses is left out of this comparison."""
+def _writes(function: Callable[..., Any], args: tuple[Any, ...], out: np.ndarray, reference: Reference) -> float:
+    """Seconds of the call if it fills ``out`` with a right result; 0 if not, or if the library refuses."""
     out.fill(0)
     try:
-        function(*args)
+        seconds, _ = seconds_of(lambda: function(*args))
     except Exception:
-        return False
-    return reference.verdict(reference.judge(out), None).passed
+        return 0.0
+    return seconds if reference.verdict(reference.judge(out), None).passed else 0.0
 
 
 def _judge(

@@ -17,8 +17,9 @@ from itertools import repeat
 from typing import Any, Callable, Iterator, Sequence
 
 SAMPLE_SECONDS = 200e-6
-# A candidate this much slower than the fastest of its kind gets a few samples only.
-_CONTENDER = 1.5
+# A candidate this much slower than the fastest gets a few samples only; where all that is known is an earlier call,
+# which may have been slower than the others, this much.
+_CONTENDER, _UNSURE = 1.5, 3.0
 _FEW_SAMPLES = 3
 _LONGEST_WAIT = 0.3
 _LEAST_WARM, _MOST_WARM, _WARM_EVERY, _PAGE = 1 << 24, 1 << 30, 1.0, 4096
@@ -131,13 +132,14 @@ def compare(
     """Fill ``samples`` of all candidates, in alternation.
 
     Those named in ``always``, and those near the fastest of the others, are sampled in every round until the budget
-    is used up; each candidate gets at least one sample (its earlier call counts where it cannot win), and clearly
-    slower ones a few where they are affordable.
+    is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable. An
+    earlier call counts as a sample where a candidate cannot win, and where such calls alone would use the budget up.
     """
     start = time.perf_counter()
+    tight = sum(each.first or 0.0 for each in candidates) > budget.seconds
     with _without_gc():
         for candidate in candidates:
-            if _is_hopeless(candidate, candidates, budget):
+            if candidate.first is not None and (tight or _is_hopeless(candidate, candidates, budget)):
                 candidate.samples.append(candidate.first)
             else:
                 _probe(candidate, settle)
@@ -184,7 +186,8 @@ def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Seque
     if candidate.name in always:
         return True
     rivals = [each.median for each in candidates if each.name not in always]
-    if candidate.median <= _CONTENDER * min(rivals):
+    factor = _UNSURE if candidate.samples == [candidate.first] else _CONTENDER
+    if candidate.median <= factor * min(rivals):
         return True
     return len(candidate.samples) < _FEW_SAMPLES and candidate.median * candidate.calls < budget.seconds / 20
 

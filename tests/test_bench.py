@@ -66,9 +66,21 @@ def test_who_cannot_win_is_not_called_again():
         timing.Candidate(name=name, function=lambda name=name: calls.append(name), first=first)
         for name, first in firsts.items()
     ]
-    budget = timing.TimeBudget(seconds=0.0, least_rounds=1, most_rounds=1, long=0.3)
+    budget = timing.TimeBudget(seconds=9.0, least_rounds=1, most_rounds=1, long=0.3)
     timing.compare(candidates, budget=budget, settle=list)
     assert candidates[1].samples == [2.0] and set(calls) == {"fast", "slower but short", "second"}
+
+
+def test_earlier_calls_count_where_they_alone_use_the_budget_up():
+    calls = []
+    firsts = {"fast": 2.0, "unsure": 5.0, "slow": 7.0}
+    candidates = [
+        timing.Candidate(name=name, function=lambda name=name: calls.append(name), first=first)
+        for name, first in firsts.items()
+    ]
+    timing.compare(candidates, budget=timing.TimeBudget(seconds=9.0, most_rounds=1), settle=list)
+    assert [each.samples[0] for each in candidates] == [2.0, 5.0, 7.0]
+    assert [len(each.samples) for each in candidates] == [2, 2, 1]
 
 
 def test_long_comparisons_end_soon_after_their_budget():
