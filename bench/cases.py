@@ -7,6 +7,7 @@ To add a family, write a function ``(large: bool) -> list[Case]`` and register i
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import zlib
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ class Case:
     ``path`` is a tuple of position tuples in opt_einsum's convention, or None (each library finds its own).
     ``values`` is ``"small"`` (integers from -9 to 9) or ``"full"`` (integers over their whole range).
     ``external`` marks a case from a file: its expression and shapes are not written into results.
+    ``peers`` names those that take part; None means all.
     """
 
     family: str
@@ -35,6 +37,13 @@ class Case:
     path: tuple[tuple[int, ...], ...] | None = None
     values: str = "small"
     external: bool = False
+    peers: tuple[str, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells this case from every other, as a digest: expression and shapes are part of it but not readable."""
+        words = (self.family, self.name, self.expr, self.shapes, self.dtype, self.path, self.values, self.peers)
+        return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
     def full_range(self) -> "Case":
         """The same case with integers over their full range."""
@@ -244,13 +253,14 @@ def _tccg(number: str, notation: str, sizes: tuple[int, ...], dtype: str) -> Cas
 FamilyFunction = Callable[[bool], list[Case]]
 _FAMILIES: dict[str, FamilyFunction] = {}
 
-# The family that times microkernels alone has no expressions: `run` treats it apart.
-KERNELS = "kernels"
+# Families without expressions, measured in their own ways: microkernels alone, what a call costs, threads and primes.
+KERNELS, CALLS, SCALING = "kernels", "calls", "scaling"
+TABLES = (KERNELS, CALLS, SCALING)
 
 
 def register_family(name: str, function: FamilyFunction) -> None:
     """Add a family of cases under ``name``; a name that is taken is refused."""
-    if name == KERNELS or name in _FAMILIES:
+    if name in TABLES or name in _FAMILIES:
         raise EngineValueError(f"family {name!r} is registered already")
     _FAMILIES[name] = function
 
@@ -261,14 +271,14 @@ register_family("tccg", tccg_cases)
 
 def families() -> tuple[str, ...]:
     """The names that `select` accepts besides the names and patterns of sub-families."""
-    return (*_FAMILIES, KERNELS)
+    return (*_FAMILIES, *TABLES)
 
 
 def select(names: Sequence[str], *, large: bool = False) -> list[Case]:
     """The cases of ``names``: families, their parts or patterns of parts (``tccg_f32``, ``thesis_*_small``)."""
     chosen: list[Case] = []
     for name in names:
-        if name == KERNELS:
+        if name in TABLES:
             continue
         if name in _FAMILIES:
             found = _FAMILIES[name](large)

@@ -6,14 +6,17 @@ the fastest peer, where one rounding of the largest component is always allowed.
 
 The reference is NumPy, step by step along the path, in a wider type: float64 for narrower dtypes, long double for
 float64. Where long double takes too long for everything, a sample of components is summed in it directly from the
-slices of the operands that they depend on, and the rest is compared with a reference in the dtype itself. Outputs of
-few components are judged over several draws of the operands, since a single component may be right by luck.
+slices of the operands that they depend on, and the rest is compared with a reference in the dtype itself. Where even
+that takes seconds, the reference is made for a box of the output: some positions along each axis, the first, the last
+and random ones, and every combination of them; the components outside are compared with the result of a peer. Outputs
+of few components are judged over several draws of the operands, since a single component may be right by luck.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Sequence
 
 import numpy as np
@@ -24,9 +27,16 @@ from .steps import ASCII, Expression, Path, StepCost, auto_path, walk
 
 SLACK = 4
 # A reference in float64 is made up to this many flops and bytes, one in long double up to this many multiply-adds.
-_WIDE_FLOPS = 2e11
+_WIDE_FLOPS = 4e10
 _WIDE_BYTES = 4e9
-_LONG_MULTIPLY_ADDS = 3e8
+_LONG_MULTIPLY_ADDS = 1e8
+# What all components may cost: real flops of BLAS, scalar multiply-adds of integers, elements of the largest step.
+_BOX_FLOPS = 4e10
+_BOX_INTEGERS = 1e9
+_BOX_ELEMENTS = 2.5e7
+_SMALLEST_SIDE = 16
+# Elements compared at a time: their temporaries stay in the caches.
+_BLOCK = 1 << 16
 _SAMPLES = 64
 _SAMPLE_MULTIPLY_ADDS = 2e7
 # Fewer components than this are judged over several draws.
@@ -69,38 +79,58 @@ class Verdict:
 class Reference:
     """What the result of a contraction must be.
 
-    ``values`` and ``scale`` (``|A||B|``, None for exact dtypes) have the output's shape. ``wide`` says that ``values``
-    is known in a wider type; if not, ``sample`` maps some output positions to values that are. ``summed`` is K.
+    ``values`` and ``scale`` (``|A||B|``, None for exact dtypes) have the output's shape, or that of a ``box`` of it:
+    positions along each axis. ``wide`` says that ``values`` is known in a wider type; if not, ``sample`` maps some
+    positions in ``values`` to values that are. ``summed`` is K.
     """
 
+    shape: tuple[int, ...]
     dtype: np.dtype[Any]
     values: np.ndarray
     scale: np.ndarray | None
     wide: bool
     sample: dict[tuple[int, ...], Any]
     summed: int
+    box: tuple[np.ndarray, ...] | None = None
 
     @property
     def bound(self) -> float:
         """The largest error allowed whatever the peers do, relative to ``|A||B|``."""
         return SLACK * (self.summed + 2) * epsilon(self.dtype)
 
-    @property
+    @cached_property
     def rounding(self) -> float:
         """One rounding of the largest component, relative to ``|A||B|``."""
-        return epsilon(self.dtype) * _largest(self.values, self.values * 0, self.scale)
+        return epsilon(self.dtype) * _largest(np.zeros((), self.values.dtype), self.values, self.scale)
 
     def judge(self, result: Any) -> Finding:
         """Compare one result; a wrong shape or dtype is a finding too."""
         result = np.asarray(result)
-        if result.shape != self.values.shape or result.dtype != self.dtype:
-            complaint = f"{result.dtype}{list(result.shape)} instead of {self.dtype}{list(self.values.shape)}"
+        if result.shape != self.shape or result.dtype != self.dtype:
+            complaint = f"{result.dtype}{list(result.shape)} instead of {self.dtype}{list(self.shape)}"
             return Finding(error=math.inf, everywhere=math.inf, complaint=complaint)
+        if self.box is not None:
+            result = result[np.ix_(*self.box)]
         if self.scale is None:
             wrong = int(np.count_nonzero(result != self.values))
             return Finding(error=wrong, everywhere=wrong)
         everywhere = _largest(_widen(result), self.values, self.scale)
         return Finding(error=self._sampled(_widen(result)) if self.sample else everywhere, everywhere=everywhere)
+
+    def beside(self, ours: Any, theirs: Any) -> str | None:
+        """What is wrong with ``ours`` outside the box, where only the right result of a peer tells: None if nothing.
+
+        Two right results differ by twice the bound at most; the largest ``|A||B|`` of the box stands for all.
+        """
+        if self.box is None:
+            return None
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        if self.scale is None:
+            wrong = int(np.count_nonzero(ours != theirs))
+            return f"{wrong} components differ from a peer's" if wrong else None
+        allowed = 2 * self.bound * float(np.max(self.scale)) * _BEYOND_SAMPLE
+        apart = _largest(_widen(ours), _widen(theirs), np.ones((), np.float64))
+        return None if apart <= allowed else f"a component is {apart:.1e} from a peer's, over {allowed:.1e}"
 
     def _sampled(self, result: np.ndarray) -> float:
         assert self.scale is not None
@@ -152,11 +182,32 @@ def make_reference(
     summed = sum(step.summed for step in steps)
     if len(arrays) > 2:
         path = min(path, auto_path(expression), key=lambda each: _operations(walk(expression, each)))
-        steps = walk(expression, path)
+    shape = expression.output_shape
+    box = _box(expression, path, dtype, seed)
+    if box is not None:
+        expression, arrays = _inside(expression, arrays, box)
+    steps = walk(expression, path)
     if dtype.kind in "iub":
-        values = contract(steps, arrays, optimize=False)
-        return Reference(dtype=dtype, values=values, scale=None, wide=True, sample={}, summed=0)
+        values, scale, full, sample, summed = contract(steps, arrays, optimize=False), None, True, {}, 0
+    else:
+        values, scale, full, sample = _inexact(expression, path, arrays, dtype, seed)
+    return Reference(
+        shape=shape,
+        dtype=dtype,
+        values=values,
+        scale=scale,
+        wide=full,
+        sample=sample,
+        summed=summed,
+        box=box,
+    )
 
+
+def _inexact(
+    expression: Expression, path: Path, arrays: Sequence[np.ndarray], dtype: np.dtype[Any], seed: int
+) -> tuple[np.ndarray, np.ndarray, bool, dict[tuple[int, ...], Any]]:
+    """Values, their scale, whether the values are wide, and a wide sample where they are not."""
+    steps = walk(expression, path)
     wide = _widened(dtype)
     full = not _is_long(wide) and _affordable(steps, dtype, wide)
     sample = {} if full else _sample(expression, path, arrays, wide, seed)
@@ -166,7 +217,66 @@ def make_reference(
     scale = contract(steps, [np.abs(array.astype(_native(dtype))).astype(real) for array in arrays])
     if not np.all(np.isfinite(scale)):
         raise EngineValueError(f"{expression.eq!r}: the sum of absolute values overflows {scale.dtype}")
-    return Reference(dtype=dtype, values=values, scale=scale, wide=full, sample=sample, summed=summed)
+    return values, scale, full, sample
+
+
+def _box(expression: Expression, path: Path, dtype: np.dtype[Any], seed: int) -> tuple[np.ndarray, ...] | None:
+    """Positions along each axis of the output for which a reference is affordable; None where all of it is.
+
+    The longest axis is halved until the cost fits, or all are short: what is summed cannot be left out.
+    """
+    sizes = {index: expression.sizes[index] for index in dict.fromkeys(expression.output)}
+    kept = dict(sizes)
+    while not _is_cheap(_restricted(expression, kept), path, dtype):
+        longest = max(kept, key=lambda index: kept[index], default=None)
+        if longest is None or kept[longest] <= _SMALLEST_SIDE:
+            break
+        kept[longest] = max(_SMALLEST_SIDE, -(-kept[longest] // 2))
+    if kept == sizes:
+        return None
+    rng = np.random.default_rng(seed)
+    chosen = {index: _positions(rng, sizes[index], count) for index, count in kept.items()}
+    return tuple(chosen[index] for index in expression.output)
+
+
+def _positions(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
+    """``count`` positions of ``size``, ascending: the first, the last and random ones."""
+    if count == size:
+        return np.arange(size)
+    return np.array([0, *sorted(1 + rng.choice(size - 2, count - 2, replace=False)), size - 1])
+
+
+def _is_cheap(expression: Expression, path: Path, dtype: np.dtype[Any]) -> bool:
+    steps = walk(expression, path)
+    if max(sum(step.elements) for step in steps) > _BOX_ELEMENTS:
+        return False
+    if dtype.kind in "iub":
+        return _operations(steps) <= _BOX_INTEGERS
+    return 2 * _operations(steps) * (5 if dtype.kind == "c" else 2) <= _BOX_FLOPS
+
+
+def _restricted(expression: Expression, kept: dict[str, int]) -> Expression:
+    shapes = tuple(
+        tuple(min(kept.get(index, size), size) for index, size in zip(term, shape))
+        for term, shape in zip(expression.terms, expression.shapes)
+    )
+    return replace(expression, shapes=shapes)
+
+
+def _inside(
+    expression: Expression, arrays: Sequence[np.ndarray], box: tuple[np.ndarray, ...]
+) -> tuple[Expression, list[np.ndarray]]:
+    """The same contraction for the positions of ``box`` alone."""
+    chosen = dict(zip(expression.output, box))
+    parts = [_taken(array, term, chosen) for array, term in zip(arrays, expression.terms)]
+    return replace(expression, shapes=tuple(part.shape for part in parts)), parts
+
+
+def _taken(array: np.ndarray, term: str, chosen: dict[str, np.ndarray]) -> np.ndarray:
+    for axis, index in enumerate(term):
+        if index in chosen and array.shape[axis] > 1:
+            array = np.take(array, chosen[index], axis=axis)
+    return array
 
 
 def draws(expression: Expression) -> int:
@@ -192,7 +302,7 @@ def contract(steps: Sequence[StepCost], arrays: Sequence[np.ndarray], *, optimiz
         for position in sorted(step.positions, reverse=True):
             del live[position]
         live.append(_einsum(step.eq, taken, optimize))
-    return live[0]
+    return np.ascontiguousarray(live[0]).reshape(live[0].shape)
 
 
 def _einsum(eq: str, taken: Sequence[np.ndarray], optimize: bool) -> np.ndarray:
@@ -247,9 +357,17 @@ def _largest(result: Any, values: Any, scale: Any) -> float:
     """The largest ``|result - values| / scale``; 0/0 counts 0, and a NaN counts as infinite."""
     if values.size == 0:
         return 0.0
-    difference = np.abs(result - values)
+    parts = [np.broadcast_to(each, values.shape).reshape(-1) for each in (result, values)]
+    scales = np.broadcast_to(scale, values.shape).reshape(-1) if np.ndim(scale) else np.reshape(scale, (1,))
+    return max(_largest_part(*parts, scales, start) for start in range(0, values.size, _BLOCK))
+
+
+def _largest_part(result: np.ndarray, values: np.ndarray, scale: np.ndarray, start: int) -> float:
+    part = slice(start, start + _BLOCK)
+    difference = np.abs(result[part] - values[part])
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(difference == 0, 0.0, difference / scale)
+        relative = difference / (scale if scale.size == 1 else scale[part])
+    relative[difference == 0] = 0
     largest = float(np.max(relative))
     return math.inf if math.isnan(largest) else largest
 

@@ -2,20 +2,32 @@
 
 The limit of a step is the larger of its flops over the FMA peak of its dtype and its bytes over the copy bandwidth
 at that footprint; bytes are those of the distinct elements touched. The limits of the steps of our path add up.
+
+A busy machine shows less than its peak, never more: of several measurements of a run the largest counts.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from contextlib import suppress
 from functools import partial
-from typing import Callable, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
+from ..errors import EngineTypeError
 from .steps import StepCost
 
 # Below this a limit says more about the clock and the call than about the machine.
 SMALLEST_LIMIT = 50e-6
 # How far above the limit a peer may be measured before the run is void: the noise of two measurements.
 VOID_MARGIN = 1.05
+# Seconds after which a peak or a bandwidth that is needed again is also measured again.
+_FRESH_SECONDS = 60.0
+_TRIES = 5
+_PAUSE_SECONDS = 0.2
+
+# What a step does: real flops, and bytes of the distinct elements that it touches.
+Work = Sequence[tuple[int, int]]
 
 _COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64", "clongdouble": "longdouble"}
 _UNSIGNED = {"uint8": "int8", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
@@ -26,7 +38,7 @@ _COMPLEX_ADDS = 2
 
 
 class Roof:
-    """Peaks and bandwidths of this machine, each measured once, when first asked for.
+    """Peaks and bandwidths of this machine, measured when first asked for and again later: the largest count.
 
     ``peak(dtype_name, threads)`` is in flop/s (a multiply-add counts two), ``bandwidth(nbytes, threads)`` in
     bytes/s, reads and writes both counted. Without them, `einsum_engine.kernels.calibrate` measures, never taking a
@@ -35,6 +47,8 @@ class Roof:
     >>> roof = Roof(1, peak=lambda dtype, threads: 2e9, bandwidth=lambda nbytes, threads: 1e9)
     >>> roof.peak("complex64")
     2000000000.0
+    >>> roof.limit([(1000, 0), (0, 4000)], "float32")
+    4.5e-06
     """
 
     def __init__(
@@ -42,10 +56,13 @@ class Roof:
         threads: int,
         peak: Callable[[str, int], float] | None = None,
         bandwidth: Callable[[int, int], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.threads = threads
         self._measure_peak = peak
         self._measure_bandwidth = bandwidth
+        self._clock = clock
+        self._measured: dict[str | int, float] = {}
         self.peaks: dict[str, float] = {}
         self.bandwidths: dict[int, float] = {}
 
@@ -53,28 +70,79 @@ class Roof:
         """flop/s of the real dtype in which ``dtype`` is computed."""
         real = real_dtype(dtype)
         if real not in self.peaks:
-            measure = self._measure_peak or partial(_calibrate().fma_peak, fresh=True)
-            self.peaks[real] = float(measure(real, self.threads))
+            self._peak_again(real)
         return self.peaks[real]
 
     def bandwidth(self, nbytes: int) -> float:
         """bytes/s of a copy that touches about ``nbytes``: measured at the nearest quarter of an octave."""
-        footprint = round(2 ** (round(4 * math.log2(max(nbytes, 1024))) / 4))
+        footprint = _footprint(nbytes)
         if footprint not in self.bandwidths:
-            measure = self._measure_bandwidth or partial(_calibrate().copy_bandwidth, fresh=True)
-            self.bandwidths[footprint] = float(measure(footprint, self.threads))
+            self._bandwidth_again(footprint)
         return self.bandwidths[footprint]
 
-    def step_limit(self, step: StepCost, dtype: str, itemsize: int) -> float:
-        """Seconds that ``step`` takes at least."""
-        nbytes = sum(step.elements) * itemsize
-        flops = step_flops(step, dtype)
-        seconds = nbytes / self.bandwidth(nbytes) if nbytes else 0.0
-        return max(seconds, flops / self.peak(dtype)) if flops else seconds
+    def prime(self, dtypes: Iterable[str], pause: Callable[[float], Any] = time.sleep) -> None:
+        """Measure the peaks of ``dtypes`` several times, with pauses between; dtypes without a peak are left out."""
+        reals = sorted({real_dtype(dtype) for dtype in dtypes})
+        for number in range(_TRIES if reals else 0):
+            if number:
+                pause(_PAUSE_SECONDS)
+            for real in reals:
+                with suppress(EngineTypeError):
+                    self._peak_again(real)
 
-    def limit(self, steps: Sequence[StepCost], dtype: str, itemsize: int) -> float:
-        """Seconds that all ``steps`` take at least, one after the other."""
-        return sum(self.step_limit(step, dtype, itemsize) for step in steps)
+    def refresh(self, work: Work, dtype: str) -> None:
+        """Measure again what bounds ``work`` and was last measured more than a minute ago."""
+        self._again(work, dtype, self._clock() - _FRESH_SECONDS)
+
+    def again(self, work: Work, dtype: str) -> None:
+        """Measure again what bounds ``work``."""
+        self._again(work, dtype, math.inf)
+
+    def include(self, peaks: Mapping[str, float], bandwidths: Mapping[str, float]) -> None:
+        """Let the figures of an earlier part of the same run count."""
+        for name, rate in peaks.items():
+            self.peaks[name] = max(rate, self.peaks.get(name, 0.0))
+        for footprint, rate in bandwidths.items():
+            self.bandwidths[int(footprint)] = max(rate, self.bandwidths.get(int(footprint), 0.0))
+
+    def limit(self, work: Work, dtype: str) -> float:
+        """Seconds that all steps of ``work`` take at least, one after the other."""
+        return sum(max(self._of_flops(flops, dtype), self._of_bytes(nbytes)) for flops, nbytes in work)
+
+    def _of_flops(self, flops: int, dtype: str) -> float:
+        return flops / self.peak(dtype) if flops else 0.0
+
+    def _of_bytes(self, nbytes: int) -> float:
+        return nbytes / self.bandwidth(nbytes) if nbytes else 0.0
+
+    def _again(self, work: Work, dtype: str, before: float) -> None:
+        for bound in self._bounds(work, dtype):
+            if self._measured.get(bound, -math.inf) >= before:
+                continue
+            if isinstance(bound, str):
+                self._peak_again(bound)
+            else:
+                self._bandwidth_again(bound)
+
+    def _bounds(self, work: Work, dtype: str) -> list[str | int]:
+        """The real dtype whose peak bounds a step, and the footprint of the longest step that bandwidth bounds."""
+        bytes_bound = [n for flops, n in work if self._of_bytes(n) > self._of_flops(flops, dtype)]
+        found: list[str | int] = [_footprint(max(bytes_bound, key=self._of_bytes))] if bytes_bound else []
+        return found if len(bytes_bound) == len(work) else [real_dtype(dtype), *found]
+
+    def _peak_again(self, real: str) -> None:
+        measure = self._measure_peak or partial(_calibrate().fma_peak, fresh=True)
+        self.peaks[real] = max(float(measure(real, self.threads)), self.peaks.get(real, 0.0))
+        self._measured[real] = self._clock()
+
+    def _bandwidth_again(self, footprint: int) -> None:
+        measure = self._measure_bandwidth or partial(_calibrate().copy_bandwidth, fresh=True)
+        self.bandwidths[footprint] = max(float(measure(footprint, self.threads)), self.bandwidths.get(footprint, 0.0))
+        self._measured[footprint] = self._clock()
+
+
+def _footprint(nbytes: int) -> int:
+    return round(2 ** (round(4 * math.log2(max(nbytes, 1024))) / 4))
 
 
 def _calibrate():  # type: ignore[no-untyped-def]
@@ -99,6 +167,11 @@ def step_flops(step: StepCost, dtype: str) -> int:
     if dtype in _COMPLEX_PARTS:
         return 2 * _COMPLEX_FMAS * step.multiply_adds + _COMPLEX_ADDS * step.adds
     return 2 * step.multiply_adds + step.adds
+
+
+def work_of(steps: Sequence[StepCost], dtype: str, itemsize: int) -> list[tuple[int, int]]:
+    """What each of ``steps`` does, for `Roof.limit`."""
+    return [(step_flops(step, dtype), sum(step.elements) * itemsize) for step in steps]
 
 
 def share(limit: float, seconds: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 import re
@@ -77,13 +78,18 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this file is tracked in, marked where files were changed; None outside one."""
+    """The commit of the checkout that this file is tracked in, with a digest of the changes where files were changed.
+
+    None outside a checkout.
+    """
     here = Path(__file__).resolve()
     if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return None
     revision = _git(here.parent, "rev-parse", "HEAD")
-    changed = _git(here.parent, "status", "--porcelain", "--untracked-files=no")
-    return f"{revision} with changes" if changed else revision
+    changes = _git(here.parent, "diff", "HEAD", "--", ":/", ":(exclude,top)bench/results")
+    if not changes:
+        return revision
+    return f"{revision} with changes {hashlib.sha256(changes.encode()).hexdigest()[:8]}"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

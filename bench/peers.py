@@ -10,19 +10,19 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import math
+import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
 
+from .effort import least_loop_seconds
 from .steps import Expression, Path, auto_path, walk
 
-# One loop over all indices is left out where it takes seconds a call and wins nothing: its iterations times the
-# square of the number of operands is what its time grows with.
-_MOST_LOOP = 1e9
-# The same for a step of three operands or more in a path that a library found: such steps are loops too, and the
-# slower the more indices they have.
+# A step of three operands or more in a path that a library found is one loop, the slower the more indices it has: left
+# out where its iterations times the square of the number of operands exceed this.
 _MOST_STEP_LOOP = 2e7
 # Of a library's own path and ours, the one that costs this many times the other is left out.
 _MOST_COST_RATIO = 30
@@ -32,15 +32,27 @@ class Unsupported(Exception):
     """A peer that cannot run a task; the message says why."""
 
 
+class TooSlow(Unsupported):
+    """A peer that would take longer than a task has patience for: at least ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not run: at least {seconds:.3g} s")
+        self.seconds = seconds
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """What a peer is asked for: an explicit expression, operands, and the engine's path."""
+    """What a peer is asked for: an explicit expression, operands, and the engine's path.
+
+    A peer of which it is known before that a call takes more than ``patience`` seconds is not run.
+    """
 
     expression: Expression
     arrays: tuple[np.ndarray, ...]
     path: tuple[tuple[int, ...], ...]
     dtype: str
     threads: int = 1
+    patience: float = math.inf
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -61,7 +73,8 @@ class Call:
     """A prepared contraction: ``function(*args)``; ``to_numpy`` turns its result into an array for the check.
 
     ``convert`` turns NumPy operands into the library's arrays. ``with_out(out)`` gives the function that writes into
-    ``out``, where the library can.
+    ``out``, where the library can. ``compiles`` says that the first call does more than later ones;
+    ``first`` are the seconds of one that was made.
     """
 
     function: Callable[..., Any]
@@ -70,6 +83,17 @@ class Call:
     to_numpy: Callable[[Any], np.ndarray] = np.asarray
     with_out: Callable[[np.ndarray], Callable[..., Any]] | None = None
     variant: str = "own path"
+    compiles: bool = False
+    first: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """A prepared call that was run once: its seconds, and its result as the library returns it."""
+
+    call: Call
+    seconds: float
+    result: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +101,8 @@ class Peer:
     """One row of the table.
 
     ``prepare(task, path)`` makes the call; ``find_path(task)`` the library's own path (None: it takes no path).
-    ``modules`` must be importable; ``dtypes`` are those it computes itself (None: all).
+    ``modules`` must be importable; ``dtypes`` are those it computes itself (None: all). ``loops`` says that it may take
+    very long, so that the others go first.
     """
 
     name: str
@@ -85,6 +110,7 @@ class Peer:
     prepare: Callable[[Task, Path | None], Call]
     find_path: Callable[[Task], Path] | None = None
     dtypes: tuple[str, ...] | None = None
+    loops: bool = False
 
     def missing(self) -> str | None:
         """The first module that is not installed, or None."""
@@ -94,24 +120,30 @@ class Peer:
         """Version of each of its packages."""
         return {name: importlib.metadata.version(name) for name in self.modules}
 
-    def calls(self, task: Task) -> list[Call]:
-        """The prepared calls, on its own path and on ours where they differ.
+    def trials(self, task: Task, settle: Callable[[], Any] = lambda: None) -> Iterator[Trial]:
+        """The prepared calls, on its own path and on ours where they differ, each run once after ``settle()``.
 
         Raises Unsupported with the reason if there is none.
         """
         if self.dtypes is not None and task.dtype not in self.dtypes:
             raise Unsupported(f"no {task.dtype}")
-        made, reasons = [], []
+        made, reasons = 0, []
         for variant, path in self._paths(task, reasons):
             try:
-                made.append(finished(self.prepare(task, path), task, variant))
+                call = replace(self.prepare(task, path), variant=variant)
+                settle()
+                trial = run_once(call)
+            except TooSlow:
+                raise
             except Unsupported as error:
                 reasons.append(str(error))
             except Exception as error:  # whatever a library raises is its reason, and the others go on
                 reasons.append(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+            else:
+                made += 1
+                yield trial
         if not made:
             raise Unsupported("; ".join(dict.fromkeys(reasons)))
-        return made
 
     def _paths(self, task: Task, reasons: list[str]) -> list[tuple[str, Path | None]]:
         if self.find_path is None or len(task.arrays) <= 2:
@@ -164,13 +196,19 @@ def binary_steps(path: Path, operands: int) -> tuple[tuple[int, ...], ...]:
     return tuple(steps)
 
 
-def finished(call: Call, task: Task, variant: str) -> Call:
-    """``call`` with what it takes to make its result C-contiguous and fresh, found by calling it once."""
-    finish = _finisher(call.function(*call.args), call.args)
-    function = call.function
-    if finish is not None:
-        function = _compose(finish, call.function)
-    return replace(call, function=function, variant=variant)
+def run_once(call: Call) -> Trial:
+    """Run ``call``, and add what it takes to make its result C-contiguous and fresh."""
+    for _ in range(1 + call.compiles):
+        start = time.perf_counter()
+        result = call.function(*call.args)
+        seconds = time.perf_counter() - start
+    finish = _finisher(result, call.args)
+    if finish is None:
+        return Trial(call=call, seconds=seconds, result=result)
+    start = time.perf_counter()
+    result = finish(result)
+    seconds += time.perf_counter() - start
+    return Trial(call=replace(call, function=_compose(finish, call.function)), seconds=seconds, result=result)
 
 
 def _compose(finish: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,9 +221,10 @@ def _finisher(result: Any, args: Sequence[Any]) -> Callable[[Any], Any] | None:
             return partial(np.array, order="C")
         return None if result.flags.c_contiguous else np.ascontiguousarray
     if type(result).__module__.partition(".")[0] == "torch":
+        if not result.is_contiguous():
+            return lambda tensor: tensor.contiguous()
         if any(result.untyped_storage().data_ptr() == arg.untyped_storage().data_ptr() for arg in args):
-            return lambda tensor: tensor.contiguous().clone()
-        return None if result.is_contiguous() else lambda tensor: tensor.contiguous()
+            return lambda tensor: tensor.clone()
     return None
 
 
@@ -193,10 +232,15 @@ def _finisher(result: Any, args: Sequence[Any]) -> Callable[[Any], Any] | None:
 
 
 def _numpy_plain(task: Task, path: Path | None) -> Call:
-    if task.expression.loop_size * len(task.arrays) ** 2 > _MOST_LOOP:
-        raise Unsupported(f"one loop of {task.expression.loop_size:.1e} iterations over {len(task.arrays)} operands")
     function = partial(np.einsum, task.ascii_eq())
+    _refuse_a_long_loop(task)
     return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+def _refuse_a_long_loop(task: Task) -> None:
+    least = least_loop_seconds(task.expression, task.arrays)
+    if least > task.patience:
+        raise TooSlow(least)
 
 
 def _numpy_path(task: Task) -> Path:
@@ -228,8 +272,19 @@ def _expression(task: Task, path: Path | None) -> Any:
 
 
 def _opt_einsum_numpy(task: Task, path: Path | None) -> Call:
+    if not _is_for_blas(task.expression):
+        _refuse_a_long_loop(task)
     function = _expression(task, path)
     return Call(function=function, args=task.arrays, with_out=lambda out: partial(function, out=out))
+
+
+def _is_for_blas(expression: Expression) -> bool:
+    """Whether opt_einsum sends a product of two operands to tensordot; what it does not is one loop of np.einsum."""
+    from opt_einsum.blas import can_blas
+
+    terms = list(expression.terms)
+    summed = set("".join(terms)) - set(expression.output)
+    return len(terms) != 2 or bool(can_blas(terms, expression.output, summed))
 
 
 # --- PyTorch ---------------------------------------------------------------------------------------------------
@@ -309,7 +364,9 @@ def _jax(task: Task, path: Path | None) -> Call:
     optimize = [tuple(range(len(task.arrays)))] if path is None else list(path)
     jitted = jax.jit(lambda *arrays: jnp.einsum(task.expression.eq, *arrays, optimize=optimize))
     args = tuple(jnp.asarray(array) for array in task.arrays)
-    return Call(function=lambda *arrays: jitted(*arrays).block_until_ready(), args=args, convert=jnp.asarray)
+    return Call(
+        function=lambda *arrays: jitted(*arrays).block_until_ready(), args=args, convert=jnp.asarray, compiles=True
+    )
 
 
 # --- TBLIS -----------------------------------------------------------------------------------------------------
@@ -343,9 +400,9 @@ def _cotengra(task: Task, path: Path | None) -> Call:
 
 
 PEERS = (
-    Peer(name="numpy", modules=("numpy",), prepare=_numpy_plain),
+    Peer(name="numpy", modules=("numpy",), prepare=_numpy_plain, loops=True),
     Peer(name="numpy-optimize", modules=("numpy",), prepare=_numpy_optimized, find_path=_numpy_path),
-    Peer(name="opt_einsum", modules=("opt_einsum",), prepare=_opt_einsum_numpy, find_path=_opt_einsum_path),
+    Peer(name="opt_einsum", modules=("opt_einsum",), prepare=_opt_einsum_numpy, find_path=_opt_einsum_path, loops=True),
     Peer(
         name="opt_einsum-torch",
         modules=("opt_einsum", "torch"),

@@ -1,25 +1,32 @@
-"""Results as text and as JSON: rules, a line per case, a summary per family."""
+"""Results as text: rules, a line per case, a summary per family, figures beside what is asked."""
 
 from __future__ import annotations
 
 import fnmatch
-import math
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Sequence
 
-from .run import CaseResult, KernelResult
+from .figures import Figure, geometric_mean
+from .run import CaseResult, KernelResult, PeerResult
 
 RULES = (
     "Ours and the peers alternate in one process with the same number of threads; times are medians of one call.",
     "Each peer is compiled once where it can be and runs on our path and on its own: the better counts. Results are"
-    " C-contiguous and fresh; 'out' is the ratio where everybody writes into out=. Idle pools are waited for.",
+    " C-contiguous and fresh; 'out' is the ratio where everybody writes into out=. Idle pools are waited for, and free"
+    " memory is kept resident.",
+    "Who cannot win is not waited for. A peer whose first call takes over a second and 10 times the fastest's has that"
+    " one sample. One loop of np.einsum over all indices is not run where a third of what a part of that loop"
+    " says is over a second and 5 times the fastest peer so far: '>' is then a lower bound, never the best.",
     "ratio = fastest peer / ours (above 1 the engine is faster). noise = ours against ours.",
     "share = limit / ours. The limit of a step of our path is the larger of flops over the FMA peak of its dtype and"
-    " distinct bytes touched over the copy bandwidth at that footprint, both measured in this run. Shares are capped at"
-    " 1 in means; a limit under 50 us gives none; a peer 5 % above the limit voids the run.",
+    " distinct bytes touched over the copy bandwidth at that footprint, both measured in this run: the largest of all"
+    " measurements counts, and they are repeated where a time is above the limit. Shares are capped at 1 in means; a"
+    " limit under 50 us gives none; a peer that stays 5 % above the limit voids the run.",
     "PASS: each component within 4 (K + 2) eps of |A||B| and the largest error within 4 times the fastest peer's (one"
-    " rounding of the largest component is always allowed); integers exact. Outputs of few components are judged over"
-    " several draws of the operands; where time does not allow them, beside the largest error of all peers.",
+    " rounding of the largest component is always allowed); integers exact. Of outputs that take seconds to check,"
+    " random positions along each axis, with the first and the last, are judged so, and the others beside a peer's."
+    " Outputs of few components are judged over several draws of the operands; where time does not allow them, beside"
+    " the largest error of all peers.",
     "plan: path search included, and path given. first: the first call, kernels on disk. Steady state is 'ours'.",
 )
 
@@ -31,17 +38,8 @@ ROLLUPS = (
     ("tccg", ("tccg_*",)),
 )
 
+_HOURS = 9999
 _SHORT = {"numpy-optimize": "np-opt", "opt_einsum": "oe", "opt_einsum-torch": "oe-torch", "cotengra": "ctg"}
-
-
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """The geometric mean, or None of nothing.
-
-    >>> geometric_mean([1.0, 4.0])
-    2.0
-    """
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -78,8 +76,7 @@ def line(result: CaseResult, peers: Sequence[str]) -> str:
     """One case on one line; the fastest peer carries a star."""
     columns = [f"{result.case.name[:40]:<40} {result.case.dtype:<10} {format_seconds(result.seconds):>8}"]
     for name in peers:
-        peer = result.peers.get(name)
-        text = format_seconds(peer.seconds if peer else None) + ("*" if name == result.best else "")
+        text = _peer_time(result.peers.get(name)) + ("*" if name == result.best else "")
         columns.append(f"{text:>8}")
     share = None if result.share is None else 100 * result.share
     planning = [format_seconds(result.planning.get(key)) for key in ("with_search", "path_given", "first_call")]
@@ -88,6 +85,12 @@ def line(result: CaseResult, peers: Sequence[str]) -> str:
         f" {_number(result.error, '{:.1e}'):>8} {planning[0]:>8} {planning[1]:>8} {planning[2]:>8}  {verdict(result)}"
     )
     return " ".join(columns)
+
+
+def _peer_time(peer: PeerResult | None) -> str:
+    if peer is None or peer.seconds is not None or peer.at_least is None:
+        return format_seconds(peer.seconds if peer else None)
+    return f">{format_seconds(peer.at_least) if peer.at_least < _HOURS else f'{peer.at_least:.0e}s'}"
 
 
 def verdict(result: CaseResult) -> str:
@@ -194,69 +197,23 @@ def failures(results: Sequence[CaseResult]) -> int:
     return sum(1 for result in results if not result.verdict.passed or result.void)
 
 
-def case_to_json(result: CaseResult) -> dict[str, Any]:
-    """One case as plain data; of an external one the name and figures only, no expression or shapes."""
-    case = result.case
-    data: dict[str, Any] = {"family": case.family, "name": case.name, "dtype": case.dtype, "values": case.values}
-    plan = dict(result.plan)
-    if case.external:
-        plan = {key: plan[key] for key in ("flops", "bytes_moved", "peak_bytes") if key in plan}
-    else:
-        data |= {"expr": case.expr, "shapes": [list(shape) for shape in case.shapes]}
-    data |= {
-        "seconds": result.seconds,
-        "again": result.again,
-        "out_seconds": result.out_seconds,
-        "best": result.best,
-        "ratio": result.ratio,
-        "out_ratio": result.out_ratio,
-        "limit": result.limit,
-        "share": result.share,
-        "void": result.void,
-        "error": _finite(result.error),
-        "bound": result.bound,
-        "passed": result.verdict.passed,
-        "reason": "" if case.external and not result.verdict.passed else result.verdict.reason,
-        "marks": result.marks,
-        "planning": result.planning,
-        "plan": plan,
-        "peers": {name: _peer_to_json(peer, case.external) for name, peer in result.peers.items()},
-    }
-    return data
+def figure_lines(figures: Sequence[Figure]) -> list[str]:
+    """Figures beside what is asked of them, table by table."""
+    lines = []
+    for figure in figures:
+        asked = ""
+        if figure.asked is not None:
+            asked = f"{'at most' if figure.most else 'at least'} {_in_unit(figure, figure.asked)}"
+        met = {True: "met", False: "NOT met", None: ""}[figure.met]
+        measured = _in_unit(figure, figure.value)
+        lines.append(f"{figure.table:<36} {figure.name:<66} {measured:>8} {asked:<16} {met}".rstrip())
+    titles = f"{'figure':<36} {'':<66} {'measured':>8} asked"
+    return [titles, *lines] if lines else []
 
 
-def _peer_to_json(peer: Any, external: bool) -> dict[str, Any]:
-    data = {key: _finite(value) if key == "error" else value for key, value in vars(peer).items() if value is not None}
-    if external and "reason" in data:
-        data["reason"] = "left out"  # a library's message may quote the expression
-    return data
-
-
-def _finite(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-def to_json(
-    results: Sequence[CaseResult],
-    *,
-    machine: dict[str, Any],
-    threads: int,
-    remarks: Sequence[str] = (),
-    kernels: Sequence[KernelResult] = (),
-    startup: dict[str, dict[str, float]] | None = None,
-    roof: Any = None,
-) -> dict[str, Any]:
-    """The whole run as plain data for ``json.dump``."""
-    return {
-        "machine": machine,
-        "threads": threads,
-        "rules": list(RULES),
-        "remarks": list(remarks),
-        "void": any(result.void for result in results),
-        "peaks": dict(roof.peaks) if roof else {},
-        "bandwidths": {str(nbytes): rate for nbytes, rate in sorted(roof.bandwidths.items())} if roof else {},
-        "startup": startup or {},
-        "summary": [vars(row) for row in summarise(results)],
-        "kernels": [vars(row) | {"share": row.share} for row in kernels],
-        "cases": [case_to_json(result) for result in results],
-    }
+def _in_unit(figure: Figure, value: float | None) -> str:
+    if figure.unit == "s":
+        return format_seconds(value)
+    if figure.unit == "%":
+        return _number(None if value is None else 100 * value, "{:.0f} %")
+    return _number(value)

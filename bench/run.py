@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Iterable, Sequence
 
@@ -18,14 +18,20 @@ from ..errors import EngineError, EngineTypeError
 from . import cases as case_table
 from .cases import Case
 from .check import Finding, Reference, Verdict, draws, make_reference
-from .limits import Roof, share, voids
-from .peers import Call, Peer, Task, Unsupported
+from .limits import Roof, share, voids, work_of
+from .peers import Call, Peer, Task, TooSlow, Unsupported
 from .steps import parse, walk
-from .timing import QUICK, TimeBudget, Candidate, compare, seconds_of, wait_until_idle
+from .timing import QUICK, Candidate, TimeBudget, WarmMemory, compare, seconds_of, wait_until_idle
 
 OURS = "einsum_engine"
 AGAIN = "einsum_engine again"
 _KERNEL_TRIES = 3
+# A peer that is known to take this many times the fastest one so far is not run; nor one that takes minutes.
+_FAR = 5
+_LONGEST_CALL = 60.0
+# Slower peers do not decide who is fastest with out= either.
+_OUT_CONTENDER = 5
+_LIMIT_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +50,15 @@ class Settings:
 
 @dataclass(kw_only=True)
 class PeerResult:
-    """One peer on one case: median seconds and the path it was on, or why there is none."""
+    """One peer on one case: median seconds of ``samples`` and the path it was on, or why there is none.
+
+    ``at_least`` are the seconds that a peer would have taken which was not waited for.
+    """
 
     seconds: float | None = None
+    samples: int | None = None
     variant: str | None = None
+    at_least: float | None = None
     out_seconds: float | None = None
     error: float | None = None
     reason: str | None = None
@@ -55,14 +66,20 @@ class PeerResult:
 
 @dataclass(kw_only=True)
 class CaseResult:
-    """Everything measured on one case; times in seconds, errors relative to ``|A||B|``."""
+    """Everything measured on one case; times in seconds, errors relative to ``|A||B|``.
+
+    ``work`` is what the limit is made of: flops and bytes of each step. ``key`` is that of the case, also where the
+    case was read from a file that does not hold all of it.
+    """
 
     case: Case
+    key: str = ""
     seconds: float | None = None
     again: float | None = None
     out_seconds: float | None = None
     peers: dict[str, PeerResult] = field(default_factory=dict)
     best: str | None = None
+    work: list[tuple[int, int]] = field(default_factory=list)
     limit: float | None = None
     share: float | None = None
     void: list[str] = field(default_factory=list)
@@ -72,6 +89,9 @@ class CaseResult:
     planning: dict[str, float] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
     marks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.key = self.key or self.case.key
 
     @property
     def ratio(self) -> float | None:
@@ -106,13 +126,15 @@ def run(
 ) -> list[CaseResult]:
     """Run ``cases`` one after the other; ``on_result`` sees each as soon as it is there.
 
-    ``engine`` is the module with the public API.
+    ``engine`` is the module with the public API. Limits and shares are those of the whole run in the end.
     """
     results = []
     for case in progress(cases):
         result = run_case(case, engine, peers, settings, roof)
         results.append(result)
         on_result(result)
+    for result in results:
+        hold_against(result, roof)
     return results
 
 
@@ -142,9 +164,11 @@ def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: 
     task = Task(expression=expression, arrays=arrays, path=path, dtype=case.dtype, threads=settings.threads)
     reference = make_reference(expression, path, arrays, case.dtype)
     finding = _fresh(reference.judge(ours), ours, arrays)
-    del ours
+    settings = _with_warm_memory(settings, task, reference)
 
-    calls, findings = _prepare(peers, task, reference, result)
+    calls, findings, apart = _prepare(peers, task, (reference, ours), settings, result)
+    finding = finding if apart is None else replace(finding, complaint=finding.complaint or apart)
+    del ours
     fastest = _time(compiled, task, calls, settings, result)
     _time_out(compiled, task, calls, reference, settings, result)
     _judge(compiled, task, calls, (reference, finding, findings), fastest, settings, result)
@@ -172,6 +196,18 @@ def _compile(case: Case, engine: Any, settings: Settings, result: CaseResult) ->
     return compiled
 
 
+def _with_warm_memory(settings: Settings, task: Task, reference: Reference) -> Settings:
+    """``settings`` that keep free memory resident, twice what operands and result take."""
+    elements = sum(array.size for array in task.arrays) + math.prod(reference.shape)
+    warm = WarmMemory(2 * elements * reference.dtype.itemsize)
+
+    def settle() -> None:
+        warm()
+        settings.settle()
+
+    return replace(settings, settle=settle)
+
+
 def _fresh(finding: Finding, ours: Any, arrays: Sequence[np.ndarray]) -> Finding:
     array = np.asarray(ours)
     complaint = None
@@ -186,45 +222,57 @@ _Calls = dict[str, list[Call]]
 
 
 def _prepare(
-    peers: Sequence[Peer], task: Task, reference: Reference, result: CaseResult
-) -> tuple[_Calls, dict[str, Finding]]:
-    """Calls of every peer that can run the task and gets it right, and what was found of each."""
+    peers: Sequence[Peer], task: Task, known: tuple[Reference, Any], settings: Settings, result: CaseResult
+) -> tuple[_Calls, dict[str, Finding], str | None]:
+    """Calls of every peer that can run the task and gets it right, and what was found of each.
+
+    Each is run once. One that is known to be far slower than the fastest so far is not run. The last value is what is
+    wrong with our result beside the first right one, where the reference does not cover everything.
+    """
+    reference, ours = known
+    allowed = [peer for peer in peers if result.case.peers is None or peer.name in result.case.peers]
+    result.peers = {peer.name: PeerResult() for peer in allowed}
     calls: _Calls = {}
-    findings = {}
-    for peer in peers:
-        row = result.peers[peer.name] = PeerResult()
+    findings: dict[str, Finding] = {}
+    apart = None
+    for peer in sorted(allowed, key=lambda each: each.loops):
+        row = result.peers[peer.name]
+        fastest = min((call.first for made in calls.values() for call in made), default=math.inf)
+        patience = min(_LONGEST_CALL, max(settings.budget.long, _FAR * fastest))
         try:
-            made = peer.calls(task)
+            for trial in peer.trials(replace(task, patience=patience), settings.settle):
+                found = reference.judge(whole := trial.call.to_numpy(trial.result))
+                if not (verdict := reference.verdict(found, None)).passed:
+                    row.reason = f"wrong: {verdict.reason}"
+                    continue
+                if not calls:
+                    apart = reference.beside(ours, whole)
+                calls.setdefault(peer.name, []).append(replace(trial.call, first=trial.seconds))
+                findings[f"{peer.name} {trial.call.variant}"] = found
+        except TooSlow as error:
+            row.reason, row.at_least = str(error), error.seconds
         except Unsupported as error:
             row.reason = str(error)
-            continue
-        found = {call.variant: reference.judge(call.to_numpy(call.function(*call.args))) for call in made}
-        right = [call for call in made if reference.verdict(found[call.variant], None).passed]
-        if not right:
-            row.reason = "wrong: " + reference.verdict(found[made[0].variant], None).reason
-            continue
-        calls[peer.name] = right
-        findings.update({f"{peer.name} {call.variant}": found[call.variant] for call in right})
-    return calls, findings
+    return calls, findings, apart
 
 
 def _time(compiled: Any, task: Task, calls: _Calls, settings: Settings, result: CaseResult) -> str | None:
     """Fill the fresh-result times; returns the key of the fastest call."""
     candidates = {
-        f"{name} {call.variant}": Candidate(name=f"{name} {call.variant}", function=call.function, args=call.args)
+        f"{name} {call.variant}": Candidate(
+            name=f"{name} {call.variant}", function=call.function, args=call.args, first=call.first
+        )
         for name, made in calls.items()
         for call in made
     }
     ours = Candidate(name=OURS, function=compiled, args=task.arrays)
     again = Candidate(name=AGAIN, function=compiled, args=task.arrays)
-    compare(
-        [ours, *candidates.values(), again], always=(OURS, AGAIN), budget=settings.budget, settle=settings.settle
-    )
+    compare([ours, *candidates.values(), again], always=(OURS, AGAIN), budget=settings.budget, settle=settings.settle)
     result.seconds, result.again = ours.median, again.median
     for name, made in calls.items():
         variant = min((call.variant for call in made), key=lambda each: candidates[f"{name} {each}"].median)
-        result.peers[name].variant = variant
-        result.peers[name].seconds = candidates[f"{name} {variant}"].median
+        row, candidate = result.peers[name], candidates[f"{name} {variant}"]
+        row.variant, row.seconds, row.samples = variant, candidate.median, len(candidate.samples)
     if not calls:
         return None
     result.best = min(calls, key=lambda name: result.peers[name].seconds or math.inf)
@@ -236,35 +284,40 @@ def _time_out(
 ) -> None:
     """Times with ``out=``: ours, and each peer that takes it, on the path that was its faster one."""
     out = np.empty(task.expression.output_shape, dtype=reference.dtype)
-    ours = Candidate(name=OURS, function=partial(compiled, out=out), args=task.arrays, kind="out")
+    ours = Candidate(name=OURS, function=partial(compiled, out=out), args=task.arrays)
     others = {}
-    for name, made in calls.items():
-        call = next(each for each in made if each.variant == result.peers[name].variant)
-        function = call.with_out(out) if call.with_out else None
-        if function is not None and _writes(function, call.args, out, reference):
-            others[name] = Candidate(name=name, function=function, args=call.args, kind="out")
+    chosen = {
+        name: next(call for call in made if call.variant == result.peers[name].variant) for name, made in calls.items()
+    }
+    able = {name: call for name, call in chosen.items() if call.with_out is not None}
+    fastest = min((_seconds(result, name) for name in able), default=0.0)
+    longest = max(settings.budget.long / 10, _OUT_CONTENDER * fastest)
+    for name, call in able.items():
+        function = call.with_out(out) if call.with_out and _seconds(result, name) <= longest else None
+        if function is not None and (first := _writes(function, call.args, out, reference)):
+            others[name] = Candidate(name=name, function=function, args=call.args, first=first)
     if not _writes(ours.function, ours.args, out, reference):
         result.marks.append("wrong with out=")
         return
-    half = TimeBudget(
-        seconds=settings.budget.seconds / 2,
-        least_rounds=settings.budget.least_rounds,
-        most_rounds=settings.budget.most_rounds,
-    )
-    compare([ours, *others.values()], always=(OURS,), budget=half, settle=settings.settle)
+    compare([ours, *others.values()], always=(OURS,), budget=settings.budget.half(), settle=settings.settle)
     result.out_seconds = ours.median
     for name, candidate in others.items():
         result.peers[name].out_seconds = candidate.median
 
 
-def _writes(function: Callable[..., Any], args: tuple[Any, ...], out: np.ndarray, reference: Reference) -> bool:
-    """Whether the call fills ``out`` with a right result; a library that refuses is left out of this comparison."""
+def _seconds(result: CaseResult, name: str) -> float:
+    seconds = result.peers[name].seconds
+    return math.inf if seconds is None else seconds
+
+
+def _writes(function: Callable[..., Any], args: tuple[Any, ...], out: np.ndarray, reference: Reference) -> float:
+    """Seconds of the call if it fills ``out`` with a right result; 0 if not, or if the library refuses."""
     out.fill(0)
     try:
-        function(*args)
+        seconds, _ = seconds_of(lambda: function(*args))
     except Exception:
-        return False
-    return reference.verdict(reference.judge(out), None).passed
+        return 0.0
+    return seconds if reference.verdict(reference.judge(out), None).passed else 0.0
 
 
 def _judge(
@@ -282,9 +335,7 @@ def _judge(
     """
     reference, finding, findings = known
     peer = None if fastest is None else findings[fastest]
-    call = next(
-        (each for name, made in calls.items() for each in made if f"{name} {each.variant}" == fastest), None
-    )
+    call = next((each for name, made in calls.items() for each in made if f"{name} {each.variant}" == fastest), None)
     deadline = time.perf_counter() + settings.budget.seconds
     for seed in range(1, draws(task.expression)):
         if time.perf_counter() > deadline:
@@ -304,13 +355,30 @@ def _judge(
 
 
 def _hold_against_limit(task: Task, roof: Roof, settings: Settings, result: CaseResult) -> None:
-    settings.settle()
+    """Fill limit and share; where a time is above the limit, the limit is measured again."""
     itemsize = case_table.numpy_dtype(task.dtype).itemsize
+    work = work_of(walk(task.expression, task.path), task.dtype, itemsize)
+    settings.settle()
     try:
-        result.limit = roof.limit(walk(task.expression, task.path), task.dtype, itemsize)
+        roof.refresh(work, task.dtype)
     except EngineTypeError:  # a dtype handed to NumPy: no peak of ours bounds it
         return
-    assert result.seconds is not None
+    result.work = work
+    for _ in range(_LIMIT_TRIES):
+        hold_against(result, roof)
+        assert result.limit is not None and result.seconds is not None
+        if not result.void and not voids(result.limit, result.seconds):
+            break
+        settings.settle()
+        roof.again(work, task.dtype)
+    hold_against(result, roof)
+
+
+def hold_against(result: CaseResult, roof: Roof) -> None:
+    """Limit, share and what is above the limit, by all that ``roof`` knows by now."""
+    if not result.work or result.seconds is None:
+        return
+    result.limit = roof.limit(result.work, result.case.dtype)
     result.share = share(result.limit, result.seconds)
     result.void = [
         name for name, peer in result.peers.items() if peer.seconds is not None and voids(result.limit, peer.seconds)

@@ -3,39 +3,61 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Iterable, Sequence
 
 from ..errors import EngineError, EngineValueError
-from .cases import KERNELS, Case, families, load_cases, select, with_full_range
+from . import families as _families  # noqa: F401  registers its families
+from .cases import CALLS, KERNELS, SCALING, TABLES, Case, families, load_cases, select, with_full_range
 from .threads import available_cpus, equal_threads
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run. No families and no files mean everything; ``peers`` None means all that are installed."""
+    """What to run. No families and no files mean everything; ``peers`` None means all that are installed.
+
+    ``only`` is a regular expression searched for in family, name and dtype of a case, with blanks between. ``record``
+    is the JSON file that is written after every case; with ``resume`` what it holds already is not measured again.
+    """
 
     families: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    match: str | None = None
+    only: str | None = None
     peers: tuple[str, ...] | None = None
     threads: int | None = None
     large: bool = False
     quick: bool = False
+    record: Path | None = None
+    resume: bool = False
 
     def chosen_cases(self) -> list[Case]:
         """The cases asked for, integers also over their full range."""
         found = select(self.names(), large=self.large)
         for path in self.files:
             found += load_cases(path)
-        if self.match is not None:
-            found = [case for case in found if self.match in case.name]
-        return with_full_range(found)
+        found = with_full_range(found)
+        if self.only is not None:
+            pattern = _pattern(self.only)
+            found = [case for case in found if pattern.search(f"{case.family} {case.name} {case.dtype}")]
+        return found
+
+    def chosen_tables(self) -> tuple[str, ...]:
+        """The families without cases that are asked for; a filter of cases leaves none."""
+        return () if self.only is not None else tuple(name for name in TABLES if name in self.names())
 
     def names(self) -> tuple[str, ...]:
         """Families and parts by name: all of them where neither families nor files are given."""
         return self.families if self.families or self.files else families()
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise EngineValueError(f"{text!r} is no regular expression: {error}") from error
 
 
 def bench(request: Request, engine: Any = None) -> tuple[dict[str, Any], int]:
@@ -43,71 +65,199 @@ def bench(request: Request, engine: Any = None) -> tuple[dict[str, Any], int]:
 
     ``engine`` is the module with the public API (default: this package).
     """
+    if request.resume and request.record is None:
+        raise EngineValueError("a run is resumed from the JSON file that it left: name it")
     threads = request.threads or available_cpus()
     cases = request.chosen_cases()
-    if not cases and KERNELS not in request.names():
-        raise EngineValueError(f"no case matches {request.match!r}")
+    if not cases and not request.chosen_tables():
+        raise EngineValueError(f"no case matches {request.only!r}")
     with equal_threads(threads) as remarks:
-        return _bench(request, cases, threads, remarks, engine)
+        # Only now: these import NumPy and the peers, which read their number of threads when they load.
+        run = _Run.start(request, threads, remarks, engine)
+        run.measure(cases)
+        return run.finish()
 
 
-def _bench(
-    request: Request, cases: Sequence[Case], threads: int, remarks: list[str], engine: Any
-) -> tuple[dict[str, Any], int]:
-    # Only now: these import NumPy and the peers, which read their number of threads when they load.
-    from . import limits, machine, report, run
-    from .peers import choose, import_all
+@dataclass(kw_only=True)
+class _Run:
+    """A run that is under way: what it runs with, and what it has found."""
 
-    engine = engine or importlib.import_module(__package__.rpartition(".")[0])
-    peers, left_out = choose(request.peers)
-    remarks += left_out
-    import_all(peers)
-    settings = run.Settings.quick(threads) if request.quick else run.Settings(threads=threads)
-    roof = limits.Roof(threads)
-    facts = machine.describe()
-    names = [peer.name for peer in peers]
+    request: Request
+    engine: Any
+    peers: list[Any]
+    settings: Any
+    roof: Any
+    store: Any
+    facts: dict[str, Any]
+    remarks: list[str]
+    sessions: int
+    results: list[Any]
+    kernels: list[Any]
+    figures: list[Any]
+    startup: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    _say(_head(facts, threads, remarks))
-    kernels = _run_kernels(request, threads)
-    results: list[Any] = []
-    if cases:
-        _say(["", report.header(names)])
-        results = run.run(
-            cases,
-            engine,
-            peers,
-            settings,
-            roof,
-            on_result=lambda result: _say([report.line(result, names)]),
+    @classmethod
+    def start(cls, request: Request, threads: int, remarks: list[str], engine: Any) -> _Run:
+        """Import what takes part, read what is resumed, print the head."""
+        from . import limits, machine, record, run
+        from .peers import choose, import_all
+
+        engine = engine or importlib.import_module(__package__.rpartition(".")[0])
+        peers, left_out = choose(request.peers)
+        remarks += left_out
+        import_all(peers)
+        facts = machine.describe()
+        store = record.Store(request.record, _settings(request, threads, peers, facts))
+        if request.resume:
+            store.resume()
+        earlier = store.earlier
+        roof = limits.Roof(threads)
+        roof.include(earlier.get("peaks", {}), earlier.get("bandwidths", {}))
+        started = cls(
+            request=request,
+            engine=engine,
+            peers=peers,
+            settings=run.Settings.quick(threads) if request.quick else run.Settings(threads=threads),
+            roof=roof,
+            store=store,
+            facts=facts,
+            remarks=remarks,
+            sessions=1 + earlier.get("sessions", 0),
+            results=[record.case_from_json(each) for each in earlier.get("cases", ())],
+            kernels=[record.kernel_from_json(each) for each in earlier.get("kernels", ())],
+            figures=[record.figure_from_json(each) for each in earlier.get("tables", ())],
+        )
+        _say(_head(facts, threads, remarks))
+        return started
+
+    def measure(self, cases: Sequence[Case]) -> None:
+        """Tables and cases that are not known yet, written as they come."""
+        from . import report, run
+
+        known = {each["key"] for each in self.store.earlier.get("cases", ())}
+        left = [case for case in cases if case.key not in known]
+        if known:
+            _say([f"{len(cases) - len(left)} of {len(cases)} cases were measured before"])
+        self.roof.prime({case.dtype for case in left})
+        self._measure_tables()
+        names = [peer.name for peer in self.peers]
+        if left:
+            _say(["", report.header(names)])
+        run.run(
+            left,
+            self.engine,
+            self.peers,
+            self.settings,
+            self.roof,
+            on_result=lambda result: self._keep(result, report.line(result, names)),
             progress=lambda items: _bar(items, "cases"),
         )
-        _say(["", *report.summary_lines(results)])
-    startup = {} if request.quick or not cases else _startup(remarks)
-    _say([*report.startup_lines(startup), "", *(f"- {rule}" for rule in report.RULES)])
-    wrong = report.failures(results)
-    if any(result.void for result in results):
-        _say(["VOID: a peer was faster than the limit, so peak or bandwidth was measured wrongly in this run"])
-    data = report.to_json(
-        results,
-        machine=facts,
-        threads=threads,
-        remarks=remarks,
-        kernels=kernels,
-        startup=startup,
-        roof=roof,
-    )
-    return data, wrong
+
+    def _keep(self, result: Any, line: str) -> None:
+        self.results.append(result)
+        _say([line])
+        self.store.write(self.data(complete=False))
+
+    def _measure_tables(self) -> None:
+        done = {figure.table for figure in self.figures} | ({KERNELS} if self.kernels else set())
+        for name in self.request.chosen_tables():
+            if name in done:
+                continue
+            _TABLES[name](self)
+            self.store.write(self.data(complete=False))
+
+    def finish(self) -> tuple[dict[str, Any], int]:
+        """Summary, figures and rules; the complete data, and how many cases are wrong or void."""
+        from . import report, run
+
+        for result in self.results:
+            run.hold_against(result, self.roof)
+        if self.results:
+            _say(["", *report.summary_lines(self.results)])
+            self.startup = {} if self.request.quick else _startup(self.remarks)
+        data = self.data(complete=True)
+        _say(["", *report.figure_lines(self._all_figures())])
+        _say([*report.startup_lines(self.startup), "", *(f"- {rule}" for rule in report.RULES)])
+        if any(result.void for result in self.results):
+            _say(["VOID: a peer was faster than the limit, so peak or bandwidth was measured wrongly in this run"])
+        self.store.write(data)
+        return data, report.failures(self.results)
+
+    def _all_figures(self) -> list[Any]:
+        from .figures import figures_of, kernel_figures
+
+        return [*figures_of(self.results), *kernel_figures(self.kernels), *self.figures]
+
+    def data(self, *, complete: bool) -> dict[str, Any]:
+        """Everything known, as plain data for ``json.dump``."""
+        from . import record, report
+
+        return {
+            "complete": complete,
+            "sessions": self.sessions,
+            "settings": _settings(self.request, self.settings.threads, self.peers, self.facts),
+            "machine": self.facts,
+            "threads": self.settings.threads,
+            "rules": list(report.RULES),
+            "remarks": list(self.remarks),
+            "void": any(result.void for result in self.results),
+            "peaks": dict(self.roof.peaks),
+            "bandwidths": {str(nbytes): rate for nbytes, rate in sorted(self.roof.bandwidths.items())},
+            "startup": self.startup,
+            "summary": [vars(row) for row in report.summarise(self.results)],
+            "figures": record.figures_to_json(self._all_figures()),
+            "tables": record.figures_to_json(self.figures),
+            "kernels": record.kernels_to_json(self.kernels),
+            "cases": [record.case_to_json(result) for result in self.results],
+        }
 
 
-def _run_kernels(request: Request, threads: int) -> list[Any]:
-    if KERNELS not in request.names():
-        return []
+def _settings(request: Request, threads: int, peers: Sequence[Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """What two parts of one run must have in common."""
+    return {
+        "commit": facts["commit"],
+        "cpu": facts["cpu"],
+        "isa": facts["isa"],
+        "versions": facts["versions"],
+        "threads": threads,
+        "quick": request.quick,
+        "peers": [peer.name for peer in peers],
+    }
+
+
+def _measure_kernels(run: _Run) -> None:
     from ..kernels import calibrate
-    from . import report, run
+    from . import report
+    from .run import run_kernels
 
-    results = run.run_kernels(calibrate, threads, progress=lambda items: _bar(items, "kernels"))
-    _say([*(report.kernel_line(result) for result in results), "", *report.kernel_summary_lines(results)])
-    return results
+    run.kernels = run_kernels(calibrate, run.settings.threads, progress=lambda items: _bar(items, KERNELS))
+    lines = [report.kernel_line(result) for result in run.kernels]
+    _say(["", *lines, "", *report.kernel_summary_lines(run.kernels)])
+
+
+def _measure_calls(run: _Run) -> None:
+    from . import calls
+
+    run.figures += calls.measure(run.engine, run.settings, progress=lambda items: _bar(items, CALLS))
+
+
+def _measure_scaling(run: _Run) -> None:
+    from ..kernels import calibrate
+    from . import scaling
+
+    run.figures += scaling.measure(
+        run.engine,
+        run.settings,
+        progress=lambda items: _bar(items, SCALING),
+        peak=lambda threads: calibrate.fma_peak("float32", threads, fresh=True),
+    )
+
+
+_TABLES: dict[str, Callable[[_Run], None]] = {
+    KERNELS: _measure_kernels,
+    CALLS: _measure_calls,
+    SCALING: _measure_scaling,
+}
 
 
 def _startup(remarks: list[str]) -> dict[str, dict[str, float]]:

@@ -1,37 +1,45 @@
 """Timing: candidates in alternation in one process, medians, and waiting until other libraries are idle.
 
 A sample is a run of enough calls to last `SAMPLE_SECONDS`; its value is the time of one call. Rounds visit the
-candidates in a rotating order, so that drift of the machine meets all of them alike.
+candidates in a rotating order, so that drift of the machine meets all of them alike. Who cannot win is not waited for.
 """
 
 from __future__ import annotations
 
 import gc
+import math
+import os
 import statistics
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Callable, Iterator, Sequence
 
 SAMPLE_SECONDS = 200e-6
-# A candidate this much slower than the fastest of its kind gets a few samples only.
-_CONTENDER = 1.5
+# A candidate this much slower than the fastest gets a few samples only; where all that is known is an earlier call,
+# which may have been slower than the others, this much.
+_CONTENDER, _UNSURE = 1.5, 3.0
 _FEW_SAMPLES = 3
 _LONGEST_WAIT = 0.3
+_LEAST_WARM, _MOST_WARM, _WARM_EVERY, _PAGE = 1 << 24, 1 << 30, 1.0, 4096
 _POLL_SECONDS = 1e-3
+# A candidate whose earlier call took this many times the fastest's, and long, is not called again.
+_HOPELESS = 10
+# Comparisons of long calls end a little over their budget, after this many rounds.
+_FEW_ROUNDS, _OVER = 2, 1.5
 # Calls shorter than this are repeated once untimed after a switch, so that each finds its own data in cache.
 _WARM_SECONDS = 10e-3
 
 
 @dataclass(kw_only=True)
 class Candidate:
-    """One thing to time: ``function(*args)``. ``kind`` groups those that compete (``"fresh"`` or ``"out"``)."""
+    """One thing to time: ``function(*args)``; ``first`` are the seconds of a call that was made before."""
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
-    kind: str = "fresh"
+    first: float | None = None
     samples: list[float] = field(default_factory=list)
     calls: int = 1
 
@@ -43,14 +51,22 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBudget:
-    """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders."""
+    """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders.
+
+    ``long`` are the seconds of a call that nobody waits for twice if it cannot win.
+    """
 
     seconds: float = 3.0
     least_rounds: int = 5
     most_rounds: int = 25
+    long: float = 1.0
+
+    def half(self) -> "TimeBudget":
+        """Half the time, the same numbers of rounds."""
+        return replace(self, seconds=self.seconds / 2)
 
 
-QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9)
+QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9, long=0.3)
 
 
 def time_calls(candidate: Candidate, calls: int) -> float:
@@ -78,6 +94,34 @@ def wait_until_idle(longest: float = _LONGEST_WAIT) -> bool:
             return False
 
 
+class WarmMemory:
+    """Keeps free memory of the system resident: some is taken, touched and given back, at most once a second.
+
+    A hypervisor takes pages away that were free for a few seconds, and the next to allocate pays for their return: up
+    to twenty times what a page costs otherwise. Whom it meets is chance, and it meets fresh results only. ``nbytes``
+    is what a call is expected to allocate; little is not worth the time.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = min(nbytes, _MOST_WARM, _free_memory() // 4) if nbytes >= _LEAST_WARM else 0
+        self._touched = -math.inf
+
+    def __call__(self) -> None:
+        if not self._nbytes or time.perf_counter() - self._touched < _WARM_EVERY:
+            return
+        import numpy as np
+
+        np.empty(self._nbytes, np.uint8)[::_PAGE] = 0
+        self._touched = time.perf_counter()
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # a system that does not tell
+        return _MOST_WARM
+
+
 def compare(
     candidates: Sequence[Candidate],
     *,
@@ -87,21 +131,38 @@ def compare(
 ) -> None:
     """Fill ``samples`` of all candidates, in alternation.
 
-    Those named in ``always``, and those near the fastest of their kind, are sampled in every round until the budget
-    is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable.
+    Those named in ``always``, and those near the fastest of the others, are sampled in every round until the budget
+    is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable. An
+    earlier call counts as a sample where a candidate cannot win, and where such calls alone would use the budget up.
     """
-    deadline = time.perf_counter() + budget.seconds
+    start = time.perf_counter()
+    tight = sum(each.first or 0.0 for each in candidates) > budget.seconds
     with _without_gc():
         for candidate in candidates:
-            _probe(candidate, settle)
+            if candidate.first is not None and (tight or _is_hopeless(candidate, candidates, budget)):
+                candidate.samples.append(candidate.first)
+            else:
+                _probe(candidate, settle)
         for number in range(budget.most_rounds):
-            if number >= budget.least_rounds and time.perf_counter() > deadline:
+            if _is_over(number, time.perf_counter() - start, budget):
                 break
             chosen = [each for each in candidates if _is_due(each, candidates, always, budget)]
             turn = number % max(1, len(chosen))
             for candidate in chosen[turn:] + chosen[:turn]:
                 settle()
                 _sample(candidate)
+
+
+def _is_over(rounds: int, elapsed: float, budget: TimeBudget) -> bool:
+    if elapsed > _OVER * budget.seconds and rounds >= _FEW_ROUNDS:
+        return True
+    return elapsed > budget.seconds and rounds >= budget.least_rounds
+
+
+def _is_hopeless(candidate: Candidate, candidates: Sequence[Candidate], budget: TimeBudget) -> bool:
+    if candidate.first is None or candidate.first < budget.long:
+        return False
+    return candidate.first > _HOPELESS * min(each.first for each in candidates if each.first is not None)
 
 
 def _probe(candidate: Candidate, settle: Callable[[], Any]) -> None:
@@ -124,8 +185,9 @@ def _sample(candidate: Candidate) -> None:
 def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: TimeBudget) -> bool:
     if candidate.name in always:
         return True
-    rivals = [each.median for each in candidates if each.kind == candidate.kind and each.name not in always]
-    if candidate.median <= _CONTENDER * min(rivals):
+    rivals = [each.median for each in candidates if each.name not in always]
+    factor = _UNSURE if candidate.samples == [candidate.first] else _CONTENDER
+    if candidate.median <= factor * min(rivals):
         return True
     return len(candidate.samples) < _FEW_SAMPLES and candidate.median * candidate.calls < budget.seconds / 20
 

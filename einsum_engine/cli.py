@@ -6,7 +6,6 @@ Anything slow is imported by the command that needs it. Errors are one line on s
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import NoReturn, Sequence
@@ -86,15 +85,19 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "families", nargs="*", metavar="FAMILY", help="thesis, tccg, kernels, or parts such as tccg_f32 (default: all)"
+        "families",
+        nargs="*",
+        metavar="FAMILY",
+        help="thesis, tccg, permutations, gemm, kernels, calls, scaling, or parts such as tccg_f32 (default: all)",
     )
     parser.add_argument("--cases", metavar="FILE", action="append", default=[], help="JSON file of further cases")
-    parser.add_argument("--match", metavar="TEXT", help="only cases with TEXT in their name")
+    parser.add_argument("--only", metavar="REGEX", help="only cases that match, in 'family name dtype'")
     parser.add_argument("--peers", nargs="*", metavar="PEER", help="libraries to compare with (default: all installed)")
     parser.add_argument("--threads", type=_count, help="threads for every library (default: the CPUs available)")
     parser.add_argument("--large", action="store_true", help="large batched products of the thesis at 512, not 256")
     parser.add_argument("--quick", action="store_true", help="shorter samples, no fresh processes: only a look")
-    parser.add_argument("--json", metavar="OUT", type=Path, help="write everything measured to a JSON file")
+    parser.add_argument("--json", metavar="OUT", type=Path, help="write what is measured to this file after each case")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in that file: same commit, settings")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw ratios (and profiles) to a picture")
     parser.set_defaults(run=_bench)
 
@@ -105,18 +108,18 @@ def _bench(arguments: argparse.Namespace) -> int:
     request = session.Request(
         families=tuple(arguments.families),
         files=tuple(arguments.cases),
-        match=arguments.match,
+        only=arguments.only,
         peers=None if arguments.peers is None else tuple(name for each in arguments.peers for name in each.split(",")),
         threads=arguments.threads,
         large=arguments.large,
         quick=arguments.quick,
+        record=arguments.json,
+        resume=arguments.resume,
     )
     for target in (arguments.json, arguments.plot):
         if target is not None and not target.absolute().parent.is_dir():
             raise EngineValueError(f"{target}: its folder does not exist")
     data, wrong = session.bench(request)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if arguments.plot:
         from .bench import plot
 

@@ -10,57 +10,31 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bench_cases import SOME_PATHS, Engine, case, numpy_peer, result_of, settings
 
-from einsum_engine.bench import cases, check, limits, machine, peers, plot, report, run, session, startup, steps, timing
+from einsum_engine.bench import (
+    cases,
+    check,
+    effort,
+    figures,
+    limits,
+    machine,
+    peers,
+    plot,
+    record,
+    report,
+    run,
+    startup,
+    steps,
+    timing,
+)
 from einsum_engine.bench.threads import available_cpus, equal_threads
-from einsum_engine.errors import EngineError, EngineTypeError, EngineValueError
-
-SOME_PATHS = {2: ((0, 1),), 3: ((0, 1), (0, 1))}
-
-
-def case(expr, shapes, dtype="float32", name="case", family="family", **options):
-    return cases.Case(family=family, name=name, expr=expr, shapes=tuple(map(tuple, shapes)), dtype=dtype, **options)
-
-
-class Engine:
-    """Stands in for the public API: contracts with NumPy, optionally wrongly."""
-
-    def __init__(self, spoil=lambda result: result):
-        self.spoil = spoil
-        self.compiled = []
-
-    def compile(self, expr, *shapes, dtypes, threads, optimize=None):
-        self.compiled.append((expr, shapes, tuple(dtypes), threads, optimize))
-        path = SOME_PATHS.get(len(shapes), ((0,),)) if optimize is None else optimize
-        step = SimpleNamespace(kernel="gemm", family="gemm")
-        plan = SimpleNamespace(path=tuple(path), flops=1, bytes_moved=2, peak_bytes=3, steps=(step,))
-        return _Compiled(expr, plan, self.spoil)
-
-
-class _Compiled:
-    def __init__(self, expr, plan, spoil):
-        self.expr, self.plan, self.spoil = expr, plan, spoil
-
-    def __call__(self, *arrays, out=None):
-        result = self.spoil(np.array(np.einsum(self.expr, *arrays), order="C"))
-        if out is None:
-            return result
-        out[...] = result
-        return out
+from einsum_engine.errors import EngineError, EngineValueError
 
 
 @pytest.fixture
 def roof():
     return limits.Roof(1, peak=lambda dtype, threads: 1e9, bandwidth=lambda nbytes, threads: 1e9)
-
-
-def settings(**options):
-    budget = timing.TimeBudget(seconds=0.01, least_rounds=1, most_rounds=2)
-    return run.Settings(threads=1, budget=budget, settle=lambda: None, **options)
-
-
-def numpy_peer():
-    return next(peer for peer in peers.PEERS if peer.name == "numpy")
 
 
 # --- timing and statistics -------------------------------------------------------------------------------------
@@ -71,7 +45,7 @@ def test_compare_alternates_and_samples_everyone():
     candidates = [
         timing.Candidate(name=name, function=lambda name=name: calls.append(name)) for name in ("a", "b", "c")
     ]
-    budget = timing.TimeBudget(seconds=0.0, least_rounds=3, most_rounds=3)
+    budget = timing.TimeBudget(seconds=60.0, least_rounds=3, most_rounds=3)
     timing.compare(candidates, always=("a",), budget=budget, settle=lambda: calls.append("settle"))
     assert all(len(each.samples) >= 1 and each.median > 0 for each in candidates)
     assert len(candidates[0].samples) == 4
@@ -85,20 +59,54 @@ def test_short_calls_are_repeated_until_a_sample_is_long_enough():
     assert candidate.calls > 100
 
 
+def test_who_cannot_win_is_not_called_again():
+    calls = []
+    firsts = {"fast": 0.1, "slow": 2.0, "slower but short": 0.4, "second": 0.9}
+    candidates = [
+        timing.Candidate(name=name, function=lambda name=name: calls.append(name), first=first)
+        for name, first in firsts.items()
+    ]
+    budget = timing.TimeBudget(seconds=9.0, least_rounds=1, most_rounds=1, long=0.3)
+    timing.compare(candidates, budget=budget, settle=list)
+    assert candidates[1].samples == [2.0] and set(calls) == {"fast", "slower but short", "second"}
+
+
+def test_earlier_calls_count_where_they_alone_use_the_budget_up():
+    calls = []
+    firsts = {"fast": 2.0, "unsure": 5.0, "slow": 7.0}
+    candidates = [
+        timing.Candidate(name=name, function=lambda name=name: calls.append(name), first=first)
+        for name, first in firsts.items()
+    ]
+    timing.compare(candidates, budget=timing.TimeBudget(seconds=9.0, most_rounds=1), settle=list)
+    assert [each.samples[0] for each in candidates] == [2.0, 5.0, 7.0]
+    assert [len(each.samples) for each in candidates] == [2, 2, 1]
+
+
+def test_long_comparisons_end_soon_after_their_budget():
+    budget = timing.TimeBudget(seconds=2.0, least_rounds=5)
+    assert [timing._is_over(rounds, 3.5, budget) for rounds in (1, 2)] == [False, True]
+    assert [timing._is_over(rounds, 2.5, budget) for rounds in (4, 5)] == [False, True]
+    assert not timing._is_over(9, 1.9, budget)
+
+
+def test_memory_is_touched_once_a_second_at_most():
+    warm = timing.WarmMemory(1 << 25)
+    warm()
+    touched = warm._touched
+    warm()
+    assert warm._touched == touched > 0
+    few = timing.WarmMemory(1 << 10)
+    few()
+    assert few._touched == -math.inf
+
+
 def test_medians_ignore_one_outlier():
     assert timing.Candidate(name="x", function=print, samples=[1.0, 100.0, 1.1]).median == 1.1
 
 
 def test_wait_until_idle_returns():
     assert timing.wait_until_idle() in (True, False)
-
-
-def result_of(family, ratio, share=None, passed=True, out=None, name="n"):
-    each = run.CaseResult(case=case("i->i", [(2,)], family=family, name=name), seconds=1.0, again=1.1)
-    each.peers = {"numpy": run.PeerResult(seconds=ratio, out_seconds=out)}
-    each.best, each.share, each.out_seconds = "numpy", share, 1.0
-    each.verdict = check.Verdict(passed=passed, reason="" if passed else "because")
-    return each
 
 
 def test_summary_has_geometric_mean_and_worst_case():
@@ -120,7 +128,7 @@ def test_rollups_sum_up_families():
 
 
 def test_geometric_mean_of_nothing_is_nothing():
-    assert report.geometric_mean([]) is None
+    assert figures.geometric_mean([]) is None
 
 
 def test_ratio_with_out_is_against_the_fastest_with_out():
@@ -147,8 +155,10 @@ def test_a_peer_is_right_fresh_and_contiguous(peer, dtype):
     assert peer.versions()
     for expr, shapes in (("ij,jk,kl->li", ((4, 5), (5, 6), (6, 3))), ("ijk->kij", ((2, 3, 4),))):
         asked = task(expr, shapes, dtype)
-        for call in peer.calls(asked):
+        for trial in peer.trials(asked):
+            call = trial.call
             result = call.to_numpy(call.function(*map(call.convert, asked.arrays)))
+            assert trial.seconds > 0 and np.array_equal(call.to_numpy(trial.result), result)
             assert np.allclose(result, np.einsum(expr, *asked.arrays), atol=1e-4)
             assert result.flags.c_contiguous and not any(np.may_share_memory(result, each) for each in asked.arrays)
             if call.with_out:
@@ -160,10 +170,38 @@ def test_a_peer_is_right_fresh_and_contiguous(peer, dtype):
 def test_a_peer_says_why_it_cannot():
     tblis = next(peer for peer in peers.PEERS if peer.name == "tblis")
     with pytest.raises(peers.Unsupported, match="no int64"):
-        tblis.calls(task(dtype="int64"))
-    huge = task("ab,cd,ef,gh->ah", ((99, 99),) * 4)
-    with pytest.raises(peers.Unsupported, match="one loop of 9.2e.15 iterations over 4 operands"):
-        numpy_peer().calls(huge)
+        list(tblis.trials(task(dtype="int64")))
+
+
+def test_one_loop_that_takes_longer_than_there_is_patience_is_not_run():
+    huge = replace(task("ab,cd,ef,gh->ah", ((99, 99),) * 4), patience=60.0)
+    with pytest.raises(peers.TooSlow, match="not run: at least [0-9.e+]+ s") as caught:
+        list(numpy_peer().trials(huge))
+    assert caught.value.seconds > 1e4, "9.2e15 iterations"
+    by_batch = replace(task("mkb,nbk->bmn", ((70, 70, 70),) * 2), patience=0.0)
+    opt_einsum = next(peer for peer in peers.PEERS if peer.name == "opt_einsum")
+    with pytest.raises(peers.TooSlow):
+        list(opt_einsum.trials(by_batch))
+    assert [trial.call.variant for trial in opt_einsum.trials(replace(by_batch, patience=math.inf))] == ["own path"]
+    product = replace(task("mk,kn->mn", ((300, 300),) * 2), patience=0.0)
+    assert len(list(opt_einsum.trials(product))) == 1, "a matrix product goes to BLAS"
+
+
+def test_a_part_of_a_loop_keeps_the_inner_ones():
+    sizes = effort.smaller_sizes(steps.parse("abk,kc->abc", [(50, 300, 400), (400, 500)]))
+    assert sizes == {"a": 2, "b": 10, "k": 400, "c": 500}
+    many = steps.parse(",".join("abcdefghijklmnopqrstuvwxyz") + "->", [(2,)] * 26)
+    assert math.prod(effort.smaller_sizes(many).values()) <= effort._TRIAL
+
+
+def test_torch_is_not_asked_to_copy_twice():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(6.0).reshape(2, 3)
+    turned = peers._finisher(tensor.T, (tensor,))(tensor.T)
+    assert turned.is_contiguous() and turned.data_ptr() != tensor.data_ptr()
+    same = peers._finisher(tensor, (tensor,))(tensor)
+    assert same.data_ptr() != tensor.data_ptr() and torch.equal(same, tensor)
+    assert peers._finisher(tensor.clone(), (tensor,)) is None
 
 
 def test_own_path_is_left_out_where_it_costs_far_more(monkeypatch):
@@ -175,13 +213,13 @@ def test_own_path_is_left_out_where_it_costs_far_more(monkeypatch):
         find_path=lambda task: ((0, 2), (0, 1)),
     )
     shapes = ((50, 2), (2, 2), (2, 50))
-    assert [call.variant for call in bad.calls(task(shapes=shapes))] == ["our path"]
+    assert [trial.call.variant for trial in bad.trials(task(shapes=shapes))] == ["our path"]
     good = peers.Peer(name="good", modules=("numpy",), prepare=bad.prepare, find_path=lambda task: ((1, 2), (0, 1)))
-    assert [call.variant for call in good.calls(task(shapes=shapes))] == ["own path", "our path"]
+    assert [trial.call.variant for trial in good.trials(task(shapes=shapes))] == ["own path", "our path"]
     reverse = replace(task(shapes=shapes), path=((0, 2), (0, 1)))
-    assert [call.variant for call in good.calls(reverse)] == ["own path"]
+    assert [trial.call.variant for trial in good.trials(reverse)] == ["own path"]
     same = peers.Peer(name="same", modules=("numpy",), prepare=bad.prepare, find_path=lambda task: ((1, 0), (1, 0)))
-    assert [call.variant for call in same.calls(task(shapes=shapes))] == ["both paths"]
+    assert [trial.call.variant for trial in same.trials(task(shapes=shapes))] == ["both paths"]
 
 
 def test_binary_steps_drops_steps_of_one_operand():
@@ -250,7 +288,47 @@ def test_a_wrong_peer_does_not_count(roof):
         prepare=lambda task, path: peers.Call(function=lambda *a: np.zeros((8, 10), "float32"), args=task.arrays),
     )
     result = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), Engine(), [wrong, numpy_peer()], settings(), roof)
-    assert result.best == "numpy" and result.peers["wrong"].reason.startswith("wrong: error")
+    assert (
+        list(result.peers) == ["wrong", "numpy"]
+        and result.best == "numpy"
+        and result.peers["wrong"].reason.startswith("wrong: error")
+    )
+
+
+def test_a_peer_that_is_not_waited_for_is_reported_and_never_the_best(roof, monkeypatch):
+    monkeypatch.setattr(peers, "least_loop_seconds", lambda expression, arrays: 77.0)
+    others = [numpy_peer(), next(peer for peer in peers.PEERS if peer.name == "numpy-optimize")]
+    result = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), Engine(), others, settings(), roof)
+    assert result.best == "numpy-optimize" and result.peers["numpy"].at_least == 77.0
+    assert result.peers["numpy"].reason == "not run: at least 77 s" and result.peers["numpy"].seconds is None
+    assert ">77.0s" in report.line(result, ["numpy", "numpy-optimize"])
+    assert record.case_to_json(result)["peers"]["numpy"] == {"at_least": 77.0, "reason": "not run: at least 77 s"}
+    monkeypatch.setattr(peers, "least_loop_seconds", lambda expression, arrays: 1e12)
+    alone = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), Engine(), others[:1], settings(), roof)
+    assert alone.best is None and alone.ratio is None and ">1e+12s" in report.line(alone, ["numpy"])
+    monkeypatch.setattr(peers, "least_loop_seconds", lambda expression, arrays: 30.0)
+    alone = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), Engine(), others[:1], settings(), roof)
+    assert alone.best == "numpy", "a minute of patience where there is nobody else"
+
+
+def test_a_case_may_name_its_peers(roof):
+    other = replace(numpy_peer(), name="other")
+    each = case("ij,jk->ik", [(8, 9), (9, 10)], peers=("numpy",))
+    assert list(run.run_case(each, Engine(), [other, numpy_peer()], settings(), roof).peers) == ["numpy"]
+
+
+def test_limits_are_measured_again_before_a_run_is_void():
+    rates = iter([1.0, 1.0, 1e9])
+    roof = limits.Roof(1, peak=lambda dtype, threads: next(rates), bandwidth=lambda nbytes, threads: 1e12)
+    result = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), Engine(), [numpy_peer()], settings(), roof)
+    assert result.void == [] and result.limit == pytest.approx(1440 / 1e9), "the largest peak counts"
+    rates = iter([1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    roof = limits.Roof(1, peak=lambda dtype, threads: next(rates), bandwidth=lambda nbytes, threads: 1e12)
+    results = run.run([case("ij,jk->ik", [(8, 9), (9, 10)])], Engine(), [numpy_peer()], settings(), roof)
+    assert results[0].void == ["numpy"]
+    roof.include({"float32": 1e9}, {})
+    run.hold_against(results[0], roof)
+    assert results[0].void == [], "a peak that is found later counts for the whole run"
 
 
 def test_a_peer_above_the_limit_voids_the_run():
@@ -291,20 +369,6 @@ def test_run_kernels_measures_every_row_beside_its_peak():
     assert len(report.kernel_summary_lines(results)) == 1
 
 
-def test_json_of_an_external_case_has_name_and_figures_only(roof):
-    def as_text(external):
-        each = case("xy,yz->xz", [(8, 9), (9, 10)], external=external)
-        result = run.run_case(each, Engine(), [numpy_peer()], settings(), roof)
-        result.peers["other"] = run.PeerResult(reason="cannot parse xy,yz->xz")
-        data = report.to_json([result], machine={"cpu": "x"}, threads=1, roof=roof)
-        return data, json.dumps(data, allow_nan=False)
-
-    data, text = as_text(external=True)
-    assert "xy,yz" not in text and "shapes" not in text and data["cases"][0]["ratio"] > 0
-    _, text = as_text(external=False)
-    assert "xy,yz->xz" in text
-
-
 def test_machine_says_nothing_about_host_user_or_path():
     import getpass
     import platform
@@ -341,28 +405,6 @@ def test_equal_threads_restores_what_it_changes(monkeypatch):
     assert os.environ["OMP_NUM_THREADS"] == "7" and "NPROC" not in os.environ and available_cpus() == before
 
 
-def test_session_runs_a_request(tmp_path, monkeypatch, capsys):
-    entry = {"family": "f", "name": "product", "expr": "ij,jk->ik", "shapes": [[4, 5], [5, 6]], "dtype": "int64"}
-    (tmp_path / "cases.json").write_text(json.dumps([entry]))
-    fake = SimpleNamespace(
-        fma_peak=lambda dtype, threads, fresh: 1e9, copy_bandwidth=lambda nbytes, threads, fresh: 1e9
-    )
-    monkeypatch.setattr(limits, "_calibrate", lambda: fake)
-    request = session.Request(files=(str(tmp_path / "cases.json"),), peers=("numpy",), threads=1, quick=True)
-    data, wrong = session.bench(request, engine=Engine())
-    printed = capsys.readouterr().out
-    assert wrong == 0 and [each["name"] for each in data["cases"]] == ["product", "product full range"]
-    assert "product full range" in printed and "PASS" in printed and "ratio = fastest peer / ours" in printed
-    assert json.loads(json.dumps(data, allow_nan=False))["threads"] == 1
-    plot.plot_run(data, tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 1000
-
-
-def test_session_refuses_a_filter_that_leaves_nothing():
-    with pytest.raises(EngineValueError, match="no case matches 'nothing'"):
-        session.bench(session.Request(families=("tccg",), match="nothing"))
-
-
 def test_startup_reports_a_process_that_fails(monkeypatch):
     monkeypatch.setattr(startup, "_PROBE", "raise SystemExit('broken')")
     with pytest.raises(EngineError, match="a fresh process failed: broken"):
@@ -395,7 +437,7 @@ def test_tree_is_drawn_without_crossing_edges(tmp_path):
 
 def test_profiles_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    each = report.case_to_json(result_of("f", 2.0))
+    each = record.case_to_json(result_of("f", 2.0))
     each["profile"] = [{"kernel": 1.0, "packing": 0.5}, {"kernel": 2.0, "unpacking": 0.1}]
     data = {"cases": [each], "machine": {"cpu": "x"}, "threads": 1}
     plot.plot_run(data, tmp_path / "run.svg")

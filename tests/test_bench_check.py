@@ -112,3 +112,69 @@ def test_few_components_take_several_draws():
     assert check.draws(steps.parse("ij->i", [(8, 2)])) == 4
     assert check.draws(steps.parse("ij->ij", [(8, 8)])) == 1
     assert check.draws(steps.parse("ij->i", [(0, 8)])) == 1
+
+
+# --- boxes: where a reference of everything would take too long -----------------------------------------------
+
+
+def boxed(monkeypatch, expr, shapes, dtype, **bounds):
+    for name, value in bounds.items():
+        monkeypatch.setattr(check, name, value)
+    return checked(expr, shapes, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int64"])
+@pytest.mark.parametrize(
+    "expr, shapes",
+    [
+        ("ij,jk->ki", [(70, 40), (40, 50)]),
+        ("bij,bjk->bik", [(40, 30, 20), (1, 20, 33)]),
+        ("iij,j->ij", [(40, 40, 30), (30,)]),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_box_judges_some_positions_of_each_axis(monkeypatch, dtype, expr, shapes):
+    reference, result = boxed(monkeypatch, expr, shapes, dtype, _BOX_FLOPS=2e4, _BOX_INTEGERS=1e4, _BOX_ELEMENTS=2e3)
+    assert reference.shape == result.shape and reference.values.size < result.size
+    assert all(axis[0] == 0 and axis[-1] == size - 1 for axis, size in zip(reference.box, result.shape))
+    right = reference.judge(result)
+    assert reference.verdict(right, right).passed
+    assert np.allclose(reference.values, result[np.ix_(*reference.box)], atol=1e-4)
+    wrong = np.array(result)
+    wrong[tuple(axis[1] for axis in reference.box)] += 3
+    assert not reference.verdict(reference.judge(wrong), right).passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int32"])
+def test_outside_the_box_a_peer_tells(monkeypatch, dtype):
+    reference, result = boxed(monkeypatch, "ij,jk->ik", [(70, 40), (40, 50)], dtype, _BOX_ELEMENTS=2e3)
+    other = result if dtype == "int32" else result * (1 + np.finfo(dtype).eps)
+    assert reference.beside(result, other.astype(dtype)) is None
+    wrong = np.array(result)
+    outside = tuple(next(i for i in range(size) if i not in axis) for axis, size in zip(reference.box, result.shape))
+    wrong[outside] += 2
+    assert reference.judge(wrong) == reference.judge(result), "the box does not see it"
+    assert "peer" in reference.beside(wrong, result)
+
+
+def test_without_a_box_everything_is_judged():
+    reference, result = checked("ij,jk->ik", [(20, 30), (30, 10)], "float32")
+    assert reference.box is None and reference.beside(result, result * 2) is None
+
+
+def test_what_is_summed_is_never_left_out(monkeypatch):
+    reference, result = boxed(monkeypatch, "ij,jk->", [(70, 40), (40, 50)], "float32", _BOX_ELEMENTS=10)
+    assert reference.box is None and reference.values.shape == ()
+    reference, _ = checked("ij,jk->i", [(70, 40), (40, 50)], "float32")
+    assert [len(axis) for axis in reference.box] == [check._SMALLEST_SIDE]
+
+
+def test_largest_error_is_that_of_all_blocks(monkeypatch):
+    monkeypatch.setattr(check, "_BLOCK", 7)
+    values, result = np.ones((5, 6)), np.ones((5, 6))
+    result[4, 5] = 1.5
+    assert check._largest(result, values, np.full((5, 6), 2.0)) == 0.25
+    assert check._largest(result, values, np.zeros((5, 6))) == math.inf
+    assert check._largest(values, values, np.zeros((5, 6))) == 0
+    result[0, 0] = math.nan
+    assert check._largest(result, values, np.ones((5, 6))) == math.inf

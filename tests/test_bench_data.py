@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsum_engine.bench import cases, limits, steps
+from einsum_engine.bench import cases, families, limits, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
-ALL_CASES = cases.select(["thesis", "tccg"])
+ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm"])
 
 
 def case(expr, shapes, dtype="float32", name="case", family="family", **options):
@@ -34,8 +34,33 @@ def test_families_hold_what_they_should():
         "thesis_general_large": 9,
         "tccg_f32": 24,
         "tccg_f64": 24,
+        "permutations_f32": 57,
+        "permutations_f64": 57,
+        **{f"gemm_{short}": 3 for short in ("f32", "f64", "c64", "c128")},
+        "gemm_i64": 2,
     }
     assert len({(each.family, each.name) for each in ALL_CASES}) == len(ALL_CASES)
+    assert len({each.key for each in ALL_CASES}) == len(ALL_CASES)
+
+
+def test_a_key_tells_cases_apart_and_shows_nothing():
+    one = case("secret,xy->", [(2,) * 6, (3, 3)], external=True)
+    assert one.key == case("secret,xy->", [(2,) * 6, (3, 3)]).key and "secret" not in one.key
+    others = [case("secret,yx->", [(2,) * 6, (3, 3)]), case("secret,xy->", [(2,) * 6, (3, 3)], "float64")]
+    assert len({one.key, *(each.key for each in others)}) == 3
+
+
+def test_permutations_are_fixed_of_one_size_and_of_full_rank():
+    drawn = families.permutation_cases()
+    assert drawn == families.permutation_cases()
+    assert [each.shapes[0] for each in drawn[:2]] == [(8150, 1029), (18021, 465)]
+    assert {len(each.shapes[0]) for each in drawn} == {2, 3, 4, 5, 6}
+    for each in drawn:
+        nbytes = math.prod(each.shapes[0]) * np.dtype(each.dtype).itemsize
+        assert abs(nbytes / 2**25 - 1) < 0.01
+        term, output = each.expr.split("->")
+        assert sorted(term) == sorted(output)
+        assert not any(pair in term for pair in map("".join, zip(output, output[1:]))), "two dimensions are one"
 
 
 @pytest.mark.parametrize("each", ALL_CASES, ids=lambda each: f"{each.family}-{each.name}")
@@ -72,7 +97,8 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    with pytest.raises(EngineValueError, match="unknown family 'nothing'; families: thesis, tccg, kernels"):
+    known = "families: thesis, tccg, permutations, gemm, kernels, calls, scaling"
+    with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
 
 
@@ -80,7 +106,7 @@ def test_a_family_is_registered_once(monkeypatch):
     monkeypatch.setattr(cases, "_FAMILIES", dict(cases._FAMILIES))
     cases.register_family("mine", lambda large: [case("i->i", [(2,)], family="mine")])
     assert [each.family for each in cases.select(["mine"])] == ["mine"]
-    for name in ("mine", "thesis", "kernels"):
+    for name in ("mine", "thesis", "kernels", "calls"):
         with pytest.raises(EngineValueError, match=f"family '{name}' is registered already"):
             cases.register_family(name, lambda large: [])
 
@@ -177,11 +203,12 @@ def test_parse_knows_ellipsis_implicit_output_and_repeated_output():
 def test_limit_is_the_larger_of_arithmetic_and_traffic():
     roof = limits.Roof(2, peak=lambda dtype, threads: threads * 1e9, bandwidth=lambda nbytes, threads: threads * 1e9)
     (product,) = steps.walk(steps.parse("ij,jk->ik", [(100, 100), (100, 100)]), [(0, 1)])
-    assert roof.step_limit(product, "float32", 4) == pytest.approx(2e6 / 2e9)
-    assert roof.step_limit(product, "complex64", 8) == pytest.approx(8e6 / 2e9)
+    assert roof.limit(limits.work_of([product], "float32", 4), "float32") == pytest.approx(2e6 / 2e9)
+    assert roof.limit(limits.work_of([product], "complex64", 8), "complex64") == pytest.approx(8e6 / 2e9)
     (outer,) = steps.walk(steps.parse("i,j->ij", [(1000,), (1000,)]), [(0, 1)])
-    assert roof.step_limit(outer, "float32", 4) == pytest.approx(4 * 1_002_000 / 2e9)
-    assert roof.limit([product, outer], "float32", 4) == pytest.approx(2e6 / 2e9 + 4 * 1_002_000 / 2e9)
+    assert roof.limit(limits.work_of([outer], "float32", 4), "float32") == pytest.approx(4 * 1_002_000 / 2e9)
+    both = limits.work_of([product, outer], "float32", 4)
+    assert roof.limit(both, "float32") == pytest.approx(2e6 / 2e9 + 4 * 1_002_000 / 2e9)
 
 
 def test_roof_measures_each_peak_and_footprint_once():
@@ -196,6 +223,52 @@ def test_roof_measures_each_peak_and_footprint_once():
     roof.bandwidth(1 << 20)
     roof.bandwidth((1 << 20) + 10)
     assert asked == ["float64", "float32", "int16", 1 << 20]
+
+
+class Drifting:
+    """Stands in for a machine whose rates change: the next of a list at each measurement, then the last."""
+
+    def __init__(self, *rates):
+        self.rates, self.count = list(rates), 0
+
+    def __call__(self, what, threads):
+        self.count += 1
+        return self.rates.pop(0) if len(self.rates) > 1 else self.rates[0]
+
+
+def test_the_largest_of_several_measurements_counts():
+    peak, bandwidth = Drifting(2e9, 5e9, 3e9), Drifting(4e9, 1e9)
+    roof = limits.Roof(1, peak=peak, bandwidth=bandwidth)
+    arithmetic, traffic = [(10**9, 8)], [(8, 10**9)]
+    assert roof.limit(arithmetic, "float32") == 0.5
+    roof.again(arithmetic, "float32")
+    assert roof.limit(arithmetic, "float32") == 0.2
+    roof.again(arithmetic, "float32")
+    assert roof.limit(arithmetic, "float32") == 0.2 and peak.count == 3
+    before = bandwidth.count
+    roof.limit(traffic, "float32")
+    roof.again(traffic, "float32")
+    assert bandwidth.count == before + 2 and peak.count == 3, "what does not bound the work is left alone"
+
+
+def test_a_peak_is_measured_several_times_at_the_start_and_again_after_a_while():
+    peak, now, pauses = Drifting(1e9, 4e9, 2e9), [0.0], []
+    roof = limits.Roof(1, peak=peak, bandwidth=lambda nbytes, threads: 1e12, clock=lambda: now[0])
+    roof.prime(["float32", "complex64"], pause=pauses.append)
+    assert roof.peaks == {"float32": 4e9} and peak.count == len(pauses) + 1 > 3
+    before = peak.count
+    roof.refresh([(10**9, 8)], "float32")
+    assert peak.count == before
+    now[0] = 1e4
+    roof.refresh([(10**9, 8)], "float32")
+    assert peak.count == before + 1
+
+
+def test_roof_includes_an_earlier_part_of_the_run():
+    roof = limits.Roof(1, peak=lambda dtype, threads: 2e9, bandwidth=lambda nbytes, threads: 1e9)
+    roof.peak("float32")
+    roof.include({"float32": 3e9, "float64": 1e9}, {"1048576": 7e9})
+    assert roof.peaks == {"float32": 3e9, "float64": 1e9} and roof.bandwidth(1 << 20) == 7e9
 
 
 def test_roof_measures_afresh(monkeypatch):

@@ -1,6 +1,5 @@
 """The console script: help, output, errors in one line, exit status."""
 
-import json
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ def test_help_names_what_there_is(capsys, command):
     assert stopped.value.code == 0
     words = {
         "": ("bench", "explain", "warmup", "info"),
-        "bench": ("FAMILY", "--cases", "--peers", "--threads", "--json", "--plot", "--large", "--quick"),
+        "bench": ("FAMILY", "--cases", "--peers", "--only", "--threads", "--json", "--resume", "--plot", "--large"),
         "explain": ("EXPR", "--shapes", "--dtype", "--optimize", "--plot"),
         "info": ("--threads",),
         "warmup": ("Compiles every kernel",),
@@ -42,10 +41,12 @@ def test_help_names_what_there_is(capsys, command):
     [
         ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
-        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, kernels"),
+        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, permutations, gemm, kernels"),
         (["bench", "tccg", "--threads", "0"], "argument --threads: 0 is not at least 1"),
         (["bench", "tccg", "--threads", "two"], "argument --threads: invalid count value: 'two'"),
-        (["bench", "tccg", "--match", "nothing"], "no case matches 'nothing'"),
+        (["bench", "tccg", "--only", "nothing"], "no case matches 'nothing'"),
+        (["bench", "tccg", "--only", "(tccg"], "'(tccg' is no regular expression"),
+        (["bench", "tccg", "--resume"], "a run is resumed from the JSON file that it left: name it"),
         (["bench", "tccg", "--peers", "matlab"], "unknown peer 'matlab'; peers: numpy, numpy-optimize"),
         (["bench", "--cases", "no_such_file.json"], "No such file or directory: 'no_such_file.json'"),
         (["bench", "tccg", "--json", "no_such_folder/x.json"], "no_such_folder/x.json: its folder does not exist"),
@@ -110,9 +111,9 @@ def test_bench_passes_its_arguments_on(monkeypatch, tmp_path):
     data = {"cases": [], "machine": {}, "threads": 2}
     monkeypatch.setattr(session, "bench", lambda request: seen.append(request) or (data, 0))
     argv = ["bench", "tccg", "thesis", "--peers", "numpy,jax", "torch", "--threads", "2", "--large"]
-    assert cli.main([*argv, "--json", str(tmp_path / "out.json")]) == 0
-    assert json.loads((tmp_path / "out.json").read_text()) == data
+    assert cli.main([*argv, "--only", "abc$", "--json", str(tmp_path / "out.json"), "--resume"]) == 0
     (request,) = seen
+    assert (request.only, request.record, request.resume) == ("abc$", tmp_path / "out.json", True)
     assert (request.families, request.peers) == (("tccg", "thesis"), ("numpy", "jax", "torch"))
     assert (request.threads, request.large, request.quick) == (2, True, False)
 

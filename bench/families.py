@@ -1,0 +1,88 @@
+"""Families made by rule: permutations of one tensor, and one large matrix product."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from .cases import Case, register_family
+
+_BYTES = 32 << 20
+_ITEMSIZES = {"float32": 4, "float64": 8}
+# Rank -> permutations: 57 in all.
+_RANKS = {2: 5, 3: 10, 4: 14, 5: 14, 6: 14}
+_SEED = 57
+# How far a tensor may be from the size asked for, as a fraction.
+_NEAR = 0.01
+_SMALLEST = 4
+_LETTERS = "abcdef"
+
+_GEMM_SIZES = (1024, 2048, 4096)
+_GEMM_DTYPES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
+# int64 goes to no BLAS: a peer takes seconds at 1024 already.
+_INTEGER_SIZES = (512, 1024)
+
+
+def permutation_cases(large: bool = False) -> list[Case]:
+    """57 random permutations of rank 2 to 6, float32 and float64: tensors of 32 MiB, within 1 %.
+
+    No two dimensions stay neighbours, since they would be one dimension. Shapes and permutations are always the same.
+    """
+    rng = random.Random(_SEED)
+    drawn = [(rank, _permutation(rng, rank)) for rank, count in _RANKS.items() for _ in range(count)]
+    return [
+        _permuted(number, permutation, _shape(rng, rank, _BYTES // itemsize), dtype)
+        for dtype, itemsize in _ITEMSIZES.items()
+        for number, (rank, permutation) in enumerate(drawn)
+    ]
+
+
+def _permuted(number: int, permutation: tuple[int, ...], shape: tuple[int, ...], dtype: str) -> Case:
+    letters = _LETTERS[: len(shape)]
+    output = "".join(letters[axis] for axis in permutation)
+    return Case(
+        family=f"permutations_f{dtype[-2:]}",
+        name=f"permutation {number:02} {'x'.join(map(str, shape))} {output}",
+        expr=f"{letters}->{output}",
+        shapes=(shape,),
+        dtype=dtype,
+        peers=("numpy", "torch"),
+    )
+
+
+def _permutation(rng: random.Random, rank: int) -> tuple[int, ...]:
+    while True:
+        drawn = tuple(rng.sample(range(rank), rank))
+        if all(right != left + 1 for left, right in zip(drawn, drawn[1:])):
+            return drawn
+
+
+def _shape(rng: random.Random, rank: int, elements: int) -> tuple[int, ...]:
+    """Random sizes, evenly distributed by their logarithms, whose product is ``elements`` within 1 %."""
+    while True:
+        weights = [rng.uniform(0.4, 1.6) for _ in range(rank)]
+        sizes = [round(elements ** (weight / sum(weights))) for weight in weights[:-1]]
+        shape = (*sizes, max(1, round(elements / math.prod(sizes))))
+        if min(shape) >= _SMALLEST and abs(math.prod(shape) / elements - 1) <= _NEAR:
+            return shape
+
+
+def gemm_cases(large: bool = False) -> list[Case]:
+    """One large square matrix product in each dtype, against OpenBLAS through NumPy and MKL through PyTorch."""
+    cases = [_gemm(size, dtype, short) for dtype, short in _GEMM_DTYPES.items() for size in _GEMM_SIZES]
+    return cases + [_gemm(size, "int64", "i64") for size in _INTEGER_SIZES]
+
+
+def _gemm(size: int, dtype: str, short: str) -> Case:
+    return Case(
+        family=f"gemm_{short}",
+        name=f"gemm {size}",
+        expr="ij,jk->ik",
+        shapes=((size, size), (size, size)),
+        dtype=dtype,
+        peers=("numpy", "numpy-optimize", "torch") if dtype == "int64" else ("numpy-optimize", "torch"),
+    )
+
+
+register_family("permutations", permutation_cases)
+register_family("gemm", gemm_cases)
