@@ -20,6 +20,7 @@ from ..kernels.gemm import Operand
 from ..kernels.row import Row
 from ..plan import Axis, Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
+from .casts import copied_axes, fold, foldable
 from .contraction import BinaryContraction
 from .gemm import GemmPlan
 from .nests import NestPlan, natural_axes, plan_nest
@@ -27,7 +28,7 @@ from .operations import PARTS, REAL_PART, Operation, OperationList, Value, items
 from .parts import Part, is_slender, plan_parts
 from .request import PlanRequest
 from .sides import LEFT, OUT, RIGHT
-from .unpacked import UnpackedPlan
+from .unpacked import UnpackedPlan, choose
 
 __all__ = ["PlanRequest", "build_plan"]
 
@@ -68,8 +69,12 @@ class _Builder:
 
     def build(self) -> Plan:
         self.list.build()
+        self.producers = {id(o.output): o for o in self.list.operations}
+        self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
         for operation in reversed(self.list.operations):
-            self._lay_out(operation)
+            if id(operation) not in self.folded:
+                self._lay_out(operation)
+        self.list.drop(self.folded)
         arena, kept = self._allocate()
         for value in self.list.values:
             value.nbytes = value.nbytes or self._nbytes(value)
@@ -93,17 +98,15 @@ class _Builder:
         operation.parts = (Part(plan=plan_nest(operation, self.list.sizes, self.request.threads)),)
 
     def _lay_out_gemm(self, operation: Operation) -> None:
-        x, y = operation.inputs
-        out, parts = operation.output, operation.mixed
-        for value in (x, y):
-            if parts and value.axes is None and value.dtype in REAL_PART:
-                value.axes = natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
-        contraction = self._contraction(operation)
-        if None in (x.axes, y.axes) and is_slender(contraction):
-            for value in (x, y):
-                value.axes = value.axes or natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
-            contraction = self._contraction(operation)
+        mixed, casts = operation.mixed, self._casts(operation)
+        for cast in casts:
+            cast.output.axes = copied_axes(cast, self.list.sizes)
+        contraction = self._settled(operation, mixed)
+        if casts and choose(contraction, self.isa) is None:
+            self._fold(casts, operation)
+            contraction = self._settled(operation, mixed)
         operation.parts = plan_parts(contraction, self.isa, self.request.threads)
+        x, y = operation.inputs
         for part in operation.parts:
             if isinstance(part.plan, GemmPlan):
                 left, right = (y, x) if part.plan.swapped else (x, y)
@@ -111,12 +114,42 @@ class _Builder:
                     if layout is not None:
                         _give_layout(value, layout)
 
-    def _contraction(self, operation: Operation) -> BinaryContraction:
-        (x, y), out, parts = operation.inputs, operation.output, operation.mixed
+    def _casts(self, operation: Operation) -> list[Operation]:
+        """The operations that convert the inputs of ``operation``."""
+        producers = (self.producers.get(id(value)) for value in operation.inputs)
+        return [producer for producer in producers if producer is not None and producer.kind == "copy"]
+
+    def _fold(self, casts: list[Operation], operation: Operation) -> None:
+        """A GEMM packs: it does what casts it can do, and asks for the layout of what the others write."""
+        for cast in casts:
+            cast.output.axes = None
+            if foldable(cast, self.list.sizes):
+                fold(cast, operation)
+                self.folded |= {id(cast), id(cast.output)}
+
+    def _settled(self, operation: Operation, mixed: bool) -> BinaryContraction:
+        """What planners of products are asked for; ``mixed``: on real numbers (`Operation.mixed`). Free operands that
+        cannot be so any longer get a layout."""
+        inputs, out = operation.inputs, operation.output
+        for value in inputs:
+            if mixed and value.axes is None and value.dtype in REAL_PART:
+                value.axes = natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
+        contraction = self._contraction(operation, mixed)
+        if any(value.axes is None for value in inputs) and is_slender(contraction):
+            for value in inputs:
+                value.axes = value.axes or natural_axes(value, out, self.list.sizes, itemsize(value.dtype))
+            contraction = self._contraction(operation, mixed)
+        return contraction
+
+    def _contraction(self, operation: Operation, parts: bool) -> BinaryContraction:
+        (x, y), out = operation.inputs, operation.output
+        dtype = REAL_PART[out.dtype] if parts else out.dtype
         (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
         in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
         return BinaryContraction(
-            dtype=REAL_PART[out.dtype] if parts else x.dtype,
+            dtype=dtype,
+            left_dtype=_other(x, parts, dtype),
+            right_dtype=_other(y, parts, dtype),
             sizes={**self.list.sizes, PARTS: 2},
             batch=tuple(i for i in out_term if i in in_x and i in in_y),
             m=tuple(i for i in out_term if i in in_x and i not in in_y),
@@ -135,7 +168,7 @@ class _Builder:
 
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
-        producer = next((o for o in self.list.operations if o.output is value), None)
+        producer = self.producers.get(id(value))
         return producer is not None and producer.kind == "gemm"
 
     # -- memory ----------------------------------------------------------------------------------------------
@@ -247,7 +280,7 @@ class _Builder:
         self, operation: Operation, part: Part, row: Row, family: str, kernel: str, tile, packed=None, modes=()
     ) -> Step:
         values = (packed,) if packed is not None else operation.inputs
-        flops, moved = (round(part.share * work) for work in self._work(operation, packed))
+        flops, moved = (round(part.share * work) for work in self._work(operation, part, packed))
         threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
         return Step(
             number=len(self.steps),
@@ -273,10 +306,10 @@ class _Builder:
         last = f"panels{tile[0]}" if output is None else self.buffers[self.position[id(output)]].layout.describe()
         return (*names, last)
 
-    def _work(self, operation: Operation, packed: Value | None) -> tuple[int, int]:
+    def _work(self, operation: Operation, part: Part, packed: Value | None) -> tuple[int, int]:
         if packed is not None:
-            return 0, 2 * self._nbytes(packed)
-        moved = sum(self._nbytes(v) for v in (*operation.inputs, operation.output))
+            return 0, self._nbytes(packed) + self._read_bytes(operation, part, packed)
+        moved = self._nbytes(operation.output) + sum(self._read_bytes(operation, part, v) for v in operation.inputs)
         if operation.kind == "copy":
             return 0, moved
         points = 1
@@ -285,6 +318,14 @@ class _Builder:
         if operation.kind == "sum":
             return points, moved
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
+
+    def _read_bytes(self, operation: Operation, part: Part, value: Value) -> int:
+        """Bytes of an input as the operation reads it: of its panels where a step before packs it, maybe widened."""
+        pack = None
+        if isinstance(part.plan, GemmPlan):
+            pack = part.plan.packed(operation.inputs.index(value))
+        nbytes = self._nbytes(value)
+        return nbytes if pack is None else nbytes // itemsize(pack.problem.source) * itemsize(pack.problem.dtype)
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
@@ -330,6 +371,12 @@ class _Builder:
         for extent in self.request.expr.output_shape:
             size *= extent
         return size
+
+
+def _other(value: Value, parts: bool, dtype: str) -> str:
+    """The dtype of the elements of ``value`` where it is not ``dtype``."""
+    stored = REAL_PART.get(value.dtype, value.dtype) if parts else value.dtype
+    return "" if stored == dtype else stored
 
 
 def _dims_of(c: BinaryContraction) -> dict:

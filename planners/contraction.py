@@ -12,7 +12,11 @@ Axes = Mapping[Index, Axis]
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryContraction:
-    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
+    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose).
+
+    ``dtype`` is computed in and stored; ``left_dtype`` and ``right_dtype``: what an operand holds where that is another
+    one, which packing widens (`kernels.packs`).
+    """
 
     dtype: str
     sizes: Mapping[Index, int]
@@ -30,6 +34,8 @@ class BinaryContraction:
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
     accumulate: bool = False
+    left_dtype: str = ""
+    right_dtype: str = ""
 
     def swapped(self) -> "BinaryContraction":
         return replace(
@@ -44,4 +50,6 @@ class BinaryContraction:
             panels_right=self.panels_left,
             constant_left=self.constant_right,
             constant_right=self.constant_left,
+            left_dtype=self.right_dtype,
+            right_dtype=self.left_dtype,
         )
