@@ -42,7 +42,7 @@ def _row(name: str, kind: str, itemsize: int, compute: str = "", *, simd: bool =
 
 
 _WRAPS = "same bits as the signed product of this width"
-_PACKED = "converted by a step before, rounded once at the end of the sum"
+_PACKED = "widened while it is packed, or by a step before; rounded once at the end of the sum"
 _LONG = np.dtype("longdouble").itemsize
 
 DTYPES: MappingProxyType[str, DTypeRow] = MappingProxyType(

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..dtypes import as_numpy
+from . import packs
 from .cpu import abi
 from .row import Row
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
@@ -37,7 +39,8 @@ class GemmProblem:
     offsets; ``tko_a``, ``tko_b``: of an outer loop over K, of which ``tk_a``, ``tk_b`` are one turn;
     ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
-    ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``chunk``: lanes of C that do not run come in runs of so many;
+    ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
+    dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
     ``stream``: store past the caches. ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -61,6 +64,8 @@ class GemmProblem:
     tko_b: np.ndarray = field(default_factory=lambda: ZERO)
     a_mode: str
     b_mode: str
+    a_source: str = ""
+    b_source: str = ""
     a_stride: int = 0
     b_stride: int = 0
     pack_mode: int = abi.SCATTERED
@@ -144,10 +149,11 @@ def lower(p: GemmProblem) -> Row:
         if count > 1:
             tables |= {at + 1 + i: table for i, table in enumerate(operands)}
     kernels = {abi.FN: p.kernel}
-    scratch = 0
-    if "pack" in (p.a_mode, p.b_mode):
-        kernels[abi.G_PACK] = f"pack_{ITEMSIZE[p.dtype]}"
-        scratch = _scratch_a(p) + _scratch_b(p)
+    if p.a_mode == "pack":
+        kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
+    if p.b_mode == "pack":
+        kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
+    scratch = _scratch_a(p) + _scratch_b(p)
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
 
@@ -179,9 +185,13 @@ def _four(outer: tuple) -> tuple:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackProblem:
-    """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``."""
+    """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``.
 
-    itemsize: int
+    Elements of dtype ``source`` become elements of ``dtype``.
+    """
+
+    source: str
+    dtype: str
     width: int
     src: Operand
     dst: Operand
@@ -196,7 +206,7 @@ class PackProblem:
 
     @property
     def kernel(self) -> str:
-        return f"packtask_{self.itemsize}"
+        return packs.kernel(self.source, self.dtype)
 
 
 def lower_pack(p: PackProblem) -> Row:
@@ -224,7 +234,7 @@ def lower_pack(p: PackProblem) -> Row:
         total *= count
         if count > 1:
             tables |= {at + 1 + i: table for i, table in enumerate(operands)}
-    return Row(words=words, tables=tables, kernels={abi.FN: p.kernel}, tasks=shares * total)
+    return Row(words=words, tables=tables, kernels={abi.FN: "packtask", abi.G_PACK: p.kernel}, tasks=shares * total)
 
 
 # -- reference ---------------------------------------------------------------------------------------------------
@@ -239,15 +249,15 @@ def reference(p: GemmProblem, memory: dict[int, np.ndarray]) -> None:
             at_k = _both(p.tko_a, np.arange(len(p.tk_a)) * p.mr * item)
         else:
             at_m, at_k = p.tm_a[lanes], _both(p.tko_a, p.tk_a)
-        left = _read(memory[p.a.slot], a + at_m[:, None] + at_k[None, :], p.dtype)
+        left = _read(memory[p.a.slot], a + at_m[:, None] + at_k[None, :], p.a_source or p.dtype)
         if p.b_mode == "panels":
             n, item = np.arange(len(p.tn_b)), ITEMSIZE[p.dtype]
             at = n[:, None] // p.nr * p.b_stride + n[:, None] % p.nr * item
             at = at + _both(p.tko_b, np.arange(len(p.tk_b)) * p.nr * item)
         else:
             at = p.tn_b[:, None] + _both(p.tko_b, p.tk_b)[None, :]
-        right = _read(memory[p.b.slot], b + at, p.dtype)
-        product = _product(left, right, p)
+        right = _read(memory[p.b.slot], b + at, p.b_source or p.dtype)
+        product = _product(*(side.astype(_kind(p.dtype), copy=False) for side in (left, right)), p)
         where = c + p.tm_c[lanes][:, None] + p.tn_c[None, :]
         if p.accumulate:
             product = _add(product, _read(memory[p.c.slot], where, p.dtype), p.dtype)
@@ -284,8 +294,12 @@ def _add(x: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _read(memory: np.ndarray, at: np.ndarray, dtype: str) -> np.ndarray:
-    kind = np.dtype(np.uint8 if dtype == "bool" else dtype)
+    kind = _kind(dtype)
     return memory[at[..., None] + np.arange(kind.itemsize)].view(kind)[..., 0]
+
+
+def _kind(dtype: str) -> np.dtype:
+    return as_numpy("uint8" if dtype == "bool" else dtype)
 
 
 def _write(memory: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:

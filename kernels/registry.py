@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, small, tiles
+from . import batched, packs, small, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
 # layouts: "any" strides or tables; "linear" strides; "lanes", "k" or "batch" contiguous; "panels" (FBL)
-ITEM_SIZES = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ def _gemm(isa: ISA) -> tuple[str, ...]:
 
 
 def _pack(isa: ISA) -> tuple[str, ...]:
-    return tuple(f"{kind}_{size}" for kind, size in product(("pack", "packtask"), ITEM_SIZES))
+    return ("packtask", *packs.names())
 
 
 def _dot(isa: ISA) -> tuple[str, ...]:
@@ -60,7 +59,7 @@ def _small(isa: ISA) -> tuple[str, ...]:
 
 
 def _copy(isa: ISA) -> tuple[str, ...]:
-    moves = [f"nest_move_{size}" for size in ITEM_SIZES]
+    moves = [f"nest_move_{size}" for size in packs.ITEM_SIZES]
     return tuple(dict.fromkeys(["nest_copy", *moves, *_casts()]))
 
 

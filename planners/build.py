@@ -195,7 +195,7 @@ class _Builder:
         seconds: float | None = None,
     ) -> Step:
         values = (packed,) if packed is not None else operation.inputs
-        flops, moved = (round(part.share * work) for work in self._work(operation, packed))
+        flops, moved = (round(part.share * work) for work in self._work(operation, part, packed))
         threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
         return Step(
             number=len(self.steps),
@@ -225,8 +225,20 @@ class _Builder:
         last = f"panels{tile[0]}" if output is None else self.buffers[self.position[id(output)]].layout.describe()
         return (*names, last)
 
-    def _work(self, operation: Operation, packed: Value | None) -> tuple[int, int]:
-        return self.list.work(operation) if packed is None else (0, 2 * self.list.nbytes(packed))
+    def _work(self, operation: Operation, part: Part, packed: Value | None) -> tuple[int, int]:
+        if packed is not None:
+            return 0, self.list.nbytes(packed) + self._read_bytes(operation, part, packed)
+        read = sum(self._read_bytes(operation, part, v) - self.list.nbytes(v) for v in operation.inputs)
+        flops, moved = self.list.work(operation)
+        return flops, moved + read
+
+    def _read_bytes(self, operation: Operation, part: Part, value: Value) -> int:
+        """Bytes of an input as the operation reads it: of its panels where a step before packs it, maybe widened."""
+        pack = None
+        if isinstance(part.plan, GemmPlan):
+            pack = part.plan.packed(operation.inputs.index(value))
+        nbytes = self.list.nbytes(value)
+        return nbytes if pack is None else nbytes // itemsize(pack.problem.source) * itemsize(pack.problem.dtype)
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""

@@ -12,7 +12,11 @@ Axes = Mapping[Index, Axis]
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryContraction:
-    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose)."""
+    """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose).
+
+    ``dtype`` is computed in and stored; ``left_dtype`` and ``right_dtype``: what an operand holds where that is another
+    one, which packing widens (`kernels.packs`).
+    """
 
     dtype: str
     sizes: Mapping[Index, int]
@@ -33,6 +37,8 @@ class BinaryContraction:
     flip: bool = False  # the lanes side is the other one than the output suggests
     near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
     near_right: frozenset[Index] = frozenset()
+    left_dtype: str = ""
+    right_dtype: str = ""
 
     def swapped(self) -> "BinaryContraction":
         return replace(
@@ -49,4 +55,6 @@ class BinaryContraction:
             constant_right=self.constant_left,
             near_left=self.near_right,
             near_right=self.near_left,
+            left_dtype=self.right_dtype,
+            right_dtype=self.left_dtype,
         )

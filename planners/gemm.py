@@ -15,6 +15,7 @@ import numpy as np
 
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
+from ..kernels.cpu.storage import STORAGES
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Index, Layout
@@ -30,9 +31,11 @@ from .sides import (
     flat_table,
     fuse,
     join_rows,
+    leading,
     levels,
     make_dim,
     make_panels,
+    outer_loop,
     panel_rows,
     run_dim,
     split_long,
@@ -69,6 +72,10 @@ class GemmPlan:
     pack_right: PackedSide | None
     describe: tuple[str, str]
 
+    def packed(self, position: int) -> PackedSide | None:
+        """The packing step of the first or second input."""
+        return self.pack_right if (position == 1) != self.swapped else self.pack_left
+
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
@@ -90,7 +97,9 @@ def _lanes_on_right(c: BinaryContraction) -> bool:
 class _Planner:
     def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
         self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
-        self.item = tile_table.ITEMSIZE[c.dtype]
+        self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
+        self.sources = {LEFT: c.left_dtype or c.dtype, RIGHT: c.right_dtype or c.dtype}
+        self.items = {t: STORAGES[name].itemsize for t, name in self.sources.items()}
         axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
         self.known = {t: a for t, a in axes.items() if a is not None}
 
@@ -122,7 +131,7 @@ class _Planner:
             self._split_off()
         self.n_total = total(self.n_dims)
         if c.left is not None:
-            self.m_dims = join_rows(self.m_dims, self.item, INNER_ROWS)
+            self.m_dims = join_rows(self.m_dims, self.items[LEFT], INNER_ROWS)
         (self.mv, self.nr), self.panels = self._choose_tile()
         self.mr = self.panels.width
         self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
@@ -133,16 +142,16 @@ class _Planner:
 
     def _split_off(self) -> None:
         """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
-        keep = _inner(self.n_dims, TABLE_ENTRIES)
+        keep = leading(self.n_dims, TABLE_ENTRIES)
         self.n_dims, self.n_outer = self.n_dims[:keep], self.n_dims[keep:]
-        keep = _inner(self.k_dims, TABLE_ENTRIES)
+        keep = leading(self.k_dims, TABLE_ENTRIES)
         self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""
         c = self.c
         for tensor, axes in ((LEFT, c.left), (RIGHT, c.right)):
-            if axes is not None and any(abs(axes[i].stride) == self.item for i in c.k):
+            if axes is not None and any(abs(axes[i].stride) == self.items[tensor] for i in c.k):
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
@@ -163,7 +172,7 @@ class _Planner:
                 if cost < best_cost:
                     best, best_cost = (tile, extend), cost
         tile, extend = best
-        run = None if c.left is None else run_dim(self.m_dims, self.item)
+        run = None if c.left is None else run_dim(self.m_dims, self.items[LEFT])
         return tile, make_panels(self.m_dims, tile[0] * lanes, extend, run, INNER_ROWS)
 
     def _cost(self, tile: tuple[int, int], width: int, rows: int, box: int, contiguous: bool) -> float:
@@ -184,7 +193,7 @@ class _Planner:
         box = self.panels.box
         used = self.tm_a[:, :box]
         mask = np.arange(box - 1)[None, :] < self.valid[:, None] - 1
-        return bool(((np.diff(used, axis=1) == self.item) | ~mask).all())
+        return bool(((np.diff(used, axis=1) == self.items[LEFT]) | ~mask).all())
 
     def _a_mode(self) -> str:
         """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
@@ -196,9 +205,9 @@ class _Planner:
                 return "direct-free"
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
         column_panels = -(-self.n_total // self.nr)
-        if c.constant_left and not self._lanes_contiguous:
+        if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
             return "prepack"
-        if self._lanes_contiguous:
+        if self._lanes_contiguous and not c.left_dtype:
             footprint = self.panels.count * self.mr * self.k_total * item
             if column_panels <= 2 or footprint <= L1_BYTES:
                 return "direct"
@@ -209,12 +218,12 @@ class _Planner:
 
     def _runs_across(self) -> bool:
         """Whether A is contiguous along the batch."""
-        return any(d.stride(LEFT) == self.item and d.size >= 4 for d in self.b_dims)
+        return any(d.stride(LEFT) == self.items[LEFT] and d.size >= 4 for d in self.b_dims)
 
     def _pack_mode(self) -> int:
         if self._lanes_contiguous or self._lane_run() >= 4:
             return abi.LANES_RUN
-        if self.k_dims and self.k_dims[0].stride(LEFT) == self.item and self.k_dims[0].size >= 4:
+        if self._along_k(LEFT) and self.k_dims[0].size >= 4:
             return abi.K_RUN
         if self.panels.run_last is not None:
             return abi.PANEL_RUN
@@ -223,7 +232,7 @@ class _Planner:
     def _lane_run(self) -> int:
         """Lanes that are adjacent in A, in every panel."""
         fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
-        return fast.size if fast is not None and fast.stride(LEFT) == self.item else 1
+        return fast.size if fast is not None and fast.stride(LEFT) == self.items[LEFT] else 1
 
     # -- operand B -------------------------------------------------------------------------------------------
     def _b_mode(self, a_mode: str) -> str:
@@ -237,6 +246,8 @@ class _Planner:
     def _reads_b_in_place(self) -> bool:
         """Where B is read once or twice, in few streams that a prefetcher follows, or is in cache anyway."""
         footprint = self.n_total * self.k_total * self.item
+        if self.c.right_dtype:
+            return False
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
             return True
         if self.panels.count * total(self.panels.outer) > 3:
@@ -245,7 +256,7 @@ class _Planner:
         return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
 
     def _along_k(self, tensor: int) -> bool:
-        return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.item
+        return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.items[tensor]
 
     def _packs_b(self, a_mode: str) -> bool:
         """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
@@ -318,6 +329,8 @@ class _Planner:
             run=self._runs(),
             a_mode=a_mode,
             b_mode=b_mode,
+            a_source=c.left_dtype if a_mode == "pack" else "",
+            b_source=c.right_dtype if b_mode == "pack" else "",
             a_stride=a_stride,
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
@@ -339,7 +352,7 @@ class _Planner:
             right_layout=right_layout,
             pack_left=pack_left,
             pack_right=pack_right,
-            describe=(a_mode, b_mode),
+            describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
         )
 
     def _learn(self, tensor: int, layout: Layout) -> None:
@@ -372,11 +385,11 @@ class _Planner:
         loops = []
         for level, dims in enumerate(self.b_levels):
             steps = [None if side is None else side.batch_strides[level] for side in (packed_left, packed_right)]
-            loops.append(_loop(dims, *steps))
+            loops.append(outer_loop(dims, *steps))
         in_left, in_right = (None if side is None else side.outer_stride for side in (packed_left, packed_right))
         for dims, left, right in ((self.n_outer[::-1], None, in_right), (self.panels.outer, in_left, None)):
             if dims:
-                loops.append(_loop(dims, left, right))
+                loops.append(outer_loop(dims, left, right))
         return tuple(loops)
 
     # -- packing steps ---------------------------------------------------------------------------------------
@@ -389,7 +402,8 @@ class _Planner:
             across=across,
             tk=tables["tk_a"],
             tko=tables["tko_a"],
-            item=self.item,
+            source=self.sources[LEFT],
+            dtype=self.c.dtype,
             mode=abi.PANEL_RUN if across else self._pack_mode(),
             outer=flat_table(self.panels.outer, LEFT),
             threads=self.threads,
@@ -408,7 +422,8 @@ class _Planner:
             across=mode == abi.PANEL_RUN,
             tk=tables["tk_b"],
             tko=tables["tko_b"],
-            item=self.item,
+            source=self.sources[RIGHT],
+            dtype=self.c.dtype,
             mode=mode,
             outer=flat_table(self.n_outer[::-1], RIGHT),
             threads=self.threads,
@@ -416,7 +431,7 @@ class _Planner:
         )
 
     def _pack_right_mode(self) -> int:
-        item = self.item
+        item = self.items[RIGHT]
         if self.n_dims and self.n_dims[0].stride(RIGHT) == item:
             return abi.LANES_RUN
         if self.k_dims and self.k_dims[0].stride(RIGHT) == item and self.k_dims[0].size >= 4:
@@ -480,22 +495,6 @@ class _Planner:
         return (steps | beyond).all(axis=1).astype(np.int64)
 
 
-def _loop(dims: Sequence[Dim], left: int | None, right: int | None) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """An outer loop; ``left``, ``right``: bytes from turn to turn in a packed operand, None where it is not packed."""
-    count = total(dims)
-    steps = np.arange(count, dtype=np.int64)
-    return (
-        count,
-        flat_table(dims, LEFT) if left is None else steps * left,
-        flat_table(dims, RIGHT) if right is None else steps * right,
-        flat_table(dims, OUT),
-    )
-
-
-def _inner(dims: Sequence[Dim], entries: int) -> int:
-    """How many of the fastest dimensions a table of ``entries`` holds, at least one."""
-    count, size = 0, 1
-    while count < len(dims) and (count == 0 or size * dims[count].size <= entries):
-        size *= dims[count].size
-        count += 1
-    return count
+def _described(mode: str, source: str) -> str:
+    """How a side is read, and what of, where the task widens it."""
+    return f"{mode}:{source}" if mode == "pack" and source else mode

@@ -86,7 +86,7 @@ def _packed_by_tasks(p: GemmProblem) -> float:
 def pack_seconds(p: PackProblem) -> float:
     """Seconds of a packing step; a copy that leaves the caches is written to memory and read again."""
     loops = math.prod(count for count, *_ in p.outer)
-    nbytes = loops * len(p.valid) * p.width * len(p.tk) * p.itemsize
+    nbytes = loops * len(p.valid) * p.width * len(p.tk) * tile_table.ITEMSIZE[p.dtype]
     return nbytes / PACK_RATE[p.mode] + (2 * nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0)
 
 

@@ -15,12 +15,14 @@ from typing import Iterator, Mapping
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
+from .casts import copied_axes, fold, foldable
 from .contraction import BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import gemm_seconds
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .parts import Part, is_slender, plan_parts
+from .unpacked import choose
 
 WORTH_SECONDS = 1e-4  # an operation that takes less has one option
 WORTH_SHARE = 0.02  # of all predicted time
@@ -68,6 +70,11 @@ class LayoutSolver:
         self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
         least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
         self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
+        # casts make operations look mixed that are not, once they are gone
+        self.mixed = {id(operation): operation.mixed for operation in listed.operations}
+        self.looked_at: set[int] = set()
+        self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
+        self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
         self.evaluations = 0
         self.found: dict[tuple, tuple[float, Draft]] = {}
 
@@ -75,6 +82,8 @@ class LayoutSolver:
         """Predicted seconds. Consumers first: an operation's output has its layout when the operation's turn comes."""
         seconds = 0.0
         for operation in reversed(self.list.operations):
+            if id(operation) in self.folded:
+                continue
             output = operation.output
             draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
             operation.parts = draft.parts
@@ -82,6 +91,7 @@ class LayoutSolver:
                 if value.number in draft.given:
                     _give(value, draft.given[value.number])
             seconds += draft.seconds
+        self.list.drop(self.folded)
         return seconds
 
     def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
@@ -138,12 +148,9 @@ class LayoutSolver:
         return given
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
-        mixed = operation.mixed
-        given = self._natural(operation, [v for v in operation.inputs if mixed and v.dtype in REAL_PART])
+        self._read_through_casts(operation)
+        given = self._settled(operation)
         contraction = self._contraction(operation, orientation)
-        if None in (contraction.left, contraction.right) and is_slender(contraction):
-            given |= self._natural(operation, operation.inputs)
-            contraction = self._contraction(operation, orientation)
         parts = plan_parts(contraction, self.isa, self.threads)
         seconds = 0.0
         for part in parts:
@@ -158,12 +165,51 @@ class LayoutSolver:
                     given[value.number] = _given(layout)
         return Draft(parts=parts, given=given, seconds=seconds)
 
+    def _settled(self, operation: Operation) -> dict[int, Given]:
+        """Layouts of free inputs that the product cannot choose."""
+        given = {}
+        for value in operation.inputs:
+            if value.axes is None and value.number in self.dense:
+                value.axes = self.dense[value.number]
+                given[value.number] = Given(axes=value.axes)
+        mixed = self.mixed[id(operation)]
+        given |= self._natural(operation, [v for v in operation.inputs if mixed and v.dtype in REAL_PART])
+        contraction = self._contraction(operation, Orientation())
+        if None in (contraction.left, contraction.right) and is_slender(contraction):
+            given |= self._natural(operation, operation.inputs)
+        return given
+
+    def _read_through_casts(self, operation: Operation) -> None:
+        """Once for an operation: a GEMM packs, and does what casts of its inputs do; what reads in place has them
+        write densely, in the order in which they read."""
+        casts = [self.producers[v.number] for v in operation.inputs if v.number in self.producers]
+        casts = [cast for cast in casts if cast.kind == "copy" and cast.output.number not in self.dense]
+        if not casts or id(operation) in self.looked_at:
+            return
+        self.looked_at.add(id(operation))
+        before = [value.axes for value in operation.inputs]
+        for cast in casts:
+            cast.output.axes = copied_axes(cast, self.list.sizes)
+        self._settled(operation)
+        in_place = choose(self._contraction(operation, Orientation()), self.isa) is not None
+        if in_place:
+            self.dense |= {cast.output.number: cast.output.axes for cast in casts}
+        for value, axes in zip(operation.inputs, before):
+            value.axes = axes
+        for cast in casts:
+            if not in_place and foldable(cast, self.list.sizes):
+                fold(cast, operation)
+                self.folded |= {id(cast), id(cast.output)}
+
     def _contraction(self, operation: Operation, orientation: Orientation) -> BinaryContraction:
-        (x, y), out, parts = operation.inputs, operation.output, operation.mixed
+        (x, y), out, parts = operation.inputs, operation.output, self.mixed[id(operation)]
+        dtype = REAL_PART[out.dtype] if parts else out.dtype
         (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
         in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
         return BinaryContraction(
-            dtype=REAL_PART[out.dtype] if parts else x.dtype,
+            dtype=dtype,
+            left_dtype=_other(x, parts, dtype),
+            right_dtype=_other(y, parts, dtype),
             sizes={**self.list.sizes, PARTS: 2},
             batch=tuple(i for i in out_term if i in in_x and i in in_y),
             m=tuple(i for i in out_term if i in in_x and i not in in_y),
@@ -200,6 +246,12 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def _other(value: Value, parts: bool, dtype: str) -> str:
+    """The dtype of the elements of ``value`` where it is not ``dtype``."""
+    stored = REAL_PART.get(value.dtype, value.dtype) if parts else value.dtype
+    return "" if stored == dtype else stored
 
 
 def _given(layout: Layout) -> Given:

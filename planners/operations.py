@@ -103,6 +103,11 @@ class OperationList:
             current.append(result)
         self._finish(current[0], output)
 
+    def drop(self, numbers: set[int]) -> None:
+        """Forgets the operations and values with these ids."""
+        self.operations = [operation for operation in self.operations if id(operation) not in numbers]
+        self.values = [value for value in self.values if id(value) not in numbers]
+
     # -- values ----------------------------------------------------------------------------------------------
     def _input(self, position: int) -> Value:
         request = self.request

@@ -9,7 +9,7 @@ from typing import Sequence
 import numpy as np
 
 from ..kernels.gemm import Operand, PackProblem
-from ..kernels.tiles import PANEL_GAP
+from ..kernels.tiles import ITEMSIZE, PANEL_GAP
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
@@ -40,7 +40,8 @@ def pack_side(
     across: bool,
     tk: np.ndarray,
     tko: np.ndarray,
-    item: int,
+    source: str,
+    dtype: str,
     mode: int,
     outer: np.ndarray,
     threads: int,
@@ -51,14 +52,14 @@ def pack_side(
     ``lanes``: (panels, width) source offsets, ``valid``: (panels,), ``batch``: source offsets of the loops over the
     batch, slow to fast, ``tk``: of k, ``tko``: of an outer loop over k, ``outer``: of what was split off the side, all
     in bytes. ``across``: an operand whose fastest batch loop is contiguous is packed by transposing across it
-    (PANEL_RUN): that loop enumerates panels fastest.
+    (PANEL_RUN): that loop enumerates panels fastest. ``source``: dtype of what is read, ``dtype``: of the panels.
     """
     panels, width = lanes.shape
     inside, entries = len(batch), lanes.size  # loops from ``inside`` on enumerate panels, the others run outside
     while inside and (entries * len(batch[inside - 1]) <= LANE_ENTRIES or (across and inside == len(batch))):
         inside -= 1
         entries *= len(batch[inside])
-    turn = len(tk) * width * item
+    turn = len(tk) * width * ITEMSIZE[dtype]
     size = step = _apart(len(tko) * turn)
     loops = [(tko, turn)]
     strides: list[int] = []
@@ -74,7 +75,8 @@ def pack_side(
     fast = reduce(lambda slow, table: np.add.outer(slow, table).ravel(), batch[inside:], np.zeros(1, np.int64))
     nowhere = Operand(slot=0, offset=0)
     problem = PackProblem(
-        itemsize=item,
+        source=source,
+        dtype=dtype,
         width=width,
         src=nowhere,
         dst=nowhere,

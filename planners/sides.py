@@ -155,12 +155,35 @@ def total(dims: Sequence[Dim]) -> int:
     return prod([d.size for d in dims])
 
 
+def leading(dims: Sequence[Dim], entries: int) -> int:
+    """How many of the first dimensions a table of ``entries`` holds, at least one."""
+    count, size = 0, 1
+    while count < len(dims) and (count == 0 or size * dims[count].size <= entries):
+        size *= dims[count].size
+        count += 1
+    return count
+
+
 def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
     table = np.zeros(1, np.int64)
     for dim in dims:
         table = (table[:, None] + dim.table(tensor)[None, :]).ravel()
     return table
+
+
+def outer_loop(
+    dims: Sequence[Dim], left: int | None, right: int | None
+) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """An outer loop; ``left``, ``right``: bytes from turn to turn in a packed operand, None where it is not packed."""
+    count = total(dims)
+    steps = np.arange(count, dtype=np.int64)
+    return (
+        count,
+        flat_table(dims, LEFT) if left is None else steps * left,
+        flat_table(dims, RIGHT) if right is None else steps * right,
+        flat_table(dims, OUT),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

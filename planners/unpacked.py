@@ -56,8 +56,9 @@ class UnpackedPlan:
 
 
 def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
-    """The family that computes ``c``; None where GEMM is the right one or a layout is still free."""
-    if c.left is None or c.right is None:
+    """The family that computes ``c``; None where GEMM is the right one, a layout is still free, or an operand is of
+    another dtype: these families read in place."""
+    if c.left is None or c.right is None or c.left_dtype or c.right_dtype:
         return None
     views = _View(c), _View(c.swapped())
     if not views[0].linear:

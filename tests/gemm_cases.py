@@ -12,9 +12,11 @@ from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import oracle
+from dense import numpy_dtype
 
 from einsum_engine.kernels import gemm, tiles
 from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.cpu.storage import STORAGES
 from einsum_engine.kernels.gemm import GemmProblem, Operand
 from einsum_engine.kernels.isa import ISA
 from einsum_engine.kernels.launch import Launch
@@ -27,8 +29,9 @@ A, B, C = 0, 1, 2
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """``valid``: lanes of each panel; ``a``: ``direct``, ``panels`` or the name of a pack mode; ``b``: ``direct``,
-    ``panels`` or the name of a pack mode; ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``flush``: side of the fences, "" for plain
-    memory with ``gap`` bytes between rows."""
+    ``panels`` or the name of a pack mode; ``sources``: dtypes of A and B where tasks widen them while packing;
+    ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``flush``: side of the fences, "" for plain memory with
+    ``gap`` bytes between rows."""
 
     dtype: str
     tile: tuple[int, int]
@@ -38,6 +41,7 @@ class Case:
     kc: int = 256
     a: str = "direct"
     b: str = "direct"
+    sources: tuple[str, str] = ("", "")
     scattered: bool = False
     chunk: int = 1
     stream: bool = False
@@ -88,8 +92,9 @@ def build(case: Case, isa: ISA) -> Ready:
     mv, nr = case.tile
     mr = mv * tiles.elements(isa, case.dtype)
     panels, valid = len(case.valid), np.array(case.valid, np.int64)
-    a_store, a_tables = _operand_a(case, item, mr, rng)
-    b_store, b_tables = _operand_b(case, item, nr, rng)
+    a_case, b_case = (replace(case, dtype=source or case.dtype) for source in case.sources)
+    a_store, a_tables = _operand_a(a_case, STORAGES[a_case.dtype].itemsize, mr, rng)
+    b_store, b_tables = _operand_b(b_case, STORAGES[b_case.dtype].itemsize, nr, rng)
     c_store, c_tables, where = _operand_c(case, item, mr, rng)
     problem = GemmProblem(
         dtype=case.dtype,
@@ -104,6 +109,8 @@ def build(case: Case, isa: ISA) -> Ready:
         run=np.full(panels, int(not case.scattered), np.int64),
         a_mode=case.a if case.a in ("direct", "panels") else "pack",
         b_mode=case.b if case.b in ("direct", "panels") else "pack",
+        a_source=case.sources[0],
+        b_source=case.sources[1],
         pack_mode=getattr(abi, case.a, abi.SCATTERED),
         b_pack_mode=getattr(abi, case.b, abi.SCATTERED),
         kc=case.kc,
@@ -211,14 +218,14 @@ def _operand_c(case: Case, item: int, mr: int, rng) -> tuple:
 
 
 def _fill(rng, shape, case: Case) -> np.ndarray:
-    values = oracle.random(rng, shape, case.dtype, case.exact)
+    values = oracle.random(rng, shape, numpy_dtype(case.dtype), case.exact)
     return values.view(np.uint8) if case.dtype == "bool" else values
 
 
 def _fill_rows(rows, count: int, case: Case, rng) -> None:
     for number in range(count):
         row = rows.row(number)
-        data = _fill(rng, len(row) // tiles.ITEMSIZE[case.dtype], case).view(np.uint8)
+        data = _fill(rng, len(row) // STORAGES[case.dtype].itemsize, case).view(np.uint8)
         # rows end on a whole element
         row[len(row) - len(data) :] = data
 
@@ -274,15 +281,16 @@ def _compare(ready: Ready, before: Sequence[np.ndarray], expected: np.ndarray) -
 
 
 def _kind(dtype: str) -> np.dtype:
-    return np.dtype("uint8" if dtype == "bool" else dtype)
+    return numpy_dtype("uint8" if dtype == "bool" else dtype)
 
 
 def loops(p: GemmProblem, memory: Mapping[int, np.ndarray]) -> tuple[list[int], oracle.Answer]:
     """What ``p`` computes, by plain loops over its offset vectors: byte positions in C and their values."""
-    item, kind = tiles.ITEMSIZE[p.dtype], _kind(p.dtype)
+    item = tiles.ITEMSIZE[p.dtype]
+    kinds = {A: _kind(p.a_source or p.dtype), B: _kind(p.b_source or p.dtype), C: _kind(p.dtype)}
 
     def element(slot: int, at: int):
-        return memory[slot][at : at + item].view(kind)[0].item()
+        return memory[slot][at : at + kinds[slot].itemsize].view(kinds[slot])[0].item()
 
     def product(a: int, b: int):
         x, y = element(A, a), element(B, b)

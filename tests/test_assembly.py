@@ -78,3 +78,9 @@ def test_everything_around_the_kernels_compiles_for_neon(name):
     text = _assembly(isa.get("neon"), name)
     assert f"{name}:" in text
     assert not _foreign_calls(text)
+
+
+@pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("name", ["pack_float16_float32", "pack_bfloat16_float64", "pack_uint64_float64"])
+def test_widening_is_done_by_instructions(row, name):
+    assert not _foreign_calls(_assembly(row, name))

@@ -43,6 +43,23 @@ def test_reference_against_plain_loops(dtype, modes):
 
 
 @every_isa
+@pytest.mark.parametrize("source, dtype", [("float16", "float32"), ("bfloat16", "float32"), ("int8", "int32"),
+                                           ("float32", "float64"), ("complex64", "complex128")])  # fmt: skip
+def test_operands_widened_while_they_are_packed(row, source, dtype):
+    """Kernel and reference take A, B or both in their own dtype, over several K blocks."""
+    for pack in ("LANES_RUN", "K_RUN", "SCATTERED"):
+        one = _case(row, dtype, "pd", pack, sources=(source, ""), k=37, kc=16, conj=(True, False))
+        both = with_modes(replace(one, sources=(source, source)), "pp", pack, "K_RUN")
+        other = with_modes(replace(one, sources=("", source)), "pp", pack, "SCATTERED")
+        for case in (one, both, other):
+            ready = build(case, row)
+            where, answer = loops(ready.problem, ready.memory)
+            run(ready, row)
+            check_loops(ready.problem, ready.memory, where, answer)
+            run(build(replace(case, flush="end"), row), row)
+
+
+@every_isa
 @pytest.mark.parametrize("dtype", [d for d in tiles.DTYPES if np.dtype(d).kind in "fc"])
 def test_rounding_stays_within_the_bound(row, dtype):
     """Random values, a sum of 40 terms: component-wise within 4 (K + 2) eps |A||B|."""

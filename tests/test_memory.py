@@ -45,7 +45,8 @@ LARGE = {
         ["float64"] * 4,
         {"optimize": False},
     ),
-    "operand cast": ("mk,kn->mn", [(8000, 3500), (3500, 60)], ["float16"] * 2, {}),
+    "operands cast": ("ij,ij->i", [(4000, 3500)] * 2, ["float16"] * 2, {}),
+    "operand of halves": ("mk,kn->mn", [(8000, 3500), (3500, 60)], ["float16"] * 2, {}),
     "operand widened": ("mk,kn->mn", [(4000, 4000), (4000, 64)], ["int8", "int64"], {}),
     "other byte order": ("mk,kn->mn", [(4000, 4000), (4000, 64)], [">f8", "float64"], {}),
     "transpose": ("ijkl->lkji", [(64, 64, 64, 60)], ["float64"], {}),
@@ -120,7 +121,8 @@ def test_large_cases_cover_packing_intermediates_and_casts():
         arrays = [np.broadcast_to(np.ones(1, dtype), shape) for shape, dtype in zip(shapes, dtypes)]
         options = {key: value for key, value in options.items() if key != "constants"}
         families[name] = {step.family for step in engine.compile(expression, *arrays, **options).plan.steps}
-    assert "pack" in families["packing"] and "copy" in families["operand cast"]
+    assert "pack" in families["packing"] and "copy" in families["operands cast"]
+    assert families["operand widened"] == {"pack", "gemm"}
     assert {"gemm", "pack", "copy", "mul"} <= set().union(*families.values())
 
 

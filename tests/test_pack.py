@@ -1,22 +1,57 @@
-"""Packing into panels: every mode, item size, width and tail, on every instruction set that runs here."""
+"""Packing into panels: every kernel, mode, width and tail, on every instruction set that runs here."""
 
 import ctypes
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import oracle
 import pytest
+from dense import numpy_dtype
 
-from einsum_engine.kernels import gemm, isa
+from einsum_engine.kernels import gemm, isa, packs, tiles
 from einsum_engine.kernels.cpu import abi, library
+from einsum_engine.kernels.cpu.storage import STORAGES, moves
 from einsum_engine.kernels.gemm import Operand, PackProblem
 from einsum_engine.kernels.launch import Launch
 
 MODES = {"lanes": abi.LANES_RUN, "k": abi.K_RUN, "panels": abi.PANEL_RUN, "scattered": abi.SCATTERED}
-ITEMS = (1, 2, 4, 8, 16)
+MOVES = {"pack_1": "int8", "pack_2": "int16", "pack_4": "float32", "pack_8": "float64", "pack_16": "complex128"}
+HALVES = ("float16", "bfloat16")
+WIDENINGS = [name for name in packs.names() if name not in MOVES]
 every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
-every_item = pytest.mark.parametrize("item", ITEMS)
+every_kernel = pytest.mark.parametrize("name", packs.names())
 _Pack = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+def _dtypes(name: str) -> tuple[str, str]:
+    """Source and target of a kernel; what is only moved stands for any dtype of its size."""
+    return (MOVES[name],) * 2 if name in MOVES else tuple(name.split("_")[1:])
+
+
+def _items(name: str) -> tuple[int, int]:
+    return tuple(STORAGES[dtype].itemsize for dtype in _dtypes(name))
+
+
+def _converted(name: str, elements: np.ndarray) -> np.ndarray:
+    """What NumPy makes of the bytes (..., source item): bytes (..., target item)."""
+    source, target = map(numpy_dtype, _dtypes(name))
+    if name in MOVES:
+        return elements
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = np.ascontiguousarray(elements).view(source).astype(target)
+    return wide.view(np.uint8)
+
+
+def _differ(name: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Elements (...) whose bytes differ; one NaN is as good as another after a conversion."""
+    wrong = (got != expected).any(axis=-1)
+    target = numpy_dtype(_dtypes(name)[1])
+    if name not in MOVES and target.kind in "fc":
+        real = np.dtype(f"f{STORAGES[target.name].bits // 8}")
+        both = [np.ascontiguousarray(x).view(real) for x in (got, expected)]
+        wrong &= ~((both[0] == both[1]) | (np.isnan(both[0]) & np.isnan(both[1]))).all(axis=-1)
+    return wrong
 
 
 def _block(row, item: int) -> int:
@@ -43,9 +78,9 @@ def _sources(run: str, panels: int, width: int, k: int, item: int, flush: str):
     return rows, p[:, None] * item + l[None, :] * rows.pitch, step * width * rows.pitch
 
 
-def _pack(row, item, mode, memory, start, lanes, valid, tk, flush="end") -> np.ndarray:
+def _pack(row, name, mode, memory, start, lanes, valid, tk, flush="end") -> np.ndarray:
     """The packed bytes (panels, k, width, item), written into fenced memory that held garbage."""
-    panels, width = lanes.shape
+    (panels, width), item = lanes.shape, _items(name)[1]
     stride = len(tk) * width * item
     packed = oracle.guarded(panels * stride, flush)
     packed[:] = 0x77
@@ -55,16 +90,16 @@ def _pack(row, item, mode, memory, start, lanes, valid, tk, flush="end") -> np.n
     args[[abi.P_PANELS, abi.P_WIDTH, abi.P_K]] = panels, width, len(tk)
     args[[abi.P_LANES, abi.P_VALID, abi.P_TK]] = [t.ctypes.data for t in tables]
     args[[abi.P_MODE, abi.P_STRIDE]] = mode, stride
-    _Pack(library.address(f"pack_{item}", row))(args.ctypes.data)
+    _Pack(library.address(name, row))(args.ctypes.data)
     return packed.reshape(panels, len(tk), width, item)
 
 
-def _check(packed, memory, start, lanes, valid, tk) -> None:
-    item = packed.shape[-1]
+def _check(name, packed, memory, start, lanes, valid, tk) -> None:
+    item = _items(name)[0]
     for p, count in enumerate(valid):
         at = start + tk[:, None] + lanes[p, None, :count]
-        expected = memory[at[:, :, None] + np.arange(item)]
-        wrong = np.argwhere((packed[p, :, :count] != expected).any(axis=-1))
+        expected = _converted(name, memory[at[:, :, None] + np.arange(item)])
+        wrong = np.argwhere(_differ(name, packed[p, :, :count], expected))
         assert not len(wrong), f"panel {p} of {len(valid)}: first wrong (k, lane) {wrong[0]}; {packed.shape}, {valid}"
         assert not packed[p, :, count:].any(), f"panel {p}: lanes past {count} are not zero"
 
@@ -77,25 +112,36 @@ def _poisoned(lanes, valid) -> np.ndarray:
 
 
 @every_isa
-@every_item
+@pytest.mark.parametrize("name", [*MOVES, *(name for name in WIDENINGS if _dtypes(name)[0] in HALVES)])
 @pytest.mark.parametrize("run", ["lanes", "k", "panels"])
 @pytest.mark.parametrize("flush", ["start", "end"])
-def test_every_way_a_source_runs(row, item, run, flush):
+def test_every_way_a_source_runs(row, name, run, flush):
     """Runs of every length around T, with whole and partial panels; every mode may be asked for on every source."""
-    size = _block(row, item)
+    _around_blocks(row, name, run, flush)
+
+
+@pytest.mark.parametrize("name", [name for name in WIDENINGS if _dtypes(name)[0] not in HALVES])
+@pytest.mark.parametrize("run", ["lanes", "k", "panels"])
+def test_every_way_a_widened_source_runs(name, run):
+    _around_blocks(isa.active_isa(), name, run, "end")
+
+
+def _around_blocks(row, name: str, run: str, flush: str) -> None:
+    item, target = _items(name)
+    size = _block(row, target)
     for panels, width, k in _shapes(run, size):
         rows, lanes, tk = _sources(run, panels, width, k, item, flush)
         for valid in {(width,) * panels, (width,) * (panels - 1) + (1,), (max(1, width - 1),) * panels}:
             table = _poisoned(lanes, valid)
             for mode in (MODES[run], abi.SCATTERED, *([abi.PANEL_RUN] if _moves_alike(lanes) else [])):
-                packed = _pack(row, item, mode, rows.memory, rows.start, table, valid, tk, flush)
-                _check(packed, rows.memory, rows.start, lanes, valid, tk)
+                packed = _pack(row, name, mode, rows.memory, rows.start, table, valid, tk, flush)
+                _check(name, packed, rows.memory, rows.start, lanes, valid, tk)
 
 
 def _shapes(run: str, size: int):
     """The running extent goes around T, and so does the other side of its transposed blocks."""
     for length in _around(size):
-        for other in sorted({1, size - 1, size + 1, 2 * size} - {0}):
+        for other in sorted({1, size // 2, size - 1, size + 1, 2 * size} - {0}):
             if run == "lanes":
                 yield 2, length, min(other, 3)
             elif run == "k":
@@ -110,11 +156,12 @@ def _moves_alike(lanes: np.ndarray) -> bool:
 
 
 @every_isa
-@every_item
+@every_kernel
 @pytest.mark.parametrize("run", ["lanes", "k", "panels"])
-def test_promised_runs_that_break(row, item, run):
+def test_promised_runs_that_break(row, name, run):
     """The mode says where speed lies, not what is true: holes in the run are found in the tables."""
-    size = _block(row, item)
+    item, target = _items(name)
+    size = _block(row, target)
     panels, width, k = {"lanes": (3, 2 * size, 3), "k": (2, 3, 4 * size), "panels": (4 * size, 3, 2)}[run]
     memory = np.random.default_rng(0).integers(0, 256, 1 << 16, np.uint8)
     lanes = np.arange(panels)[:, None] * 40 * item + np.arange(width)[None, :] * 3 * item
@@ -133,17 +180,22 @@ def test_promised_runs_that_break(row, item, run):
         lanes[-1] -= 5 * item
     valid = [width] * panels
     valid[panels // 2] = max(1, width - 2)
-    packed = _pack(row, item, MODES[run], memory, 64, lanes, valid, tk)
-    _check(packed, memory, 64, lanes, valid, tk)
+    packed = _pack(row, name, MODES[run], memory, 64, lanes, valid, tk)
+    _check(name, packed, memory, 64, lanes, valid, tk)
 
 
 @every_isa
-@every_item
+@every_kernel
 @pytest.mark.parametrize("run", ["lanes", "k", "panels"])
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 12])
-def test_short_runs(row, item, run, length):
+def test_short_runs(row, name, run):
     """Runs of a few elements, as of dimensions of size 4 or 8, with gaps between them."""
-    size = _block(row, item)
+    for length in (2, 3, 4, 5, 8, 12):
+        _short_runs(row, name, run, length)
+
+
+def _short_runs(row, name: str, run: str, length: int) -> None:
+    item, target = _items(name)
+    size = _block(row, target)
     many = 3 * length
     panels, width, k = {"lanes": (3, many, 5), "k": (3, size + 1, many), "panels": (many, size + 2, 3)}[run]
     memory = np.random.default_rng(length).integers(0, 256, 1 << 20, np.uint8)
@@ -158,41 +210,86 @@ def test_short_runs(row, item, run, length):
     else:
         lanes = lanes + run_table[:, None]
     for valid in ([width] * panels, [width] * (panels - 1) + [1]):
-        packed = _pack(row, item, MODES[run], memory, 64, _poisoned(lanes, valid), valid, tk)
-        _check(packed, memory, 64, lanes, valid, tk)
+        packed = _pack(row, name, MODES[run], memory, 64, _poisoned(lanes, valid), valid, tk)
+        _check(name, packed, memory, 64, lanes, valid, tk)
 
 
 @every_isa
-@every_item
-def test_random_tables(row, item):
-    rng = np.random.default_rng(item)
+@every_kernel
+def test_random_tables(row, name):
+    rng = np.random.default_rng(len(name))
     memory = rng.integers(0, 256, 1 << 14, np.uint8)
     for panels, width, k in ((1, 1, 1), (3, 14, 5), (2, 7, 20)):
         lanes = rng.integers(-2048, 2048, (panels, width))
         tk = rng.integers(-2048, 2048, k)
         valid = rng.integers(1, width + 1, panels)
         for mode in (abi.LANES_RUN, abi.K_RUN, abi.SCATTERED):
-            packed = _pack(row, item, mode, memory, 8192, _poisoned(lanes, valid), valid, tk)
-            _check(packed, memory, 8192, lanes, valid, tk)
+            packed = _pack(row, name, mode, memory, 8192, _poisoned(lanes, valid), valid, tk)
+            _check(name, packed, memory, 8192, lanes, valid, tk)
 
 
 @every_isa
-@every_item
-def test_the_packing_step_cuts_panels_into_tasks(row, item):
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in WIDENINGS if _dtypes(name)[0] in HALVES])
+def test_every_half_is_exact(row, name, mode):
+    """All 65,536 of them: denormals, infinities, NaN and minus zero among them."""
+    count, item = 1 << 16, 2
+    memory = np.arange(count, dtype=np.uint16).view(np.uint8)
+    panels, width, k = 32, 32, 64
+    p, l, step = (np.arange(size, dtype=np.int64) for size in (panels, width, k))
+    lanes, tk = {
+        "lanes": (p[:, None] * width * k + l, step * width),
+        "k": ((p[:, None] * width + l) * k, step),
+        "panels": (p[:, None] + l * panels, step * panels * width),
+        "scattered": (p[:, None] * width * k + l[::-1], step * width),
+    }[mode]
+    packed = _pack(row, name, MODES[mode], memory, 0, lanes * item, [width] * panels, tk * item)
+    _check(name, packed, memory, 0, lanes * item, [width] * panels, tk * item)
+    got = packed.view(_dtypes(name)[1]).ravel()
+    where = (lanes[:, None, :] + tk[None, :, None]).ravel()
+    assert np.array_equal(np.signbit(got), where >= 1 << 15)
+    infinite, smallest = {"float16": (0x7C00, 2.0**-24), "bfloat16": (0x7F80, 2.0**-133)}[_dtypes(name)[0]]
+    assert np.array_equal(np.isinf(got), where & 0x7FFF == infinite)
+    assert np.array_equal(np.isnan(got), where & 0x7FFF > infinite)
+    assert np.array_equal(got == 0, where & 0x7FFF == 0), "denormals are kept"
+    assert got[where == 1][0] == smallest
+    assert got[where == infinite >> 1][0] == 1.5
+
+
+def test_which_dtypes_packing_widens():
+    """As NumPy's safe casts, between dtypes of other bits and as many parts; every kernel is reached by some pair."""
+    found = set()
+    for source, dtype in product(STORAGES, tiles.DTYPES):
+        a, b = numpy_dtype(source), numpy_dtype(dtype)
+        if source == "bfloat16":
+            safe = dtype in ("float32", "float64")
+        else:
+            safe = np.can_cast(a, b, "safe") and (a.kind == "c") == (b.kind == "c")
+        assert packs.widens(source, dtype) == (safe and not moves(source, dtype)), (source, dtype)
+        if packs.widens(source, dtype):
+            found.add(packs.kernel(source, dtype))
+    assert found == set(WIDENINGS)
+
+
+@every_isa
+@every_kernel
+def test_the_packing_step_cuts_panels_into_tasks(row, name):
     """Outer loops move source and destination; every cut gives the same panels, and nothing beyond is written."""
+    (item, target), (source, dtype) = _items(name), _dtypes(name)
     panels, width, k, counts = 5, 6, 7, (2, 3)
     rng = np.random.default_rng(1)
     memory = rng.integers(0, 256, 1 << 16, np.uint8)
     lanes = np.arange(panels)[:, None] * 60 * item + np.arange(width)[None, :] * 8 * item
     valid = np.array([6, 6, 2, 6, 1])
-    size, whole = k * width * item, panels * k * width * item
+    size, whole = k * width * target, panels * k * width * target
     steps = [np.array([0, 700]), np.array([0, 1200, 40])]
     outer = tuple(
         (count, step, np.zeros(count, np.int64), np.arange(count) * whole * scale)
         for count, step, scale in zip(counts, steps, (3, 1))
     )
     problem = PackProblem(
-        itemsize=item,
+        source=source,
+        dtype=dtype,
         width=width,
         src=Operand(slot=0, offset=100),
         dst=Operand(slot=1, offset=32),
@@ -210,5 +307,5 @@ def test_the_packing_step_cuts_panels_into_tasks(row, item):
         out.check()
         for number in range(6):
             start = 100 + int(steps[0][number // 3] + steps[1][number % 3])
-            packed = out.memory[32 + number * whole :][:whole].reshape(panels, k, width, item)
-            _check(packed, memory, start, lanes, valid, problem.tk)
+            packed = out.memory[32 + number * whole :][:whole].reshape(panels, k, width, target)
+            _check(name, packed, memory, start, lanes, valid, problem.tk)

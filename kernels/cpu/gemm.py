@@ -129,7 +129,7 @@ class GemmNest:
                 abi.P_MODE: word(abi.G_PACK_MODE) & 3,
                 abi.P_STRIDE: distance,
             }
-            self._pack(args)
+            self._pack(abi.G_PACK, args)
             start.set(self.scratch)
             stride.set(distance)
         return start.get(), stride.get()
@@ -155,15 +155,16 @@ class GemmNest:
                 abi.P_MODE: word(abi.G_PACK_MODE) >> 2,
                 abi.P_STRIDE: distance,
             }
-            self._pack(args)
+            self._pack(abi.G_B_PACK, args)
             start.set(scratch - first * distance)
             stride.set(distance)
         return start.get(), stride.get()
 
-    def _pack(self, args: dict[int, Val]) -> None:
+    def _pack(self, function: int, args: dict[int, Val]) -> None:
+        """Calls the pack function whose address is in that word of the step."""
         for index, value in args.items():
             self.f.store(value, self.pack_args + 8 * index)
-        self.f.call(self.word(abi.G_PACK), [self.pack_args])
+        self.f.call(self.word(function), [self.pack_args])
 
 
 class TileLoop:

@@ -30,18 +30,14 @@ def _gemm(module: ir.Module, name: str, isa: ISA) -> None:
     gemm.build_gemm(module, TileSpec.from_name(name), isa)
 
 
-def _pack(module: ir.Module, name: str, isa: ISA) -> None:
-    pack.build_pack(module, int(name.rsplit("_", 1)[1]), isa)
-
-
 BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"walk"), walker.build_walker),
     (re.compile(r"entry"), entry.build_entry),
     (re.compile(r"worker_loop"), walker.build_worker_loop),
     (re.compile(r"gemm_\w+_\d+x\d+_[pd][pd]"), _gemm),
     (re.compile(r"nest_\w+"), nest.build),
-    (re.compile(r"pack_\d+"), _pack),
-    (re.compile(r"packtask_\d+"), pack.build_pack_task),
+    (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
+    (re.compile(r"packtask"), pack.build_pack_task),
     (re.compile(r"small_\w+_\d+s?(_\d+x\d+)?"), small.build_small),
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),

@@ -1,8 +1,9 @@
 """Packing: from any layout into panels, through offset tables, without a transpose pass.
 
-A panel holds ``width`` lanes for every k: element (k, lane) lies at ``(k * width + lane) * item``. The source
-element lies at ``src + lanes[panel * width + lane] + tk[k]``. How the source runs decides the path, and each path
-touches a source cache line once:
+A panel holds ``width`` lanes for every k: element (k, lane) lies at ``(k * width + lane) * item``. It is the source
+element as it is, or widened to another dtype between load and store (`Widener`). The source element lies at
+``src + lanes[panel * width + lane] + tk[k]``. How the source runs decides the path, and each path touches a source
+cache line once:
 
     LANES_RUN   lanes are adjacent: copy runs
     K_RUN       k is adjacent: blocks of (lane, k) transposed in registers
@@ -24,13 +25,15 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
+from .convert import Converter
 from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
-
+from .storage import STORAGES
 
 # Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
 # lose short rows and many streams; measured in docs/performance.md.
 ROWS_AHEAD = 4096
 LANE_AHEAD = 512
+UNROLL = 4  # scattered elements moved at once
 
 
 class Mover:
@@ -38,6 +41,8 @@ class Mover:
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         self.f, self.item = f, item
+        self.source_item = item  # bytes of an element where it is loaded
+        self.masked = isa.masks and item >= 4
         self.unit = {1: I8, 2: I16, 4: I32, 8: I64, 16: I64}[item]
         self.group = 2 if item == 16 else 1  # machine lanes per element
         self.block = max(2, min(isa.vector_bits // (8 * item), 16))  # T
@@ -54,22 +59,27 @@ class Mover:
     def copy(self, src: Val, dst: Val, elems: int = 1) -> None:
         self.store(self.load(src, elems), dst)
 
+    def collect(self, sources: list[Val], dst: Val) -> None:
+        """Elements from anywhere to adjacent places."""
+        for i, source in enumerate(sources):
+            self.copy(source, dst + i * self.item)
+
     def copy_run(self, src: Val, dst: Val, count: Val, ahead: Val | None = None) -> None:
         """``count`` adjacent elements: whole vectors, then halves of a vector down to one element. As many bytes from
         ``ahead`` on are asked for early."""
         f, whole = self.f, count // self.block
         with f.range(0, whole) as i:
-            shift = i * (self.block * self.item)
+            shift = i * (self.block * self.source_item)
             if ahead is not None:
                 f.prefetch(ahead + shift, locality=2)
-            self.copy(src + shift, dst + shift, self.block)
+            self.copy(src + shift, dst + i * (self.block * self.item), self.block)
         with f.if_((count & (self.block - 1)).ne(0)):
-            done = Var(f, whole * (self.block * self.item))
+            done = Var(f, whole * self.block)
             elems = self.block // 2
             while elems:
                 with f.if_((count & elems).ne(0)):
-                    self.copy(src + done.get(), dst + done.get(), elems)
-                    done.add(elems * self.item)
+                    self.copy(src + done.get() * self.source_item, dst + done.get() * self.item, elems)
+                    done.add(elems)
                 elems //= 2
 
     def zero_run(self, dst: Val, count: Val) -> None:
@@ -112,29 +122,56 @@ class Mover:
         return [l * self.group + g for l in lanes for g in range(self.group)]
 
 
-def build_pack(module: ir.Module, item: int, isa: ISA) -> tuple[str, ...]:
-    """``void pack(args)`` for elements of ``item`` bytes; see `abi` for the argument words."""
-    name = f"pack_{item}"
-    _emit(module, name, item, isa)
-    return (name,)
+class Widener(Mover):
+    """A `Mover` whose loads convert elements of dtype ``source`` to ``target``."""
+
+    def __init__(self, f: Fn, source: str, target: str, isa: ISA):
+        super().__init__(f, STORAGES[target].itemsize, isa)
+        self.source_item = STORAGES[source].itemsize
+        self.source, self.target, self.isa = source, target, isa
+
+    def load(self, addr: Val, elems: int = 1) -> Val:
+        converter = Converter(self.f, self.isa, elems)
+        return self._widened(converter, converter.load(self.source, addr))
+
+    def _widened(self, converter: Converter, value: Val) -> Val:
+        return self.f.bitcast(converter.cast(value, self.source, self.target), self.vector(converter.w))
+
+    def collect(self, sources: list[Val], dst: Val) -> None:
+        """Converted together: one by one, halves would wait for each other, as loads into a part of a register do."""
+        f, unit = self.f, ir.IntType(8 * self.source_item)
+        if len(sources) == 1:
+            self.copy(sources[0], dst)
+            return
+        together = f.zero(ir.VectorType(unit, len(sources)))
+        for lane, source in enumerate(sources):
+            together = f.insert(together, f.load(unit, source), lane)
+        converter = Converter(f, self.isa, len(sources))
+        self.store(self._widened(converter, f.bitcast(together, converter.type(self.source))), dst)
 
 
-def _emit(module: ir.Module, name: str, item: int, isa: ISA, internal: bool = False) -> Fn:
-    blocks = {run: _emit_block(module, run, item, isa) for run in Mover(None, item, isa).runs}
-    f = Fn(module, name, [I64], internal=internal)
-    Packer(f, Mover(f, item, isa), blocks).emit()
+def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
+    """What ``pack_8`` (elements of so many bytes) or ``pack_float16_float32`` (from, to) moves elements with."""
+    what = name.split("_")[1:]
+    return Mover(f, int(what[0]), isa) if len(what) == 1 else Widener(f, *what, isa)
+
+
+def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
+    """``void pack(args)``; see `abi` for the argument words."""
+    blocks = {run: _emit_block(module, run, name, isa) for run in _mover(None, name, isa).runs}
+    f = Fn(module, name, [I64])
+    Packer(f, _mover(f, name, isa), blocks).emit()
     f.ret()
-    return f
 
 
-def _emit_block(module: ir.Module, run: int, item: int, isa: ISA) -> Fn:
+def _emit_block(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
     """``void block(at, lanes, count, room, dst, distance)``: lane l < count, element i < run: from
-    ``at + lanes[l] + i * item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of ``room`` lanes from
-    ``dst`` on, those past ``count`` may get any value.
+    ``at + lanes[l] + i * source_item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of ``room`` lanes
+    from ``dst`` on, those past ``count`` may get any value.
     """
     f = Fn(module, f"block_{run}", [I64] * 6, internal=True)
     f.fn.attributes.add("noinline")
-    m = Mover(f, item, isa)
+    m = _mover(f, name, isa)
     at, lanes, count, room, dst, distance = f.args
     sources = [at + f.word(lanes, f.min(f.i64(l), count - 1)) for l in range(m.block)]
     if run == m.block:
@@ -147,22 +184,32 @@ def _emit_block(module: ir.Module, run: int, item: int, isa: ISA) -> Fn:
             for i, row in enumerate(rows):
                 m.store(row, dst + distance * i)
         with otherwise:
-            spill = f.stack(run * m.block * m.item)
-            for i, row in enumerate(rows):
-                m.store(row, spill + i * m.block * m.item)
-            with f.range(0, run) as i:
-                m.copy_run(spill + i * (m.block * m.item), dst + distance * i, count)
+            _store_part(Mover(f, m.item, isa), rows, count, dst, distance)
     f.ret()
     return f
+
+
+def _store_part(m: Mover, rows: list[Val], count: Val, dst: Val, distance: Val) -> None:
+    """The first ``count`` elements of each row, ``distance`` bytes apart: by mask, or through the stack."""
+    f = m.f
+    if m.masked:
+        mask = f.lane_mask(count * m.group, m.block * m.group)
+        for i, row in enumerate(rows):
+            f.store_masked(row, dst + distance * i, mask)
+        return
+    spill = f.stack(len(rows) * m.block * m.item)
+    for i, row in enumerate(rows):
+        m.store(row, spill + i * m.block * m.item)
+    with f.range(0, len(rows)) as i:
+        m.copy_run(spill + i * (m.block * m.item), dst + distance * i, count)
 
 
 def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
     """Task function of a packing step of its own: operand A goes to panels in the output buffer.
 
-    One task packs a range of panels of one flat outer index (`abi.G_OUTER`, tables A and C).
+    One task packs a range of panels of one flat outer index (`abi.G_OUTER`, tables A and C), by the pack function at
+    `abi.G_PACK`.
     """
-    item = int(name.rsplit("_", 1)[1])
-    inner = _emit(module, "pack", item, isa, internal=True)
     f = Fn(module, name, [I64] * 4)
     ctx, step, task, _ = f.args
     bases = f.word(ctx, abi.CTX_BASES)
@@ -194,11 +241,13 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
     stack = f.stack(8 * abi.P_WORDS)
     for index, value in args.items():
         f.store(value, stack + 8 * index)
-    f.call(inner, [stack])
+    f.call(f.word(step, abi.G_PACK), [stack])
     f.ret()
 
 
 class Packer:
+    """Emits one pack function; attributes are its arguments."""
+
     def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn]):
         self.f, self.m, self.blocks = f, mover, blocks
         args = f.args[0]
@@ -261,12 +310,12 @@ class Packer:
             l0.set(l + run)
 
     def _adjacent(self, table: Val, start: Val, end: Val) -> Val:
-        """Entries of a table from ``start`` on that are one element apart."""
+        """Entries of a table from ``start`` on that are one element of the source apart."""
         f = self.f
         first, run = f.word(table, start), f.var(1)
         with f.while_() as leave:
             leave(start + run.get() >= end)
-            leave((f.word(table, start + run.get()) - first).ne(run.get() * self.m.item))
+            leave((f.word(table, start + run.get()) - first).ne(run.get() * self.m.source_item))
             run.add(1)
         return run.get()
 
@@ -274,8 +323,11 @@ class Packer:
         f, m = self.f, self.m
         with f.range(k0, k1) as k:
             row, at = dst + k * (self.width * m.item), self.src + f.word(self.tk, k)
-            with f.range(0, valid) as l:
-                m.copy(at + f.word(lanes, l), row + l * m.item)
+            whole = valid - (valid & (UNROLL - 1))
+            with f.range(0, whole, UNROLL) as l:
+                m.collect([at + f.word(lanes, l + i) for i in range(UNROLL)], row + l * m.item)
+            with f.range(whole, valid) as l:
+                m.collect([at + f.word(lanes, l)], row + l * m.item)
 
     def _k_run(self, lanes: Val, dst: Val, valid: Val) -> None:
         """Block after block of K, the longest that the table of K allows there."""
@@ -295,10 +347,10 @@ class Packer:
             k0.set(k + moved.get())
 
     def _runs(self, table: Val, count: int) -> Val:
-        """True when ``count`` consecutive table entries are one element apart."""
+        """True when ``count`` consecutive table entries are one element of the source apart."""
         f = self.f
         entries = f.load(ir.VectorType(I64, count), table)
-        expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.m.item for i in range(count)])
+        expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.m.source_item for i in range(count)])
         same = f.b.icmp_signed("==", entries.v, expected.v)
         bits = f.b.bitcast(same, ir.IntType(count))
         return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
@@ -311,7 +363,8 @@ class Packer:
             with f.range(0, run, size) as start:
                 i = f.min(start, run - size)
                 target = dst + distance * i + l0 * m.item
-                f.call(self.blocks[size], [at + i * m.item, lanes + l0 * 8, count, self.width - l0, target, distance])
+                source, room = at + i * m.source_item, self.width - l0
+                f.call(self.blocks[size], [source, lanes + l0 * 8, count, room, target, distance])
 
     # -- panels that continue each other's lanes -------------------------------------------------------------
     def _row_group(self, p: Val) -> Val:
@@ -320,10 +373,10 @@ class Packer:
         f, m = self.f, self.m
         group = self._panels_in_row(p)
         with f.if_(group.ne(0)):
-            first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.item
+            first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.source_item
             rows_ahead = f.i64(ROWS_AHEAD) // (group * pitch) + 1
             with f.range(0, self.k) as k:
-                at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * pitch
+                at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * (self.width * m.item)
                 ahead = first + f.word(self.tk, f.min(k + rows_ahead, self.k - 1))
                 with f.range(0, group) as q:
                     m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q), ahead + q * pitch)
@@ -338,7 +391,7 @@ class Packer:
             q = p + group.get()
             leave(q >= self.panels)
             start, valid = q * self.width, self._valid(q)
-            leave((f.word(self.lanes, start) - first).ne(group.get() * self.width * self.m.item))
+            leave((f.word(self.lanes, start) - first).ne(group.get() * self.width * self.m.source_item))
             leave(self._adjacent(self.lanes, start, start + valid).ne(valid))
             group.add(1)
             leave(valid.ne(self.width))
@@ -364,7 +417,7 @@ class Packer:
         with f.while_() as leave:
             q = p + run.get()
             leave(q >= self.panels)
-            leave((f.word(self.lanes, q * self.width) - first).ne(run.get() * self.m.item))
+            leave((f.word(self.lanes, q * self.width) - first).ne(run.get() * self.m.source_item))
             leave(self._valid(q).ne(valid))
             run.add(1)
         return run.get()

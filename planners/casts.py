@@ -1,0 +1,43 @@
+"""Operands of another dtype than is computed in: converted by a step before, or on the way into packed panels.
+
+A cast is a copy operation on an input. Products that read in place need it; a GEMM packs, and packing widens for
+nothing (`kernels.packs`), so that the operand is read once, in its own width. Of a small operand a GEMM rather reads a
+copy in place than packs it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Mapping
+
+from ..kernels import packs
+from ..plan import Axis, Index
+from .operations import Operation, itemsize
+
+
+SMALL_BYTES = 32 << 10  # of the converted operand: it stays in the L1 cache
+
+
+def foldable(cast: Operation, sizes: Mapping[Index, int]) -> bool:
+    """Whether packing had better do what ``cast`` does: widen a large operand in native byte order."""
+    (source,), target = cast.inputs, cast.output
+    large = prod(sizes[i] for i in target.term) * itemsize(target.dtype) > SMALL_BYTES
+    return large and packs.widens(source.dtype, target.dtype) and not source.swapped_bytes
+
+
+def fold(cast: Operation, operation: Operation) -> None:
+    """``operation`` reads the input of ``cast`` instead of its output."""
+    (source,), target = cast.inputs, cast.output
+    source.conj = target.conj
+    operation.inputs = tuple(source if value is target else value for value in operation.inputs)
+
+
+def copied_axes(cast: Operation, sizes: Mapping[Index, int]) -> dict[Index, Axis]:
+    """Dense layout of the output of ``cast`` in the order in which its input lies."""
+    (source,), target = cast.inputs, cast.output
+    axes: dict[Index, Axis] = {}
+    stride = itemsize(target.dtype)
+    for index in sorted(source.term, key=lambda i: abs(source.axes[i].stride)):
+        axes[index] = Axis.strided(index, sizes[index], stride)
+        stride *= sizes[index]
+    return axes
