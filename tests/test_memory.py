@@ -36,7 +36,7 @@ def _python(code: str, *arguments: str, **environment: str) -> str:
 # expression, shapes, dtypes, options: more than 100 MB each besides the operands, and little arithmetic
 LARGE = {
     "packing": ("mk,kn->mn", [(4000, 4000), (4000, 128)], ["float64"] * 2, {}),
-    "packing, complex": ("mk,kn->mn", [(2800, 2800), (2800, 64)], ["complex128"] * 2, {"conj": [0]}),
+    "packing, complex": ("mk,kn->mn", [(2000, 2000), (2000, 2400)], ["complex128"] * 2, {"conj": [0]}),
     "packed and scattered": ("aebd,ce->dcba", [(88, 44, 88, 88), (24, 44)], ["complex64"] * 2, {}),
     "intermediate": ("ij,jk,kl->il", [(3000, 60), (60, 6000), (6000, 40)], ["float64"] * 3, {"optimize": False}),
     "two intermediates": (
