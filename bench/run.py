@@ -284,7 +284,11 @@ def _time_out(
 ) -> None:
     """Times with ``out=``: ours, and each peer that takes it, on the path that was its faster one."""
     out = np.empty(task.expression.output_shape, dtype=reference.dtype)
-    ours = Candidate(name=OURS, function=partial(compiled, out=out), args=task.arrays)
+    into = partial(compiled, out=out)
+    ours = Candidate(name=OURS, function=into, args=task.arrays, first=_writes(into, task.arrays, out, reference))
+    if not ours.first:
+        result.marks.append("wrong with out=")
+        return
     others = {}
     chosen = {
         name: next(call for call in made if call.variant == result.peers[name].variant) for name, made in calls.items()
@@ -296,9 +300,6 @@ def _time_out(
         function = call.with_out(out) if call.with_out and _seconds(result, name) <= longest else None
         if function is not None and (first := _writes(function, call.args, out, reference)):
             others[name] = Candidate(name=name, function=function, args=call.args, first=first)
-    if not _writes(ours.function, ours.args, out, reference):
-        result.marks.append("wrong with out=")
-        return
     compare([ours, *others.values()], always=(OURS,), budget=settings.budget.half(), settle=settings.settle)
     result.out_seconds = ours.median
     for name, candidate in others.items():

@@ -26,8 +26,8 @@ _LEAST_WARM, _MOST_WARM, _WARM_EVERY, _PAGE = 1 << 24, 1 << 30, 1.0, 4096
 _POLL_SECONDS = 1e-3
 # A candidate whose earlier call took this many times the fastest's, and long, is not called again.
 _HOPELESS = 10
-# Comparisons of long calls end a little over their budget, after this many rounds.
-_FEW_ROUNDS, _OVER = 2, 1.5
+# Comparisons of long calls may end earlier than after all rounds: (share of the budget that is used up, rounds).
+_EARLY_ENDS = ((1.5, 2), (3.0, 1))
 # Calls shorter than this are repeated once untimed after a switch, so that each finds its own data in cache.
 _WARM_SECONDS = 10e-3
 
@@ -154,7 +154,7 @@ def compare(
 
 
 def _is_over(rounds: int, elapsed: float, budget: TimeBudget) -> bool:
-    if elapsed > _OVER * budget.seconds and rounds >= _FEW_ROUNDS:
+    if any(elapsed > share * budget.seconds and rounds >= enough for share, enough in _EARLY_ENDS):
         return True
     return elapsed > budget.seconds and rounds >= budget.least_rounds
 

@@ -86,6 +86,7 @@ def test_earlier_calls_count_where_they_alone_use_the_budget_up():
 def test_long_comparisons_end_soon_after_their_budget():
     budget = timing.TimeBudget(seconds=2.0, least_rounds=5)
     assert [timing._is_over(rounds, 3.5, budget) for rounds in (1, 2)] == [False, True]
+    assert [timing._is_over(rounds, 6.5, budget) for rounds in (0, 1)] == [False, True]
     assert [timing._is_over(rounds, 2.5, budget) for rounds in (4, 5)] == [False, True]
     assert not timing._is_over(9, 1.9, budget)
 
