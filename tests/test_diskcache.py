@@ -187,3 +187,32 @@ def test_a_file_that_is_in_the_way_of_a_kernel(tmp_path):
     path.mkdir()
     compilations, messages = _finish(_start(tmp_path))
     assert compilations == 1 and messages.count("RuntimeWarning") == 1
+
+
+# Reserves gigabytes of addresses between kernels, as large arrays do, and plugs the holes beside those loaded before.
+CROWDED = """
+import ctypes, random
+from einsum_engine.kernels import isa, registry
+from einsum_engine.kernels.cpu import library
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+PRIVATE, NO_RESERVE, READ_WRITE = 0x22, 0x4000, 3
+choice = random.Random(1)
+names = list(registry.kernel_names(isa.active_isa())[:45])
+choice.shuffle(names)
+for name in names:
+    if choice.random() < 0.2:
+        libc.mmap(None, 5 << 30, 0, PRIVATE | NO_RESERVE, -1, 0)
+    if choice.random() < 0.3:
+        for _ in range(20):
+            libc.mmap(None, 1 << 16, READ_WRITE, PRIVATE, -1, 0)
+    library.address(name, isa.active_isa())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reserves addresses as Linux does")
+def test_kernels_load_between_large_arrays():
+    """Code and constants of a kernel stay within the 2 GiB that an instruction reaches: LLVM would end the process."""
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr

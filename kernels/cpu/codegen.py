@@ -74,7 +74,9 @@ def assembly(module: ir.Module, isa: ISA) -> str:
 def _engine(isa: ISA) -> llvm.ExecutionEngine:
     if isa.name not in _engines:
         backing = llvm.parse_assembly(f'target triple = "{isa.triple}"')
-        _engines[isa.name] = llvm.create_mcjit_compiler(backing, target_machine(isa))
+        # The sections of an object lie together: between those of the usual manager a process may have gigabytes of
+        # arrays, further apart than code can address.
+        _engines[isa.name] = llvm.create_mcjit_compiler(backing, target_machine(isa), use_lmm=True)
     return _engines[isa.name]
 
 
