@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import deque
+from functools import cache
 from typing import Callable, Sequence
 
 import numpy as np
@@ -194,12 +195,18 @@ class _Frame:
         self.context[abi.CTX_SCRATCH] = start + self.nbytes - scratch * plan.threads
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
-        self.context[abi.CTX_CLOCK] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+        self.context[abi.CTX_CLOCK] = _clock()
         self.context_address = self.context.ctypes.data
         self.set_scalars(1, 0)
 
     def set_scalars(self, alpha: complex, beta: complex) -> None:
         self.scalars[:] = (alpha.real, alpha.imag, beta.real, beta.imag)
+
+
+@cache
+def _clock() -> int:
+    """Address of clock_gettime."""
+    return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
 
 
 def address(array: np.ndarray) -> int:
@@ -217,27 +224,31 @@ def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarr
 
     The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
     """
-    unique: dict[int, tuple[int, np.ndarray]] = {}
+    starts: dict[int, int] = {}
+    pooled: list[np.ndarray] = []
     length = 0
     for step in steps:
         for table in step.args.tables.values():
-            if id(table) not in unique and _pooled(table):
-                unique[id(table)] = (length, table)
+            if id(table) not in starts and _pooled(table):
+                starts[id(table)] = length
+                pooled.append(table)
                 length += len(table)
     tables = pool.aligned_words(max(length, 1))
-    for start, table in unique.values():
-        tables[start : start + len(table)] = table
+    if pooled:
+        np.concatenate(pooled, out=tables)
     base = tables.ctypes.data
     rows = pool.aligned_words((len(steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
-    for row, step in zip(rows, steps):
+    for number, step in enumerate(steps):
+        words = [0] * abi.STEP_WORDS
         for word, value in step.args.words.items():
-            row[word] = value
+            words[word] = value
         for word, table in step.args.tables.items():
-            row[word] = base + 8 * unique[id(table)][0] if id(table) in unique else address(table)
+            start = starts.get(id(table))
+            words[word] = address(table) if start is None else base + 8 * start
         for word, name in step.args.kernels.items():
-            row[word] = library.address(name, isa)
-        row[abi.NTASKS] = step.args.tasks
-        row[abi.KIND] = abi.RUN
+            words[word] = library.address(name, isa)
+        words[abi.NTASKS], words[abi.KIND] = step.args.tasks, abi.RUN
+        rows[number] = words
     rows[-1, abi.KIND] = abi.STOP
     return rows, tables
 

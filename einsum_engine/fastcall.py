@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 import sysconfig
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Callable, Sequence
 from weakref import WeakValueDictionary
 
@@ -65,6 +65,7 @@ def _api() -> tuple[int, int]:
     return read(_EMPTY), read(_RETURN)
 
 
+@cache
 def _symbol(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
 

@@ -11,24 +11,18 @@ with M cut into panels of MR lanes (``valid`` of them exist in each panel).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from ..dtypes import as_numpy
 from . import packs
 from .cpu import abi
-from .row import Row
+from .row import Operand, Row
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Operand:
-    """Where an operand of a row starts: slot of the base address and byte offset."""
-
-    slot: int
-    offset: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,16 +80,21 @@ class GemmProblem:
 
     @property
     def outer_total(self) -> int:
-        return int(np.prod([count for count, *_ in self.outer], dtype=np.int64))
+        return prod([count for count, *_ in self.outer])
 
     @property
     def panels(self) -> int:
         return len(self.valid)
 
+    @cached_property
+    def rows(self) -> int:
+        """Rows that exist, padding not counted."""
+        return int(np.add.reduce(self.valid))
+
     @property
     def tasks(self) -> tuple[int, int, int]:
         """Number of tasks along outer, panels and columns."""
-        totals = (self.outer_total, self.panels, len(self.tn_b))
+        totals = (self.outer_total, self.panels, len(self.tn_c))
         return tuple(-(-total // block) for total, block in zip(totals, self.blocks))
 
 
@@ -111,9 +110,9 @@ def lower(p: GemmProblem) -> Row:
         abi.B_OFFSET: p.b.offset,
         abi.PARALLEL: int(p.parallel),
         abi.G_OUTER_TOTAL: p.outer_total,
-        abi.G_M: int(p.valid.sum()),
+        abi.G_M: p.rows,
         abi.G_PANELS: p.panels,
-        abi.G_N: len(p.tn_b),
+        abi.G_N: len(p.tn_c),
         abi.G_K: len(p.tk_a),
         abi.G_KO: len(p.tko_a),
         abi.G_KC: p.kc,
@@ -131,15 +130,17 @@ def lower(p: GemmProblem) -> Row:
         abi.G_STREAM: int(p.stream),
         abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
+    a_tables = p.a_mode != "panels"  # what lies in panels is addressed by strides
+    b_tables = p.b_mode != "panels"
     tables = {
-        abi.G_TM_A: p.tm_a,
+        abi.G_TM_A: p.tm_a if a_tables else ZERO,
         abi.G_TM_C: p.tm_c,
         abi.G_VALID: p.valid,
         abi.G_FLAGS: p.run * 2 + 1,
-        abi.G_TN_B: _padded(p.tn_b, p.nr),
+        abi.G_TN_B: _padded(p.tn_b, p.nr) if b_tables else ZERO,
         abi.G_TN_C: _padded(p.tn_c, p.nr),
-        abi.G_TK_A: p.tk_a,
-        abi.G_TK_B: p.tk_b,
+        abi.G_TK_A: p.tk_a if a_tables else ZERO,
+        abi.G_TK_B: p.tk_b if b_tables else ZERO,
         abi.G_TKO_A: p.tko_a,
         abi.G_TKO_B: p.tko_b,
     }
@@ -165,7 +166,7 @@ def _scratch_a(p: GemmProblem) -> int:
 
 
 def _scratch_b(p: GemmProblem) -> int:
-    panels = -(-min(p.blocks[2], len(p.tn_b)) // p.nr)
+    panels = -(-min(p.blocks[2], len(p.tn_c)) // p.nr)
     return panels * _panel_bytes(p, p.nr) if p.b_mode == "pack" else 0
 
 
@@ -175,8 +176,12 @@ def _panel_bytes(p: GemmProblem, width: int) -> int:
 
 def _padded(table: np.ndarray, multiple: int) -> np.ndarray:
     """Repeats the last entry so that a whole tile may be addressed at the edge."""
-    extra = -len(table) % multiple
-    return np.concatenate([table, np.repeat(table[-1:], extra)]) if extra else table
+    count = len(table)
+    if not count % multiple:
+        return table
+    padded = np.empty(count + -count % multiple, np.int64)
+    padded[:count], padded[count:] = table, table[-1]
+    return padded
 
 
 def _four(outer: tuple) -> tuple:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from .gemm import ZERO
@@ -14,7 +16,7 @@ Loops = tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]
 
 def outer_total(outer: Loops) -> int:
     """Iterations of all outer loops together."""
-    return int(np.prod([count for count, *_ in outer], dtype=np.int64))
+    return prod([count for count, *_ in outer])
 
 
 def outer_words(outer: Loops) -> tuple[dict[int, int], dict[int, np.ndarray]]:

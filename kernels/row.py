@@ -7,6 +7,16 @@ from typing import Mapping
 
 import numpy as np
 
+from .cpu import abi
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operand:
+    """Where an operand of a row starts: slot of the base address and byte offset."""
+
+    slot: int
+    offset: int
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -19,3 +29,10 @@ class Row:
     kernels: Mapping[int, str] = field(default_factory=dict)
     scratch: int = 0
     tasks: int = 1
+
+    def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
+        """The row with operands at other places."""
+        words = {**self.words, abi.OUT_SLOT: out.slot, abi.OUT_OFFSET: out.offset, abi.A_SLOT: a.slot, abi.A_OFFSET: a.offset}
+        if b is not None:
+            words |= {abi.B_SLOT: b.slot, abi.B_OFFSET: b.offset}
+        return Row(words=words, tables=self.tables, kernels=self.kernels, scratch=self.scratch, tasks=self.tasks)

@@ -8,19 +8,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Iterator
 
 from .. import cost
 from ..kernels import gemm as gemm_family
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
-from ..kernels.gemm import Operand
+from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
-from .contraction import BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
 from .layouts import LayoutSolver
@@ -76,8 +76,9 @@ class _Builder:
             value.nbytes = value.nbytes or self.list.nbytes(value)
         self.position = {id(v): i for i, v in enumerate(self.list.values)}
         self.buffers = [self._buffer(v) for v in self.list.values]
+        self.layouts = [buffer.layout.describe() for buffer in self.buffers]
         for operation in self.list.operations:
-            for step in self._emit(operation):
+            for step in self._emit(operation):  # one at a time: each is numbered by those before it
                 self.steps.append(step)
         return self._plan(arena, kept)
 
@@ -145,10 +146,16 @@ class _Builder:
 
     # -- steps, forwards -------------------------------------------------------------------------------------
     def _emit(self, operation: Operation) -> Iterator[Step]:
+        dims, (flops, moved) = self._dims(operation), self.list.work(operation)
+        whole = _Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
         for part in operation.parts:
-            yield from (self._emit_gemm if isinstance(part.plan, GemmPlan) else self._emit_rows)(operation, part)
+            work = whole if part.contraction is None else whole.share(part)
+            if isinstance(part.plan, GemmPlan):
+                yield from self._emit_gemm(operation, part, work)
+            else:
+                yield from self._emit_rows(operation, part, work)
 
-    def _emit_rows(self, operation: Operation, part: Part) -> Iterator[Step]:
+    def _emit_rows(self, operation: Operation, part: Part, work: "_Work") -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
@@ -157,103 +164,99 @@ class _Builder:
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
             places[name] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
-        share = part.share
         for row in plan.rows(places):
-            yield self._step(operation, replace(part, share=share), row, family, row.kernels[abi.FN], ())
-            share = 0.0  # later rows add up what the first left
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+            yield self._step(operation, work, row, family, (), (), seconds)
+            work = replace(work, flops=0, moved=0)  # later rows add up what the first left
 
-    def _emit_gemm(self, operation: Operation, part: Part) -> Iterator[Step]:
+    def _emit_gemm(self, operation: Operation, part: Part, work: "_Work") -> Iterator[Step]:
         plan: GemmPlan = part.plan
-        places = {}
+        places, widened = [], 0
         sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
         for side, (value, tensor), pack in zip(("left", "right"), sides, (plan.pack_left, plan.pack_right)):
-            places[side] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
+            place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
             if pack is not None:
-                target = self._place(plan, side)
-                problem = replace(pack.problem, src=places[side], dst=target)
-                row = gemm_family.lower_pack(problem)
-                seconds = pack_seconds(problem)
-                yield self._step(operation, part, row, "pack", problem.kernel, (problem.width,), value, seconds=seconds)
-                places[side] = target
+                source, place, problem = place, self._place(plan, side), pack.problem
+                nbytes = self.list.nbytes(value)
+                copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
+                widened += copied - nbytes
+                row = gemm_family.lower_pack(problem).placed(place, source)
+                yield self._step_of_pack(operation, replace(work, moved=nbytes + copied), row, value, problem)
+            places.append(place)
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
-        problem = replace(plan.problem, a=places["left"], b=places["right"], c=out)
+        row = gemm_family.lower(plan.problem).placed(out, *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
-        tile = (problem.mr, problem.nr)
-        seconds, row = product_seconds(problem, self.isa, self.machine), gemm_family.lower(problem)
-        yield self._step(operation, part, row, "gemm", problem.kernel, tile, modes=modes, seconds=seconds)
+        seconds = self._time(product_seconds(plan.problem, self.isa, self.machine), row)
+        work = replace(work, moved=work.moved + round(widened * work.scale)) if widened else work
+        yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
 
     def _step(
-        self,
-        operation: Operation,
-        part: Part,
-        row: Row,
-        family: str,
-        kernel: str,
-        tile: tuple[int, ...],
-        packed: Value | None = None,
-        modes: tuple[str, ...] = (),
-        seconds: float | None = None,
+        self, operation: Operation, work: "_Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
-        values = (packed,) if packed is not None else operation.inputs
-        flops, moved = (round(part.share * work) for work in self._work(operation, part, packed))
-        threads = self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
-        return Step(
-            number=len(self.steps),
-            expr=_expression(operation) if packed is None else f"pack {_term(packed.term)}",
+        places = [self.position[id(value)] for value in (*operation.inputs, operation.output)]
+        return self._made(
+            work,
+            row,
             family=family,
-            kernel=kernel,
+            kernel=row.kernels[abi.FN],
             tile=tile,
-            inputs=tuple(self.position[id(v)] for v in values),
-            output=self.position[id(operation.output)],
-            dims=_dims_of(part.contraction) if part.contraction else self._dims(operation),
-            layouts=self._layouts(values, operation.output if packed is None else None, tile) + tuple(modes),
-            flops=flops,
-            bytes_moved=moved,
-            seconds=(
-                cost.seconds(flops, moved, self.compute, self.machine, threads)
-                if seconds is None
-                else seconds / threads + cost.STEP_SECONDS
-            ),
-            tasks=row.tasks,
-            once=operation.constant if packed is None else packed.constant,
-            args=row,
+            inputs=tuple(places[:-1]),
+            output=places[-1],
+            layouts=(*(self.layouts[place] for place in places), *modes),
+            once=operation.constant,
+            seconds=seconds,
         )
 
-    def _layouts(self, values, output: Value | None, tile: tuple[int, ...]) -> tuple[str, ...]:
-        """Names of the layouts of inputs and output; a packing step writes panels."""
-        names = [self.buffers[self.position[id(v)]].layout.describe() for v in values]
-        last = f"panels{tile[0]}" if output is None else self.buffers[self.position[id(output)]].layout.describe()
-        return (*names, last)
+    def _step_of_pack(
+        self, operation: Operation, work: "_Work", row: Row, packed: Value, problem: PackProblem
+    ) -> Step:
+        place = self.position[id(packed)]
+        return self._made(
+            replace(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
+            row,
+            family="pack",
+            kernel=problem.kernel,
+            tile=(problem.width,),
+            inputs=(place,),
+            output=self.position[id(operation.output)],
+            layouts=(self.layouts[place], f"panels{problem.width}"),
+            once=packed.constant,
+            seconds=self._time(pack_seconds(problem), row),
+        )
 
-    def _work(self, operation: Operation, part: Part, packed: Value | None) -> tuple[int, int]:
-        if packed is not None:
-            return 0, self.list.nbytes(packed) + self._read_bytes(operation, part, packed)
-        read = sum(self._read_bytes(operation, part, v) - self.list.nbytes(v) for v in operation.inputs)
-        flops, moved = self.list.work(operation)
-        return flops, moved + read
+    def _made(self, work: "_Work", row: Row, **more) -> Step:
+        return Step(
+            number=len(self.steps),
+            expr=work.expr,
+            dims=work.dims,
+            flops=work.flops,
+            bytes_moved=work.moved,
+            tasks=row.tasks,
+            args=row,
+            **more,
+        )
 
-    def _read_bytes(self, operation: Operation, part: Part, value: Value) -> int:
-        """Bytes of an input as the operation reads it: of its panels where a step before packs it, maybe widened."""
-        pack = None
-        if isinstance(part.plan, GemmPlan):
-            pack = part.plan.packed(operation.inputs.index(value))
-        nbytes = self.list.nbytes(value)
-        return nbytes if pack is None else nbytes // itemsize(pack.problem.source) * itemsize(pack.problem.dtype)
+    def _time(self, seconds: float, row: Row) -> float:
+        """Of a step that takes so many seconds on one thread."""
+        return seconds / self._threads(row) + cost.STEP_SECONDS
+
+    def _threads(self, row: Row) -> int:
+        return self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
         terms = [v.term for v in operation.inputs]
-        left, right = set(terms[0]), set(terms[-1]) if len(terms) == 2 else set()
-        kept = set(operation.output.term)
+        left, right = terms[0], terms[-1] if len(terms) == 2 else ()
+        kept, sizes = operation.output.term, self.list.sizes
         groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
-        for index in dict.fromkeys(i for term in terms for i in term):
+        for index in dict.fromkeys(left + right):
             if index not in kept:
                 kind = "K"
             elif index in left and index in right:
                 kind = "B"
             else:
                 kind = "M" if index in left else "N"
-            groups[kind].append((index, self.list.sizes[index]))
+            groups[kind].append((index, sizes[index]))
         return {k: tuple(v) for k, v in groups.items()}
 
     def _plan(self, arena: int, kept: int) -> Plan:
@@ -280,16 +283,29 @@ class _Builder:
         )
 
     def _output_bytes(self) -> int:
-        size = itemsize(self.request.dtype)
-        for extent in self.request.expr.output_shape:
-            size *= extent
-        return size
+        return itemsize(self.request.dtype) * prod(self.request.expr.output_shape)
 
 
-def _dims_of(c: BinaryContraction) -> dict:
-    """Dimension types of a part of a contraction."""
-    groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
-    return {kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()}
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
+
+    expr: str
+    dims: dict
+    flops: int
+    moved: int
+    scale: float = 1.0
+
+    def share(self, part: Part) -> "_Work":
+        c = part.contraction
+        groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
+        return replace(
+            self,
+            dims={kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()},
+            flops=round(self.flops * part.share),
+            moved=round(self.moved * part.share),
+            scale=part.share,
+        )
 
 
 def _temporaries(operation: Operation) -> Iterator[tuple[object, str, int]]:

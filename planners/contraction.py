@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Mapping
 
 from ..plan import Axis, Index
@@ -41,18 +41,24 @@ class BinaryContraction:
     right_dtype: str = ""
 
     def swapped(self) -> "BinaryContraction":
-        return replace(
-            self,
+        return BinaryContraction(
+            dtype=self.dtype,
+            sizes=self.sizes,
+            batch=self.batch,
             m=self.n,
             n=self.m,
+            k=self.k,
             left=self.right,
             right=self.left,
+            out=self.out,
             conj_left=self.conj_right,
             conj_right=self.conj_left,
             panels_left=self.panels_right,
             panels_right=self.panels_left,
             constant_left=self.constant_right,
             constant_right=self.constant_left,
+            accumulate=self.accumulate,
+            flip=self.flip,
             near_left=self.near_right,
             near_right=self.near_left,
             left_dtype=self.right_dtype,

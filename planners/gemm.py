@@ -26,23 +26,24 @@ from .sides import (
     LEFT,
     OUT,
     RIGHT,
+    ZERO,
     Dim,
-    Panels,
     flat_table,
     fuse,
     join_rows,
+    learned,
     leading,
     levels,
     make_dim,
     make_panels,
     outer_loop,
-    panel_rows,
     run_dim,
     split_long,
     total,
 )
 from .splitting import TASKS_PER_THREAD
 from .tasks import gemm_blocks
+from .tile_choice import choose_tile
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
@@ -53,8 +54,6 @@ IN_PLACE_BYTES = 256 << 10  # of a B that is read in place however it runs
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
-TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
-SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
@@ -71,10 +70,6 @@ class GemmPlan:
     pack_left: PackedSide | None
     pack_right: PackedSide | None
     describe: tuple[str, str]
-
-    def packed(self, position: int) -> PackedSide | None:
-        """The packing step of the first or second input."""
-        return self.pack_right if (position == 1) != self.swapped else self.pack_left
 
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
@@ -106,15 +101,18 @@ class _Planner:
     # -- dimensions ------------------------------------------------------------------------------------------
     def _dims(self, indices: Sequence[Index], tensors: Sequence[int], order_by: int) -> list[Dim]:
         """Fastest first by the stride in ``order_by``, fused where possible, long ones split."""
+        if not indices:
+            return []
         known = [t for t in tensors if t in self.known]
         by = order_by if order_by in self.known else (known[0] if known else None)
         ordered = list(indices)
-        if by is not None:
-            ordered.sort(key=lambda i: -abs(self.known[by][i].stride))
+        if by is not None and len(ordered) > 1:
+            axes = self.known[by]
+            ordered.sort(key=lambda i: -abs(axes[i].stride))
         if RIGHT in tensors and RIGHT not in self.known and LEFT not in known:
             ordered.sort(key=lambda i: i in self.c.near_right)  # stable
         dims = [make_dim(i, self.c.sizes[i], {t: self.known[t][i] for t in known}) for i in ordered]
-        if all(t in self.known for t in tensors):
+        if len(known) == len(tensors):
             dims = split_long(fuse(dims))
         return dims[::-1]
 
@@ -132,7 +130,12 @@ class _Planner:
         self.n_total = total(self.n_dims)
         if c.left is not None:
             self.m_dims = join_rows(self.m_dims, self.items[LEFT], INNER_ROWS)
-        (self.mv, self.nr), self.panels = self._choose_tile()
+        contiguous = bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item
+        rows = tuple([dim.size for dim in self.m_dims])
+        (self.mv, self.nr), extend = choose_tile(self.isa, c.dtype, rows, self.n_total, self.k_total, contiguous)
+        width = self.mv * tile_table.elements(self.isa, c.dtype)
+        run = None if c.left is None else run_dim(self.m_dims, self.items[LEFT])
+        self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
         self.mr = self.panels.width
         self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
         self.tm_c, self.valid = self.panels.offsets(OUT), self.panels.valid()
@@ -155,45 +158,18 @@ class _Planner:
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
-    # -- tile ------------------------------------------------------------------------------------------------
-    def _choose_tile(self) -> tuple[tuple[int, int], Panels]:
-        """The tile and the cut into panels of the least cost; only the chosen one is built."""
-        c = self.c
-        contiguous = bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item
-        sizes = [d.size for d in self.m_dims]
-        lanes = tile_table.elements(self.isa, c.dtype)
-        best, best_cost = ((0, 0), False), float("inf")
-        for tile in tile_table.tiles(self.isa, c.dtype):
-            width = tile[0] * lanes
-            variants = (False, True) if len(sizes) > 1 and sizes[0] * 2 <= width else (False,)
-            for extend in variants:
-                rows, box, taken = panel_rows(sizes, width, extend)
-                cost = self._cost(tile, width, rows, box, contiguous and taken <= 1)
-                if cost < best_cost:
-                    best, best_cost = (tile, extend), cost
-        tile, extend = best
-        run = None if c.left is None else run_dim(self.m_dims, self.items[LEFT])
-        return tile, make_panels(self.m_dims, tile[0] * lanes, extend, run, INNER_ROWS)
-
-    def _cost(self, tile: tuple[int, int], width: int, rows: int, box: int, contiguous: bool) -> float:
-        """Vector operations per batch: FMAs at the tile's efficiency, stores, and starting each tile."""
-        mv, nr = tile
-        parts = 2 if self.c.dtype in tile_table.COMPLEX else 1
-        columns = -(-self.n_total // nr) * nr
-        rate = tile_table.efficiency(self.isa, self.c.dtype, tile)
-        vectors = rows // width * mv
-        fmas = vectors * columns * self.k_total * parts / rate
-        stores = vectors * self.n_total if contiguous else rows * box / width * self.n_total * SCATTER_COST
-        return fmas + stores + rows / width * (columns / nr) * TILE_COST
-
     # -- operand A -------------------------------------------------------------------------------------------
     @cached_property
     def _lanes_contiguous(self) -> bool:
         """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
+        known = self.panels.runs(LEFT, self.items[LEFT])
+        return bool(self._adjacent(self.tm_a, self.items[LEFT]).all()) if known is None else known
+
+    def _adjacent(self, offsets: np.ndarray, item: int) -> np.ndarray:
+        """Of each panel, whether its valid lanes are adjacent."""
         box = self.panels.box
-        used = self.tm_a[:, :box]
-        mask = np.arange(box - 1)[None, :] < self.valid[:, None] - 1
-        return bool(((np.diff(used, axis=1) == self.items[LEFT]) | ~mask).all())
+        steps = offsets[:, 1:box] - offsets[:, : box - 1] == item
+        return (steps | (np.arange(1, box) >= self.valid[:, None])).all(axis=1)
 
     def _a_mode(self) -> str:
         """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
@@ -265,7 +241,7 @@ class _Planner:
         kc = self._kc()
         if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
             return False
-        wanted = TASKS_PER_THREAD * self.threads if self._parallel() else 1
+        wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
         outer = total(self.b_dims) * total(self.n_outer)
         if a_mode == "pack":  # a task has all columns, so that A is packed once too
             return self.n_total <= self._most_columns(kc) and outer >= wanted
@@ -284,16 +260,16 @@ class _Planner:
         if a_mode == "free":
             left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, self.item)
             a_mode, a_stride = "panels", self.k_total * self.mr * item
-            self._learn(LEFT, left_layout)
+            self._learn(LEFT, left_layout, ("b_dims",))  # the rest is addressed by strides
         elif a_mode == "direct-free":
             left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
-            self._learn(LEFT, left_layout)
+            self._learn(LEFT, left_layout, ("b_dims", "m_dims", "k_dims"))
         if b_mode == "direct-free":
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
-            self._learn(RIGHT, right_layout)
+            self._learn(RIGHT, right_layout, ("b_dims", "n_dims", "k_dims"))
             b_mode = "direct" if self._reads_b_in_place() else "pack" if self._packs_b(a_mode) else "prepack"
-        if left_layout is not None:
+        if left_layout is not None and a_mode == "direct":
             self.tm_a = self.panels.offsets(LEFT)
         self.b_levels = levels(self.b_dims[::-1], BATCH_LOOPS)
         n_dims = self.n_dims[::-1]
@@ -323,8 +299,8 @@ class _Planner:
             b=nowhere,
             c=nowhere,
             outer=outer,
-            tm_a=np.ascontiguousarray(self.tm_a.ravel()),
-            tm_c=np.ascontiguousarray(self.tm_c.ravel()),
+            tm_a=ZERO if a_mode == "panels" else self.tm_a.ravel(),
+            tm_c=self.tm_c.ravel(),
             valid=self.valid,
             run=self._runs(),
             a_mode=a_mode,
@@ -342,7 +318,7 @@ class _Planner:
             conj_a=c.conj_left,
             conj_b=c.conj_right,
             accumulate=c.accumulate,
-            parallel=self._parallel(),
+            parallel=self._parallel,
             **tables,
         )
         return GemmPlan(
@@ -355,29 +331,21 @@ class _Planner:
             describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
         )
 
-    def _learn(self, tensor: int, layout: Layout) -> None:
-        """A free tensor got its layout: dimensions made before know it from now on."""
-        axes = {axis.index: axis for axis in layout.axes}
-        self.known[tensor] = axes
-        groups = {LEFT: ("b_dims", "m_dims", "k_dims"), RIGHT: ("b_dims", "n_dims", "k_dims")}[tensor]
-        renewed: dict[int, Dim] = {}
+    def _learn(self, tensor: int, layout: Layout, groups: tuple[str, ...]) -> None:
+        """A free tensor got its layout: dimensions made before, of ``groups`` and in the panels, know it from now on."""
+        self.known[tensor] = axes = {axis.index: axis for axis in layout.axes}
+
+        def new(dims: Sequence[Dim]) -> list[Dim]:
+            return [learned(dim, tensor, axes[dim.indices[0]]) for dim in dims]
+
         for name in groups:
-            fresh = []
-            for dim in getattr(self, name):
-                axes_of = {t: self.known[t][dim.indices[0]] for t in (*dim.strides, *dim.tables, tensor)}
-                renewed[id(dim)] = make_dim(dim.indices[0], dim.size, axes_of)
-                fresh.append(renewed[id(dim)])
-            setattr(self, name, fresh)
+            setattr(self, name, new(getattr(self, name)))
         if tensor == LEFT:
-            p, new = self.panels, lambda d: renewed.get(id(d), d)
-            self.panels = replace(
-                p,
-                lanes=tuple(map(new, p.lanes)),
-                cut=None if p.cut is None else new(p.cut),
-                rest=tuple(map(new, p.rest)),
-                run_last=None if p.run_last is None else new(p.run_last),
-                outer=tuple(map(new, p.outer)),
-            )
+            p = self.panels
+            if "m_dims" in groups:
+                lanes, rest, (cut,) = tuple(new(p.lanes)), tuple(new(p.rest)), new([p.cut]) if p.cut else (None,)
+                p = replace(p, lanes=lanes, cut=cut, rest=rest)
+            self.panels = replace(p, outer=tuple(new(p.outer))) if p.outer else p
 
     # -- outer loops -----------------------------------------------------------------------------------------
     def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
@@ -407,7 +375,7 @@ class _Planner:
             mode=abi.PANEL_RUN if across else self._pack_mode(),
             outer=flat_table(self.panels.outer, LEFT),
             threads=self.threads,
-            parallel=self._parallel(),
+            parallel=self._parallel,
         )
 
     def _prepack_right(self, tables: dict) -> PackedSide:
@@ -427,7 +395,7 @@ class _Planner:
             mode=mode,
             outer=flat_table(self.n_outer[::-1], RIGHT),
             threads=self.threads,
-            parallel=self._parallel(),
+            parallel=self._parallel,
         )
 
     def _pack_right_mode(self) -> int:
@@ -450,6 +418,7 @@ class _Planner:
         work = self.panels.padded * self.n_total * total(self.n_outer) * self.k_total * total(self.b_dims)
         return work / (2e10 if self.item <= 4 else 1e10)
 
+    @cached_property
     def _parallel(self) -> bool:
         return self.threads > 1 and self._seconds() > 4e-5
 
@@ -462,7 +431,7 @@ class _Planner:
             panel_bytes=self.mr * kc * self.item,
             grain=self._grain(a_mode),
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
-            threads=self.threads if self._parallel() else 1,
+            threads=self.threads if self._parallel else 1,
         )
 
     def _grain(self, a_mode: str) -> int:
@@ -478,21 +447,23 @@ class _Planner:
         return kc >= self.k_total and elements * self.item > STREAM_BYTES
 
     def _chunk(self) -> int:
-        """The longest vector run that the lanes of C come in, in all panels; 1 if they are scattered."""
+        """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
+        if self.panels.runs(OUT, self.item) is not None:
+            return 1
         lanes, box = tile_table.elements(self.isa, self.c.dtype), self.panels.box
         for size in (lanes, lanes // 2, lanes // 4):
-            if size > 1 and box % size == 0 and not (self.valid % size).any():
+            if size > 1 and box % size == 0 and self.panels.last_valid % size == 0:
                 groups = self.tm_c[:, :box].reshape(len(self.tm_c), -1, size)
-                if (np.diff(groups, axis=2) == self.item).all():
+                if (groups[:, :, 1:] - groups[:, :, :-1] == self.item).all():
                     return size
         return 1
 
     def _runs(self) -> np.ndarray:
         """1 for panels whose lanes are contiguous in C."""
-        box = self.panels.box
-        steps = np.diff(self.tm_c[:, :box], axis=1) == self.item
-        beyond = np.arange(box - 1)[None, :] >= self.valid[:, None] - 1
-        return (steps | beyond).all(axis=1).astype(np.int64)
+        known = self.panels.runs(OUT, self.item)
+        if known is None:
+            return self._adjacent(self.tm_c, self.item).astype(np.int64)
+        return np.full(len(self.valid), 1) if known else (self.valid <= 1).astype(np.int64)
 
 
 def _described(mode: str, source: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .. import cost
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
@@ -56,9 +58,10 @@ def _cycles(p: GemmProblem, isa: ISA) -> float:
 
 def _stores(p: GemmProblem, isa: ISA, columns: int) -> float:
     """Cycles to write C once."""
-    whole = int(((p.valid == p.mr) & (p.run != 0)).sum())
-    runs = int((p.run != 0).sum()) - whole
-    scattered = int(p.valid[p.run == 0].sum())
+    adjacent = p.run != 0
+    whole = np.count_nonzero((p.valid == p.mr) & adjacent)
+    runs = np.count_nonzero(adjacent) - whole
+    scattered = 0 if whole + runs == p.panels else int(np.add.reduce(p.valid[~adjacent]))
     run = max(1, min(p.chunk, tile_table.elements(isa, p.dtype)))
     unused = max(0.0, 1 - run * tile_table.ITEMSIZE[p.dtype] / LINE) if _result_bytes(p) > CACHE_BYTES else 0.0
     partial = runs * p.mv * PARTIAL + (p.panels - whole - runs) * p.mv * STORE
@@ -97,4 +100,4 @@ def _written(p: GemmProblem) -> float:
 
 
 def _result_bytes(p: GemmProblem) -> int:
-    return p.outer_total * int(p.valid.sum()) * len(p.tn_b) * tile_table.ITEMSIZE[p.dtype]
+    return p.outer_total * p.rows * len(p.tn_b) * tile_table.ITEMSIZE[p.dtype]

@@ -22,6 +22,7 @@ from .gemm_cost import gemm_seconds
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .parts import Part, is_slender, plan_parts
+from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
 WORTH_SECONDS = 1e-4  # an operation that takes less has one option
@@ -72,6 +73,7 @@ class LayoutSolver:
         self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
+        self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -174,8 +176,8 @@ class LayoutSolver:
                 given[value.number] = Given(axes=value.axes)
         mixed = self.mixed[id(operation)]
         given |= self._natural(operation, [v for v in operation.inputs if mixed and v.dtype in REAL_PART])
-        contraction = self._contraction(operation, Orientation())
-        if None in (contraction.left, contraction.right) and is_slender(contraction):
+        free = self.long and any(value.axes is None for value in operation.inputs)
+        if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)
         return given
 
@@ -205,16 +207,15 @@ class LayoutSolver:
         (x, y), out, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype = REAL_PART[out.dtype] if parts else out.dtype
         (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
-        in_x, in_y, in_out = set(x_term), set(y_term), set(out_term)
         return BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
             right_dtype=_other(y, parts, dtype),
-            sizes={**self.list.sizes, PARTS: 2},
-            batch=tuple(i for i in out_term if i in in_x and i in in_y),
-            m=tuple(i for i in out_term if i in in_x and i not in in_y),
-            n=tuple(i for i in out_term if i in in_y and i not in in_x),
-            k=tuple(i for i in x_term if i in in_y and i not in in_out),
+            sizes={**self.list.sizes, PARTS: 2} if parts else self.list.sizes,
+            batch=tuple([i for i in out_term if i in x_term and i in y_term]),
+            m=tuple([i for i in out_term if i in x_term and i not in y_term]),
+            n=tuple([i for i in out_term if i in y_term and i not in x_term]),
+            k=tuple([i for i in x_term if i in y_term and i not in out_term]),
             left=x_axes,
             right=y_axes,
             out=out_axes,

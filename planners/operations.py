@@ -7,8 +7,8 @@ Each value is produced once and consumed at most once. Operations: ``copy`` (cas
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 from .. import cost
 from ..kernels.tiles import COMPLEX
@@ -92,14 +92,18 @@ class OperationList:
         operands = [self._input(position) for position in range(len(self.request.expr.inputs))]
         output = self._output()
         current = [self._cast(value) for value in operands]
-        uses = Counter(i for value in current for i in set(value.term))
-        uses.update(self.out_term)
+        uses = dict.fromkeys(self.sizes, 0)
+        for term in (*(value.term for value in current), self.out_term):
+            for index in term:
+                uses[index] += 1
         for group in self.request.order.path:
             chosen = [current.pop(p) for p in sorted(group, reverse=True)][::-1]
             for value in chosen:
-                uses.subtract(value.term)
+                for index in value.term:
+                    uses[index] -= 1
             result = self._pair(*chosen, uses) if len(chosen) == 2 else chosen[0]
-            uses.update(result.term)
+            for index in result.term:
+                uses[index] += 1
             current.append(result)
         self._finish(current[0], output)
 
@@ -168,17 +172,17 @@ class OperationList:
     # -- operations ------------------------------------------------------------------------------------------
     def _lone(self, value: Value, kept) -> Value:
         """Sums the indices that nobody else needs."""
-        term = tuple(i for i in value.term if kept(i))
+        term = tuple([i for i in value.term if kept(i)])
         if term == value.term:
             return value
         return self.apply("sum", (value,), self.new(term, value.dtype, conj=value.conj))
 
-    def _pair(self, x: Value, y: Value, uses: Counter) -> Value:
-        kept_x, kept_y = set(y.term), set(x.term)
-        x = self._lone(x, lambda i: i in kept_x or uses[i] > 0)
-        y = self._lone(y, lambda i: i in kept_y or uses[i] > 0)
-        both = [*x.term, *(i for i in y.term if i not in x.term)]
-        term = tuple(i for i in both if uses[i] > 0)
+    def _pair(self, x: Value, y: Value, uses: dict[Index, int]) -> Value:
+        in_x, in_y = x.term, y.term
+        x = self._lone(x, lambda i: i in in_y or uses[i] > 0)
+        y = self._lone(y, lambda i: i in in_x or uses[i] > 0)
+        both = dict.fromkeys(x.term + y.term)
+        term = tuple([i for i in both if uses[i] > 0])
         kind = "mul" if len(term) == len(both) else "gemm"
         if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
             return self._product_of_operands(x, y, term)
@@ -228,6 +232,7 @@ def same_bits(a: str, b: str) -> bool:
     return a == b or (a.lstrip("u") == b.lstrip("u") and "int" in a and "int" in b)
 
 
+@cache
 def itemsize(dtype: str) -> int:
     """Bytes of one element of a dtype by NumPy name."""
     sizes = {"bool": 1, "float16": 2, "bfloat16": 2}

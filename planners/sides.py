@@ -16,6 +16,8 @@ import numpy as np
 from ..plan import Axis, Index
 
 LEFT, RIGHT, OUT = 0, 1, 2
+ZERO = np.zeros(1, np.int64)  # the table of no dimension
+_COUNT = np.arange(1024, dtype=np.int64)
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
 RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
@@ -38,7 +40,9 @@ class Dim:
         if found is not None:
             return found
         stride = self.strides.get(tensor)
-        return np.arange(self.size, dtype=np.int64) * (stride or 0)
+        if not stride:
+            return np.zeros(self.size, np.int64)
+        return (_COUNT[: self.size] if self.size <= len(_COUNT) else np.arange(self.size, dtype=np.int64)) * stride
 
 
 def axis_table(axis: Axis) -> np.ndarray:
@@ -51,13 +55,30 @@ def axis_table(axis: Axis) -> np.ndarray:
 
 def make_dim(index: Index, size: int, axes: Mapping[int, Axis]) -> Dim:
     """Dimension of one index from its axis in each tensor that has it and whose layout is known."""
-    strides = {t: (axis.stride if axis.linear else None) for t, axis in axes.items()}
-    tables = {t: axis_table(axis) for t, axis in axes.items() if not axis.linear}
+    strides: dict[int, int | None] = {}
+    tables: dict[int, np.ndarray] = {}
+    for tensor, axis in axes.items():
+        strides[tensor] = axis.stride if axis.linear else None
+        if strides[tensor] is None:
+            tables[tensor] = axis_table(axis)
     return Dim(indices=(index,), size=size, strides=strides, tables=tables)
+
+
+def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
+    """A dimension of one index that knows its axis in one tensor more."""
+    one = make_dim(dim.indices[0], dim.size, {tensor: axis})
+    return Dim(
+        indices=dim.indices,
+        size=dim.size,
+        strides={**dim.strides, **one.strides},
+        tables={**dim.tables, **one.tables} if dim.tables or one.tables else one.tables,
+    )
 
 
 def fuse(dims: Sequence[Dim]) -> list[Dim]:
     """Merges neighbours (slow, fast) that form one linear dimension in every tensor that has them."""
+    if len(dims) < 2:
+        return list(dims)
     out: list[Dim] = []
     for dim in dims:
         if out and _fusable(out[-1], dim):
@@ -166,9 +187,11 @@ def leading(dims: Sequence[Dim], entries: int) -> int:
 
 def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
-    table = np.zeros(1, np.int64)
-    for dim in dims:
-        table = (table[:, None] + dim.table(tensor)[None, :]).ravel()
+    if not dims:
+        return ZERO
+    table = dims[0].table(tensor)
+    for dim in dims[1:]:
+        table = (table[:, None] + dim.table(tensor)).ravel()
     return table
 
 
@@ -217,31 +240,46 @@ class Panels:
 
     def offsets(self, tensor: int) -> np.ndarray:
         """(count, width) byte offsets; lanes past the box repeat the last."""
-        rest = flat_table(self.rest, tensor)
-        last = self.run_last.table(tensor) if self.run_last is not None else np.zeros(1, np.int64)
-        whole = flat_table(self.lanes[::-1], tensor)
-        if self.cut is None:
-            cut = np.zeros((1, 1), np.int64)
-        else:
-            values = np.arange(self.cuts * self.tile)
-            cut = self.cut.table(tensor)[np.minimum(values, self.cut.size - 1)].reshape(self.cuts, self.tile)
-        grid = (
-            rest[:, None, None, None, None]
-            + cut[None, :, None, :, None]
-            + last[None, None, :, None, None]
-            + whole[None, None, None, None, :]
-        ).reshape(self.count, self.box)
+        grid = flat_table(self.lanes[::-1], tensor)[None, :]
+        if self.cut is not None:
+            values, missing = self.cut.table(tensor), self.cuts * self.tile - self.cut.size
+            if missing:
+                values = np.concatenate([values, values[-1:].repeat(missing)])
+            grid = (values[:, None] + grid if self.lanes else values).reshape(self.cuts, self.box)
+        if self.run_last is not None:
+            grid = (grid[:, None, :] + self.run_last.table(tensor)[:, None]).reshape(-1, self.box)
+        if self.rest:
+            grid = (flat_table(self.rest, tensor)[:, None, None] + grid).reshape(-1, self.box)
         if self.box == self.width:
             return grid
-        return np.concatenate([grid, np.repeat(grid[:, -1:], self.width - self.box, axis=1)], axis=1)
+        return np.concatenate([grid, grid[:, -1:].repeat(self.width - self.box, axis=1)], axis=1)
 
     def valid(self) -> np.ndarray:
         """(count,) lanes that exist in each panel."""
-        per_cut = np.full(self.cuts, self.box, np.int64)
+        valid = np.full(self.count, self.box, np.int64)
         if self.cut is not None:
-            per_cut[-1] = (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
-        last = self.run_last.size if self.run_last is not None else 1
-        return np.tile(np.repeat(per_cut, last), total(self.rest))
+            valid.reshape(-1, self.cuts, self.count // (total(self.rest) * self.cuts))[:, -1] = self.last_valid
+        return valid
+
+    @property
+    def last_valid(self) -> int:
+        """Lanes of the last panel along the dimension that is cut."""
+        if self.cut is None:
+            return self.box
+        return (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
+
+    def runs(self, tensor: int, item: int) -> bool | None:
+        """Whether the lanes of every panel are adjacent; False: the first two are not; None: look at the offsets."""
+        expected = item
+        if self.box == 1:
+            return True
+        for dim in self.lanes if self.cut is None else (*self.lanes, self.cut):
+            if tensor in dim.tables:
+                return None
+            if dim.size > 1 and dim.strides.get(tensor) != expected:
+                return False if expected == item else None
+            expected *= dim.size
+        return True
 
 
 def panel_rows(sizes: Sequence[int], width: int, extend: bool) -> tuple[int, int, int]:

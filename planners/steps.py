@@ -134,15 +134,20 @@ class Tensors:
 
     def kept(self, ids: Collection[int]) -> Term:
         """Indices of the contraction of the tensors ``ids``, in the order of first appearance."""
-        here = Counter(chain.from_iterable(self.terms[tensor] for tensor in ids))
-        return tuple(index for index, uses in here.items() if self._uses[index] > uses)
+        here: dict[Index, int] = {}
+        for tensor in ids:
+            for index in self.terms[tensor]:
+                here[index] = here.get(index, 0) + 1
+        return tuple([index for index, uses in here.items() if self._uses[index] > uses])
 
     def contract(self, ids: Collection[int]) -> tuple[int, Term]:
         """Replace tensors by their contraction; its id and indices. The last one has the output's order."""
         keep = self.kept(ids)
         for tensor in ids:
-            self._uses.subtract(self.terms.pop(tensor))
-        self._uses.update(keep)
+            for index in self.terms.pop(tensor):
+                self._uses[index] -= 1
+        for index in keep:
+            self._uses[index] += 1
         if not self.terms:
             keep = self.output
         number = self._next
@@ -170,11 +175,11 @@ def step_cost(term_a: Term, term_b: Term, keep: Collection[Index], sizes: Sizes)
     for mine, other in ((left, right), (right, left)):
         stay = [index for index in mine if index in keep or index in other]
         if len(stay) < len(mine):
-            flops += prod(sizes[index] for index in mine)
+            flops += prod([sizes[index] for index in mine])
         space.update(dict.fromkeys(stay))
-    points = prod(sizes[index] for index in space)
+    points = prod([sizes[index] for index in space])
     flops += points if keep.issuperset(space) else 2 * points
-    return flops, prod(sizes[index] for index in space if index in keep)
+    return flops, prod([sizes[index] for index in space if index in keep])
 
 
 def reduction_cost(term: Term, keep: Collection[Index], sizes: Sizes) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class UnpackedPlan:
 def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
     """The family that computes ``c``; None where GEMM is the right one, a layout is still free, or an operand is of
     another dtype: these families read in place."""
-    if c.left is None or c.right is None or c.left_dtype or c.right_dtype:
+    if c.left is None or c.right is None or c.left_dtype or c.right_dtype or not _may_lie_right(c):
         return None
     views = _View(c), _View(c.swapped())
     if not views[0].linear:
@@ -68,6 +68,12 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
     return None
+
+
+def _may_lie_right(c: BinaryContraction) -> bool:
+    """Whether there is a batch, or a sum along adjacent elements: without, no family here fits."""
+    item = tile_table.ITEMSIZE[c.dtype]
+    return bool(c.batch) or any(c.left[i].stride == item == c.right[i].stride for i in c.k)
 
 
 class _View:

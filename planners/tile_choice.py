@@ -1,0 +1,47 @@
+"""Which register tile a GEMM uses, and whether several dimensions fill its panels."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..kernels import tiles as tile_table
+from ..kernels.isa import ISA
+from .sides import panel_rows
+
+TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
+SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
+
+
+@lru_cache(maxsize=4096)
+def choose_tile(
+    isa: ISA, dtype: str, rows: tuple[int, ...], columns: int, terms: int, contiguous: bool
+) -> tuple[tuple[int, int], bool]:
+    """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
+
+    ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
+    efficiency, starting each tile, stores.
+    """
+    best, best_cost = ((0, 0), False), float("inf")
+    cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
+    for tile, width, cycles in _tiles(isa, dtype):
+        mv, nr = tile
+        across = -(-columns // nr)
+        work = across * (mv * nr * terms * cycles + TILE_COST)
+        if width not in cuts:
+            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
+            cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
+        for extend, padded, box, taken in cuts[width]:
+            stores = columns * (mv if contiguous and taken <= 1 else box * SCATTER_COST)
+            cost = padded // width * (work + stores)
+            if cost < best_cost:
+                best, best_cost = (tile, extend), cost
+    return best
+
+
+@lru_cache(maxsize=None)
+def _tiles(isa: ISA, dtype: str) -> tuple[tuple[tuple[int, int], int, float], ...]:
+    """Each tile, the lanes of its panels, and what one of its vector multiply-adds costs."""
+    parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
+    return tuple(
+        (tile, tile[0] * lanes, parts / tile_table.efficiency(isa, dtype, tile)) for tile in tile_table.tiles(isa, dtype)
+    )
