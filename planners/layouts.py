@@ -25,7 +25,7 @@ from .parts import Part, is_slender, plan_parts
 from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
-WORTH_SECONDS = 1e-4  # an operation that takes less has one option
+WORTH_SECONDS = 5e-4  # an operation that takes less has one option
 WORTH_SHARE = 0.02  # of all predicted time
 EVALUATIONS = 160  # plans drawn up in search of better ones
 
