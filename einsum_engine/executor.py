@@ -74,8 +74,8 @@ class NativePlan:
         try:
             self._go(frame)
         finally:
-            if frame.nbytes <= _KEPT_BYTES:
-                self._frames.append(frame)
+            frame.rest()
+            self._frames.append(frame)
 
     @property
     def entry(self) -> Callable | None:
@@ -122,9 +122,11 @@ class NativePlan:
 
     def _borrow(self) -> "_Frame":
         try:
-            return self._frames.pop()
+            frame = self._frames.pop()
         except IndexError:
             return self._frame()
+        frame.take_memory()
+        return frame
 
     def _frame(self) -> "_Frame":
         return _Frame(self.plan, self._scratch, self._constants)
@@ -169,35 +171,49 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class _Frame:
-    """Memory of one call: context, base addresses, alpha and beta, arena."""
+    """What one call at a time needs: context, base addresses, alpha and beta, arena."""
 
     def __init__(self, plan: Plan, scratch: int, constants: np.ndarray | None):
         operands = len(plan.expr.inputs)
-        self.nbytes = plan.arena_bytes - plan.constant_bytes
-        try:
-            large = self.nbytes > _KEPT_BYTES
-            self._memory = recycle.results.take(self.nbytes) if large else np.empty(self.nbytes + _ALIGNMENT, np.uint8)
-        except MemoryError:
-            raise EngineMemoryError(
-                f"{plan.expr.eq!r}: no memory for {plan.arena_bytes} bytes of intermediates and scratch "
-                f"(peak_bytes of this plan: {plan.peak_bytes})"
-            ) from None
-        start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self._plan, self._scratch, self._constants = plan, scratch * plan.threads, constants
+        self._nbytes = plan.arena_bytes - plan.constant_bytes
+        self._memory: np.ndarray | None = None
         self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
         self.scalars = np.zeros(4, np.float64)
-        self.bases[operands + 1] = start
-        self.bases[operands + 2] = self.scalars.ctypes.data
+        self.bases[operands + 2] = address(self.scalars)
         if constants is not None:
-            self._constants = constants
-            self.bases[operands + 3] = constants.ctypes.data
-        self.context[abi.CTX_BASES] = self.bases.ctypes.data
-        self.context[abi.CTX_SCRATCH] = start + self.nbytes - scratch * plan.threads
+            self.bases[operands + 3] = address(constants)
+        self.context[abi.CTX_BASES] = address(self.bases)
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
-        self.context_address = self.context.ctypes.data
+        self.context_address = address(self.context)
         self.set_scalars(1, 0)
+        self.take_memory()
+
+    def take_memory(self) -> None:
+        """Has an arena afterwards; EngineMemoryError names the bytes where there is no memory for one."""
+        if self._memory is not None:
+            return
+        try:
+            if self._nbytes > _KEPT_BYTES:
+                self._memory = recycle.results.take(self._nbytes)
+            else:
+                self._memory = np.empty(self._nbytes + _ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise EngineMemoryError(
+                f"{self._plan.expr.eq!r}: no memory for {self._plan.arena_bytes} bytes of intermediates and scratch "
+                f"(peak_bytes of this plan: {self._plan.peak_bytes})"
+            ) from None
+        start = -(-address(self._memory) // _ALIGNMENT) * _ALIGNMENT
+        self.bases[len(self._plan.expr.inputs) + 1] = start
+        self.context[abi.CTX_SCRATCH] = start + self._nbytes - self._scratch
+
+    def rest(self) -> None:
+        """Between calls: a large arena is there for other plans."""
+        if self._nbytes > _KEPT_BYTES:
+            self._memory = None
 
     def set_scalars(self, alpha: complex, beta: complex) -> None:
         self.scalars[:] = (alpha.real, alpha.imag, beta.real, beta.imag)

@@ -84,13 +84,14 @@ class DotProblem:
 def fits(isa: ISA, dtype: str, *, m: int, n: int, k: int, run: int) -> bool:
     """Whether this family is the right one for ``m`` x ``n`` sums of ``k`` terms, ``run`` of them contiguous in both.
 
-    Runs must fill vectors. With more than one row and column a sum must be long enough to pay for adding up lanes, and
-    the smaller side too small to pay for packing: then a GEMM is faster. With paired rows ``n`` is 1.
+    Runs must fill vectors, or half of one where one side has one row: there it is the only way not to pack. With more
+    than one row and column a sum must be long enough to pay for adding up lanes, and the smaller side too small to pay
+    for packing: then a GEMM is faster. With paired rows ``n`` is 1.
     """
     lanes = isa.vector_bits // (8 * ITEMSIZE[dtype])
-    if k == 0 or run < min(k, max(2, lanes // 2)) or (run < k and run % lanes and run < 4 * lanes):
-        return False
     side = min(m, n)
+    if k == 0 or run < min(k, max(2, lanes // 2)) or (run < k and run % lanes and run < 4 * lanes and side > 1):
+        return False
     return side <= 1 or (side <= SMALL_SIDE and k >= 2 * side * lanes)
 
 

@@ -151,7 +151,7 @@ class LayoutSolver:
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         self._read_through_casts(operation)
-        given = self._settled(operation)
+        given = self._settled(operation) or self._beside(operation)
         contraction = self._contraction(operation, orientation)
         parts = plan_parts(contraction, self.isa, self.threads)
         seconds = 0.0
@@ -179,6 +179,20 @@ class LayoutSolver:
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)
+        return given
+
+    def _beside(self, operation: Operation) -> dict[int, Given]:
+        """A free operand that has no dimension of its own can lie as the other one does, where the product can then read
+        both in place."""
+        given = {}
+        for value, other in (operation.inputs, operation.inputs[::-1]):
+            free = value.axes is None and other.axes is not None and other.kind == "input"
+            if free and all(i in other.axes for i in value.term) and not self.mixed[id(operation)]:
+                value.axes = _like(value, other.axes, self.list.sizes)
+                if choose(self._contraction(operation, Orientation()), self.isa) is None:
+                    value.axes = None
+                else:
+                    given[value.number] = Given(axes=value.axes)
         return given
 
     def _read_through_casts(self, operation: Operation) -> None:
@@ -247,6 +261,16 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def _like(value: Value, axes: Mapping[Index, Axis], sizes: Mapping[Index, int]) -> dict[Index, Axis]:
+    """Dense axes of ``value`` in the order of those of another tensor, which has all its indices."""
+    dense: dict[Index, Axis] = {}
+    stride = itemsize(value.dtype)
+    for index in sorted(value.term, key=lambda i: abs(axes[i].stride)):
+        dense[index] = Axis.strided(index, sizes[index], stride)
+        stride *= sizes[index]
+    return dense
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

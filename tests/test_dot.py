@@ -179,4 +179,5 @@ def test_fits():
     assert dot.fits(wide, "float64", m=1000, n=8, k=1000, run=1000)
     assert not dot.fits(wide, "float64", m=1000, n=8, k=64, run=64)
     assert dot.fits(wide, "float64", m=10, n=1, k=64, run=8)
-    assert not dot.fits(wide, "float64", m=10, n=1, k=90, run=9)
+    assert dot.fits(wide, "float64", m=10, n=1, k=90, run=9)
+    assert not dot.fits(wide, "float64", m=1000, n=8, k=900, run=9)

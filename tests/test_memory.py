@@ -285,6 +285,7 @@ free = resource.getrlimit(resource.RLIMIT_AS)
 f = engine.compile("ij,jk,kl->il", a, b, c, optimize=False)  # an intermediate of 128 MB
 g = engine.compile("ij,jk->ik", a, b)  # a result of 128 MB
 small = engine.compile("ij,jk->ik", (4, 5), (5, 6))
+f(a, b, c), f(a, b, c, out=out.copy()), g(a, b), small(np.ones((4, 5)), np.ones((5, 6)))  # threads start, code is loaded
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 for _ in range(3):
