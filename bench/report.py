@@ -12,8 +12,8 @@ from .run import CaseResult, KernelResult, PeerResult
 RULES = (
     "Ours and the peers alternate in one process with the same number of threads; times are medians of one call.",
     "Each peer is compiled once where it can be and runs on our path and on its own: the better counts. Results are"
-    " C-contiguous and fresh; 'out' is the ratio where everybody writes into out=. Idle pools are waited for, and free"
-    " memory is kept resident.",
+    " C-contiguous and fresh; 'out' is the ratio where everybody writes into out=. Idle pools are waited for,"
+    " cores are woken before each sample, and free memory is kept resident.",
     "Who cannot win is not waited for. A peer whose first call takes over a second and 10 times the fastest's has that"
     " one sample. One loop of np.einsum over all indices is not run where a third of what a part of that loop"
     " says is over a second and 5 times the fastest peer so far: '>' is then a lower bound, never the best.",

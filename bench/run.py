@@ -21,7 +21,7 @@ from .check import Finding, Reference, Verdict, draws, make_reference
 from .limits import Roof, share, voids, work_of
 from .peers import Call, Peer, Task, TooSlow, Unsupported
 from .steps import parse, walk
-from .timing import QUICK, Candidate, TimeBudget, WarmMemory, compare, seconds_of, wait_until_idle
+from .timing import QUICK, Candidate, TimeBudget, WarmMemory, compare, seconds_of, wait_until_idle, wake_cores
 
 OURS = "einsum_engine"
 AGAIN = "einsum_engine again"
@@ -204,6 +204,7 @@ def _with_warm_memory(settings: Settings, task: Task, reference: Reference) -> S
     def settle() -> None:
         warm()
         settings.settle()
+        wake_cores(settings.threads)
 
     return replace(settings, settle=settle)
 

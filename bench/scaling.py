@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Sequence
 from .cases import SCALING, Case, operands, tccg_cases, uniform_shapes
 from .figures import Figure, geometric_mean
 from .run import Settings
-from .timing import Candidate, WarmMemory, compare
+from .timing import Candidate, WarmMemory, compare, wake_cores
 
 _PRODUCT = "ij,jk->ik"
 _CHAIN = "ab,ca,dc->db"
@@ -100,6 +100,7 @@ def _alternate(candidates: Sequence[Candidate], settings: Settings) -> None:
     def settle() -> None:
         warm()
         settings.settle()
+        wake_cores(settings.threads)
 
     compare(candidates, always=tuple(each.name for each in candidates), budget=settings.budget, settle=settle)
 
