@@ -193,6 +193,7 @@ class TileLoop:
             else:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
+                self._fetch_columns(b, tables["G_TN_B"], n, tkb, klen)
             with f.range(self.p0, self.p1) as p:
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
                 tmc = tables["G_TM_C"] + p * (8 * tile.mr)
@@ -212,6 +213,25 @@ class TileLoop:
                     stream=stream,
                 )
                 self._tile(a, source, klen, tka, tkb, signs, edge)
+
+    def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
+        """Asks for the next columns of a B that is read in place: they come from memory while these are used."""
+        f, nr, item = self.f, self.spec.nr, self.tile.item
+        last = (self.n1 - 1) // nr * nr
+        with f.if_(n < last):
+            coming = tnb + (n + nr) * 8
+            first = f.word(tkb)
+            step = f.word(tkb, f.min(f.i64(1), klen - 1)) - first
+            with f.if_else(step.eq(item)) as (along, across):
+                with along:
+                    for j in range(nr):
+                        column = b + f.word(coming, j) + first
+                        with f.range(0, klen * item, 64) as at:
+                            f.prefetch(column + at, locality=2)
+                with across:
+                    row = b + f.word(coming)
+                    with f.range(0, klen) as k:
+                        f.prefetch(row + f.word(tkb, k), locality=2)
 
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
