@@ -203,7 +203,7 @@ def _shares(p: DotProblem, threads: int) -> tuple[tuple[int, int, int], tuple[in
     if p.parallel and threads > 1:
         wanted = max(1, min(_SHARES * threads, p.results * p.k // SHARED_TERMS))
     blocks, tasks = [], []
-    for total, unit in zip(totals, (1, 12 if p.n == 1 else 6, 4)):
+    for total, unit in zip(totals, (1, 8 if p.n == 1 else 6, 4)):
         block = max(1, -(-total // wanted))
         if block > unit:
             block = -(-block // unit) * unit

@@ -43,8 +43,9 @@ def tile_of(dtype: str, isa: ISA) -> tuple[int, int]:
 
 
 def stream_rows(dtype: str, isa: ISA) -> int:
-    """Rows at once where one column uses them: many, since re-reading the column costs as much as reading a row."""
-    return 6 if isa.registers < 32 and dtype.startswith("complex") else 12
+    """Rows at once where one column uses them: many, since re-reading the column costs as much as reading a row, but no
+    more than a set of the L1 cache has lines: rows at distances of whole pages share their sets."""
+    return 6 if isa.registers < 32 and dtype.startswith("complex") else 8
 
 
 @dataclass(frozen=True, kw_only=True)
