@@ -31,8 +31,8 @@ _POLL_SECONDS = 1e-3
 _HOPELESS = 10
 # Comparisons of long calls may end earlier than after all rounds: (share of the budget that is used up, rounds).
 _EARLY_ENDS = ((1.5, 2), (3.0, 1))
-# Calls shorter than this are repeated once untimed after a switch, so that each finds its own data in cache.
-_WARM_SECONDS = 10e-3
+# Calls shorter than this are repeated once untimed after a switch: each finds its own data in cache, its threads awake.
+_WARM_SECONDS = 50e-3
 
 
 @dataclass(kw_only=True)
