@@ -15,7 +15,8 @@ from ..isa import ISA
 from . import library, walker
 
 _WORKER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-_POLLS = 2000
+# Of a helper's semaphore before it sleeps, about a millisecond: a core that slept is back later than a short call ends.
+_POLLS = 100_000
 _lock = threading.Lock()
 _pool: "Pool | None" = None
 

@@ -3,7 +3,7 @@
 The pool is plain memory (`POOL_*` words) shared by generated code and the Python threads that lend themselves to
 `worker_loop`. One caller at a time owns it; whoever finds it taken runs its tasks alone, so any number of Python
 threads may call at once and never more than the pool's threads work on one plan. Workers sleep on a semaphore;
-after a job they poll it for some microseconds, because the next step of the same plan follows at once.
+after a job they poll it for about a millisecond, because the next step of the same plan follows at once.
 
 A caller never waits for a helper that has not started: on a busy machine it does the work itself.
 
@@ -27,7 +27,7 @@ POOL_OPEN = 32  # the job may be joined
 POOL_WORKERS = 40
 POOL_QUIT = 41
 POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST, POOL_YIELD = 42, 43, 44, 45  # addresses of libc functions
-POOL_SPIN = 46  # polls before sleeping or yielding
+POOL_SPIN = 46  # polls before sleeping; of the caller before yielding, a 32nd of them
 POOL_WAKE = 48  # one sem_t of SEM_WORDS per worker
 SEM_WORDS = 8
 MAX_WORKERS = 256
@@ -141,7 +141,7 @@ def _await_helpers(f: Fn, pool: Val) -> None:
     with f.while_() as leave:
         leave(f.atomic_load(pool + 8 * POOL_ACTIVE).eq(0))
         polls.add(1)
-        with f.if_(polls.get() > f.word(pool, POOL_SPIN)):
+        with f.if_(polls.get() > f.word(pool, POOL_SPIN) >> 5):
             f.call(f.word(pool, POOL_YIELD), [], I32)
 
 
