@@ -24,9 +24,10 @@ SAMPLE_SECONDS = 200e-6
 _CONTENDER, _UNSURE = 1.5, 3.0
 _FEW_SAMPLES = 3
 _AWAKE_SECONDS = 10e-3
-_LONGEST_WAIT = 0.3
+_LONGEST_WAIT = 0.5
 _LEAST_WARM, _MOST_WARM, _WARM_EVERY, _PAGE = 1 << 24, 1 << 30, 1.0, 4096
-_POLL_SECONDS = 1e-3
+# The CPU time of a thread that runs on another core is brought up to date by the clock tick only, every 4 or 10 ms.
+_POLL_SECONDS = 20e-3
 # A candidate whose earlier call took this many times the fastest's, and long, is not called again.
 _HOPELESS = 10
 # Comparisons of long calls may end earlier than after all rounds: (share of the budget that is used up, rounds).
