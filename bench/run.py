@@ -47,6 +47,17 @@ class Settings:
         """Shorter samples: for a look, not for figures to keep."""
         return cls(threads=threads, budget=QUICK)
 
+    def warmed(self, nbytes: int) -> "Settings":
+        """For calls on ``nbytes`` of operands and results: cores are awake, and twice as much free memory resident."""
+        warm = WarmMemory(2 * nbytes)
+
+        def settle() -> None:
+            warm()
+            self.settle()
+            wake_cores(self.threads)
+
+        return replace(self, settle=settle)
+
 
 @dataclass(kw_only=True)
 class PeerResult:
@@ -164,7 +175,8 @@ def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: 
     task = Task(expression=expression, arrays=arrays, path=path, dtype=case.dtype, threads=settings.threads)
     reference = make_reference(expression, path, arrays, case.dtype)
     finding = _fresh(reference.judge(ours), ours, arrays)
-    settings = _with_warm_memory(settings, task, reference)
+    elements = sum(array.size for array in task.arrays) + math.prod(reference.shape)
+    settings = settings.warmed(elements * reference.dtype.itemsize)
 
     calls, findings, apart = _prepare(peers, task, (reference, ours), settings, result)
     finding = finding if apart is None else replace(finding, complaint=finding.complaint or apart)
@@ -194,19 +206,6 @@ def _compile(case: Case, engine: Any, settings: Settings, result: CaseResult) ->
     if any("reference" in step.kernel or "reference" in step.family for step in plan.steps):
         result.marks.append("reference kernel")
     return compiled
-
-
-def _with_warm_memory(settings: Settings, task: Task, reference: Reference) -> Settings:
-    """``settings`` that keep free memory resident, twice what operands and result take."""
-    elements = sum(array.size for array in task.arrays) + math.prod(reference.shape)
-    warm = WarmMemory(2 * elements * reference.dtype.itemsize)
-
-    def settle() -> None:
-        warm()
-        settings.settle()
-        wake_cores(settings.threads)
-
-    return replace(settings, settle=settle)
 
 
 def _fresh(finding: Finding, ours: Any, arrays: Sequence[np.ndarray]) -> Finding:

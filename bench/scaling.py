@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Sequence
 from .cases import SCALING, Case, operands, tccg_cases, uniform_shapes
 from .figures import Figure, geometric_mean
 from .run import Settings
-from .timing import Candidate, WarmMemory, compare, wake_cores
+from .timing import Candidate, compare
 
 _PRODUCT = "ij,jk->ik"
 _CHAIN = "ab,ca,dc->db"
@@ -95,14 +95,8 @@ def nearest_multiple(size: int) -> int:
 
 
 def _alternate(candidates: Sequence[Candidate], settings: Settings) -> None:
-    warm = WarmMemory(sum(2 * array.nbytes for array in candidates[0].args))
-
-    def settle() -> None:
-        warm()
-        settings.settle()
-        wake_cores(settings.threads)
-
-    compare(candidates, always=tuple(each.name for each in candidates), budget=settings.budget, settle=settle)
+    settings = settings.warmed(sum(array.nbytes for array in candidates[0].args))
+    compare(candidates, always=tuple(each.name for each in candidates), budget=settings.budget, settle=settings.settle)
 
 
 def _means(figures: Sequence[Figure]) -> list[Figure]:

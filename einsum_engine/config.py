@@ -95,7 +95,7 @@ OPTIONS: dict[str, Option] = {
             parse=_name,
             expects="the name of an instruction set",
             default=None,
-            help="instruction set that kernels are generated for: avx512, avx2, sse2 or neon (default: the widest here)",
+            help="instruction set that kernels are made for: avx512, avx2, sse2 or neon (default: the widest here)",
             in_cache_key=True,
         ),
         Option(

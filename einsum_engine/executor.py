@@ -83,7 +83,9 @@ class NativePlan:
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
         None where there is none: scaling, a plan so long that it returns to Python between steps, a result or an
-        arena so large that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the entry knows."""
+        arena so large that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the
+        entry knows.
+        """
         plan, request = self.plan, self.plan.request
         plain = not request.scaled and not request.byteswapped and plan.output_bytes < LARGE_RESULT
         if self._long or not plain or plan.arena_bytes > _KEPT_BYTES or not _numpy_only(plan):

@@ -201,7 +201,8 @@ def _check_letters(chars: str, text: str, where: str) -> None:
     typed = len(text) <= _HANDWRITTEN
     many = len(set(text)) > len(ascii_letters)
     for char in chars:
-        if char.isalpha() or (many and char.isdigit()) or not (char.isascii() or (typed and (char.isspace() or char in _LOOKALIKES))):
+        typo = char.isascii() or (typed and (char.isspace() or char in _LOOKALIKES))
+        if char.isalpha() or (many and char.isdigit()) or not typo:
             continue
         hint = f"write {_LOOKALIKES[char]!r} in ASCII" if char in _LOOKALIKES else "subscripts are letters"
         raise EngineValueError(f"invalid subscript {char!r} in {where} of {quoted(text)}: {hint}")

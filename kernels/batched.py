@@ -17,7 +17,7 @@ from .cpu import batched_abi as ba
 from .gemm import ZERO, Operand
 from .isa import ISA
 from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
-from .row import Row
+from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
 # (registers, complex?) -> tiles with rows >= columns; a tile holds its sums, its columns and one row in registers
@@ -132,12 +132,7 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
     block = _block(p, isa, staged)
     run = block * ITEMSIZE[p.dtype]  # bytes of a row in scratch
     words = {
-        abi.OUT_SLOT: p.c.slot,
-        abi.OUT_OFFSET: p.c.offset,
-        abi.A_SLOT: p.a.slot,
-        abi.A_OFFSET: p.a.offset,
-        abi.B_SLOT: p.b.slot,
-        abi.B_OFFSET: p.b.offset,
+        **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
         ba.B_OUTER_TOTAL: outer_total(p.outer),
         ba.B_M: p.m,

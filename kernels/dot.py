@@ -19,7 +19,7 @@ from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
 from .isa import ISA
 from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
-from .row import Row
+from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
 BLOCK_BYTES = 256 << 10  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
@@ -143,18 +143,13 @@ def _swapped(p: DotProblem) -> DotProblem:
 
 
 def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
-    item, total = ITEMSIZE[p.dtype], p.outer_total
+    total = p.outer_total
     blocks, tasks = _shares(p, threads) if pieces == 1 else ((total, p.m, p.n), (1, 1, 1))
     split = max(1, -(-p.k // pieces))
     if pieces > 1:
         split = -(-split // 64) * 64  # whole vectors, so that only the last piece ends within one
     words = {
-        abi.OUT_SLOT: p.c.slot,
-        abi.OUT_OFFSET: p.c.offset,
-        abi.A_SLOT: p.a.slot,
-        abi.A_OFFSET: p.a.offset,
-        abi.B_SLOT: p.b.slot,
-        abi.B_OFFSET: p.b.offset,
+        **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
         da.D_OUTER_TOTAL: total,
         da.D_M: p.m,
@@ -233,10 +228,7 @@ def _compact(p: DotProblem) -> DotProblem:
 
 def _sum_row(p: DotProblem, pieces: int, temp: Operand, where: np.ndarray) -> Row:
     words = {
-        abi.OUT_SLOT: p.c.slot,
-        abi.OUT_OFFSET: p.c.offset,
-        abi.A_SLOT: temp.slot,
-        abi.A_OFFSET: temp.offset,
+        **operand_words(p.c, temp),
         da.D_M: p.results,
         da.D_SPLITS: pieces,
         da.D_SPLIT_STRIDE: p.results * ITEMSIZE[p.dtype],

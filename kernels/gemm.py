@@ -19,7 +19,7 @@ import numpy as np
 from ..dtypes import as_numpy
 from . import packs
 from .cpu import abi
-from .row import Operand, Row
+from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
@@ -102,12 +102,7 @@ def lower(p: GemmProblem) -> Row:
     """The row of the step table that computes ``p``."""
     outer_tasks, panel_tasks, n_tasks = p.tasks
     words = {
-        abi.OUT_SLOT: p.c.slot,
-        abi.OUT_OFFSET: p.c.offset,
-        abi.A_SLOT: p.a.slot,
-        abi.A_OFFSET: p.a.offset,
-        abi.B_SLOT: p.b.slot,
-        abi.B_OFFSET: p.b.offset,
+        **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
         abi.G_OUTER_TOTAL: p.outer_total,
         abi.G_M: p.rows,
@@ -218,10 +213,7 @@ def lower_pack(p: PackProblem) -> Row:
     """The row of the step table that packs ``p``."""
     shares = -(-len(p.valid) // p.block)
     words = {
-        abi.OUT_SLOT: p.dst.slot,
-        abi.OUT_OFFSET: p.dst.offset,
-        abi.A_SLOT: p.src.slot,
-        abi.A_OFFSET: p.src.offset,
+        **operand_words(p.dst, p.src),
         abi.PARALLEL: int(p.parallel),
         abi.G_PANELS: len(p.valid),
         abi.G_N: p.width,

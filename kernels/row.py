@@ -18,6 +18,12 @@ class Operand:
     offset: int
 
 
+def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
+    """The words of a row that say where its operands are."""
+    places = ((abi.OUT_SLOT, abi.OUT_OFFSET, out), (abi.A_SLOT, abi.A_OFFSET, a), (abi.B_SLOT, abi.B_OFFSET, b))
+    return {word: value for slot, offset, at in places if at for word, value in ((slot, at.slot), (offset, at.offset))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address
@@ -32,7 +38,5 @@ class Row:
 
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""
-        words = {**self.words, abi.OUT_SLOT: out.slot, abi.OUT_OFFSET: out.offset, abi.A_SLOT: a.slot, abi.A_OFFSET: a.offset}
-        if b is not None:
-            words |= {abi.B_SLOT: b.slot, abi.B_OFFSET: b.offset}
+        words = {**self.words, **operand_words(out, a, b)}
         return Row(words=words, tables=self.tables, kernels=self.kernels, scratch=self.scratch, tasks=self.tasks)

@@ -17,7 +17,7 @@ from .cpu import small_abi as sa
 from .gemm import Operand
 from .isa import ISA
 from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
-from .row import Row
+from .row import Row, operand_words
 from .tiles import COMPLEX, DTYPES, ITEMSIZE
 
 FIXED = (2, 3, 4)  # rows and terms that are written out, for the types that small matrices mostly have
@@ -132,12 +132,7 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
         t_share = max(1, -(-p.t // -(-wanted // max(1, -(-outer_total(p.outer) // outer_share)))))
     t_tasks = max(1, -(-p.t // max(1, t_share)))
     words = {
-        abi.OUT_SLOT: p.c.slot,
-        abi.OUT_OFFSET: p.c.offset,
-        abi.A_SLOT: p.a.slot,
-        abi.A_OFFSET: p.a.offset,
-        abi.B_SLOT: p.b.slot,
-        abi.B_OFFSET: p.b.offset,
+        **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
         sa.S_OUTER_TOTAL: outer_total(p.outer),
         sa.S_T: p.t,

@@ -12,8 +12,8 @@ from typing import Mapping
 
 from ..kernels import packs
 from ..plan import Axis, Index
-from .operations import Operation, itemsize
-
+from .layout import dense_axes
+from .operations import Operation, Value, itemsize
 
 SMALL_BYTES = 32 << 10  # of the converted operand: it stays in the L1 cache
 
@@ -32,12 +32,6 @@ def fold(cast: Operation, operation: Operation) -> None:
     operation.inputs = tuple(source if value is target else value for value in operation.inputs)
 
 
-def copied_axes(cast: Operation, sizes: Mapping[Index, int]) -> dict[Index, Axis]:
-    """Dense layout of the output of ``cast`` in the order in which its input lies."""
-    (source,), target = cast.inputs, cast.output
-    axes: dict[Index, Axis] = {}
-    stride = itemsize(target.dtype)
-    for index in sorted(source.term, key=lambda i: abs(source.axes[i].stride)):
-        axes[index] = Axis.strided(index, sizes[index], stride)
-        stride *= sizes[index]
-    return axes
+def axes_like(value: Value, axes: Mapping[Index, Axis], sizes: Mapping[Index, int]) -> dict[Index, Axis]:
+    """Dense axes of ``value`` in the order of those of another tensor, which has all its indices."""
+    return dense_axes(sorted(value.term, key=lambda i: abs(axes[i].stride)), sizes, itemsize(value.dtype))

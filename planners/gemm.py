@@ -55,6 +55,7 @@ MOST_STREAMS = 16  # rows of B that are read in place side by side
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
     """Everything decided about one GEMM; the places of its operands are filled in when the arena is laid out.
@@ -213,8 +214,9 @@ class _Planner:
     # -- operand B -------------------------------------------------------------------------------------------
     def _b_mode(self, a_mode: str) -> str:
         """``direct``, ``pack`` (by the task), ``prepack`` (a step before) or ``direct-free`` (rows of its own)."""
-        if self.c.right is None:
-            return "direct-free"
+        return "direct-free" if self.c.right is None else self._b_mode_known(a_mode)
+
+    def _b_mode_known(self, a_mode: str) -> str:
         if self._reads_b_in_place():
             return "direct"
         return "pack" if self._packs_b(a_mode) else "prepack"
@@ -268,7 +270,7 @@ class _Planner:
         if b_mode == "direct-free":
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
             self._learn(RIGHT, right_layout, ("b_dims", "n_dims", "k_dims"))
-            b_mode = "direct" if self._reads_b_in_place() else "pack" if self._packs_b(a_mode) else "prepack"
+            b_mode = self._b_mode_known(a_mode)
         if left_layout is not None and a_mode == "direct":
             self.tm_a = self.panels.offsets(LEFT)
         self.b_levels = levels(self.b_dims[::-1], BATCH_LOOPS)
@@ -402,7 +404,7 @@ class _Planner:
         item = self.items[RIGHT]
         if self.n_dims and self.n_dims[0].stride(RIGHT) == item:
             return abi.LANES_RUN
-        if self.k_dims and self.k_dims[0].stride(RIGHT) == item and self.k_dims[0].size >= 4:
+        if self._along_k(RIGHT) and self.k_dims[0].size >= 4:
             return abi.K_RUN
         if any(d.stride(RIGHT) == item for d in self.b_dims):
             return abi.PANEL_RUN

@@ -1,7 +1,8 @@
 """Predicted time of one GEMM with its packing: what the layout solver compares options by.
 
 Counts vector operations of the loops as they will run (padding and edges included), and turns them into seconds at the
-machine's FMA rate. The weights are cycles, measured on a core with 512-bit vectors; `docs/performance.md` says how.
+machine's FMA rate. The weights are cycles, measured on a core with 512-bit vectors: each from contractions where that
+part is most of the time, as `docs/performance.md` lists them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Iterable, Mapping, Sequence
 
 from ..plan import Axis, Index, Layout
 from .sides import Dim, Panels
@@ -16,6 +16,12 @@ def strided_layout(order: Sequence[tuple[Index, int]], item: int) -> Layout:
         axes.append(Axis.strided(index, size, stride))
         stride *= size
     return Layout(kind="strided", axes=tuple(axes[::-1]), itemsize=item)
+
+
+def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) -> dict[Index, Axis]:
+    """Contiguous axes, first index fastest."""
+    layout = strided_layout([(index, sizes[index]) for index in indices][::-1], item)
+    return {axis.index: axis for axis in reversed(layout.axes)}
 
 
 def row_layout(batch: Sequence[Dim], k: Sequence[Dim], side: Sequence[Dim], item: int) -> Layout:

@@ -15,7 +15,7 @@ from typing import Iterator, Mapping
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
-from .casts import copied_axes, fold, foldable
+from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import gemm_seconds
@@ -25,7 +25,7 @@ from .parts import Part, is_slender, plan_parts
 from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
-WORTH_SECONDS = 5e-4  # an operation that takes less has one option
+WORTH_SECONDS = 5e-4  # an operation that takes less is drawn up once
 WORTH_SHARE = 0.02  # of all predicted time
 EVALUATIONS = 160  # plans drawn up in search of better ones
 
@@ -188,7 +188,7 @@ class LayoutSolver:
         for value, other in (operation.inputs, operation.inputs[::-1]):
             free = value.axes is None and other.axes is not None and other.kind == "input"
             if free and all(i in other.axes for i in value.term) and not self.mixed[id(operation)]:
-                value.axes = _like(value, other.axes, self.list.sizes)
+                value.axes = axes_like(value, other.axes, self.list.sizes)
                 if choose(self._contraction(operation, Orientation()), self.isa) is None:
                     value.axes = None
                 else:
@@ -205,7 +205,7 @@ class LayoutSolver:
         self.looked_at.add(id(operation))
         before = [value.axes for value in operation.inputs]
         for cast in casts:
-            cast.output.axes = copied_axes(cast, self.list.sizes)
+            cast.output.axes = axes_like(cast.output, cast.inputs[0].axes, self.list.sizes)
         self._settled(operation)
         in_place = choose(self._contraction(operation, Orientation()), self.isa) is not None
         if in_place:
@@ -261,16 +261,6 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
-
-
-def _like(value: Value, axes: Mapping[Index, Axis], sizes: Mapping[Index, int]) -> dict[Index, Axis]:
-    """Dense axes of ``value`` in the order of those of another tensor, which has all its indices."""
-    dense: dict[Index, Axis] = {}
-    stride = itemsize(value.dtype)
-    for index in sorted(value.term, key=lambda i: abs(axes[i].stride)):
-        dense[index] = Axis.strided(index, sizes[index], stride)
-        stride *= sizes[index]
-    return dense
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

@@ -11,6 +11,7 @@ from ..kernels.gemm import Operand
 from ..kernels.nest import Lowered, NestProblem
 from ..kernels.row import Row
 from ..plan import Axis, Index
+from .layout import dense_axes
 from .operations import PARTS, REAL_PART, Operation, Value
 
 _WORDS = ((abi.OUT_SLOT, abi.OUT_OFFSET), (abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET))
@@ -44,12 +45,7 @@ def natural_axes(value: Value, output: Value, sizes: Mapping[Index, int], item: 
     """Contiguous layout of a free operand: the order of the output, summed indices slowest."""
     summed = [i for i in value.term if i not in output.axes]
     kept = sorted((i for i in value.term if i in output.axes), key=lambda i: -abs(output.axes[i].stride))
-    axes: dict[Index, Axis] = {}
-    stride = item
-    for index in reversed(summed + kept):
-        axes[index] = Axis.strided(index, sizes[index], stride)
-        stride *= sizes[index]
-    return axes
+    return dense_axes(reversed(summed + kept), sizes, item)
 
 
 def plan_nest(operation: Operation, sizes: Mapping[Index, int], threads: int) -> NestPlan:

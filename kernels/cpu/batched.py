@@ -291,7 +291,6 @@ class _Block:
         return [value] if lanes.parts == 1 else [lanes.spread(self.f, value, part) for part in range(2)]
 
     def _store_tile(self, lanes: Lanes, tile: _Tile, acc, shift: Val, mask: Val | None, store, add=False) -> None:
-        f = self.f
         for j in range(self.nt):
             with self._if_exists(j, tile.columns):
                 column = self.c + self.entry(ba.TN_C, tile.n + j) + shift

@@ -286,7 +286,6 @@ class _Nest:
         return self.f.i64(i) if not i or count is None else self.f.min(i, count - 1)
 
     def _store_tile(self, body: _Body, sums, c: Val, m: Val, n: Val, rows, columns, add: bool) -> None:
-        f = self.f
         for j in range(body.nt):
             with self._if_exists(j, columns):
                 column = c if self.paired else c + self.entry(da.D_TN_C, n + j)
