@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cpu.storage import STORAGES
+from .nest_moves import is_move, lower_move
 from .nest_problem import Dim, NestProblem, normalise, reference
 from .nest_rows import lower_elementwise
 from .nest_sums import lower_sum
@@ -50,6 +51,8 @@ def lower(problem: NestProblem, threads: int = 1) -> Lowered:
         return _lower_sum(problem, shifts, threads)
     if problem.op == "sum":
         problem = replace(problem, op="copy")
+    if is_move(problem):
+        return Lowered(rows=(lower_move(problem, shifts, threads),), operands=(("out", "a", ""),))
     row, names = lower_elementwise(problem, shifts, threads)
     return Lowered(rows=(row,), operands=(names,))
 

@@ -24,12 +24,10 @@ LONG_ROW = 16  # entries from which rows are the best there is
 ROW_COST, MOVE_COST = 8, 1.2  # cycles: of beginning a row, of moving an entry by itself
 ROW_BYTES = 32 << 10  # of a direct box
 TILE = 64  # entries of O in a box that is transposed by tiles
-TILE_ROWS, TILE_ROWS_STREAM = 128, 256  # entries of J
+TILE_ROWS = 128  # entries of J
 GATHERED = 512  # most entries of O or J in a box moved by elements
 BOX = 4096  # entries in either
 LINE = 64  # bytes
-STREAM_RUN = 1024  # bytes
-STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +114,7 @@ def _part(size: int, limit: int, step: int) -> int:
     return min(limit, -(-(-(-size // pieces)) // whole) * whole)
 
 
-def streams(dims: list[Dim], item: int) -> bool:
-    """A transposed output is large, its rows lie whole lines apart, and both operands have long runs."""
-    if item < 4 or item * prod(d[0] for d in dims) < STREAM_BYTES:
-        return False
-    fast = next((d for d in dims if d[1 + A] == item), dims[0])
-    aligned = not any(d[1] % LINE for d in without(dims, chain(dims, OUT, item)))
-    return aligned and min(dims[0][0], fast[0]) * item >= STREAM_RUN
-
-
-def choose(dims: list[Dim], items: list[int], budget: int, *, stream: bool = False) -> tuple[Group, Group, list[Dim]]:
+def choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over, of loops sorted by the output's strides."""
     straight = not dims or direct(dims[0], items)
     if straight and (len(dims) <= 1 or dims[0][0] >= LONG_ROW):
@@ -133,8 +122,8 @@ def choose(dims: list[Dim], items: list[int], budget: int, *, stream: bool = Fal
     runs = chain(dims, OUT, items[OUT])
     across = (chain(dims, x, items[x]) for x in range(1, len(items)) if _strided(dims[0], x, items))
     fast = next(filter(None, across), [])
-    if cut := _tile(runs, fast):
-        return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget, items[OUT], stream)
+    if cut := tile_cut(runs, fast):
+        return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget)
     o, left = take(runs or dims, min(budget, GATHERED))
     rest = sorted(left + without(dims, runs or dims), key=by_output)
     first = [d for d in fast if d in rest]
@@ -157,13 +146,12 @@ def _staging_cost(o: Group, j: Group, items: list[int]) -> float:
     return sum(MOVE_COST if j.varies(x) else MOVE_COST / j.count for x in staged)
 
 
-def _choose_tile(dims: list[Dim], runs: list[Dim], fast: list[Dim], budget: int, item: int, stream: bool):
+def _choose_tile(dims: list[Dim], runs: list[Dim], fast: list[Dim], budget: int):
     """`_choose` where the output is contiguous along ``runs`` and an input along ``fast``."""
-    o, left = take(runs, min(budget, TILE), max(16, LINE // item) if stream else 16, split=not stream)
+    o, left = take(runs, min(budget, TILE), 16)
     rest = sorted(left + without(dims, runs), key=by_output)
     first = [d for d in fast if d in rest]
-    rows = TILE_ROWS_STREAM if stream else TILE_ROWS
-    j, outer = take(first + without(rest, first), max(1, min(rows, budget // o.count)), 16)
+    j, outer = take(first + without(rest, first), max(1, min(TILE_ROWS, budget // o.count)), 16)
     return o, j, outer
 
 
@@ -193,7 +181,7 @@ def chain(dims: Sequence[Dim], operand: int, item: int) -> list[Dim]:
     return found
 
 
-def _tile(runs: list[Dim], fast: list[Dim]) -> tuple[int, int] | None:
+def tile_cut(runs: list[Dim], fast: list[Dim]) -> tuple[int, int] | None:
     """How many loops of the output's and an input's chain make O and J of the best tile; None: no tile is worth it.
 
     A loop in both chains can be in one of them only: it ends the other.

@@ -10,12 +10,13 @@ import numpy as np
 
 from .cpu import abi
 from .cpu import nest_abi as na
-from .cpu.storage import STORAGES, canonical_pair, moves
-from .nest_boxes import LINE, OUT, SHORT_RUN, A, B, Group, choose, run_of, streams
+from .cpu.storage import STORAGES, canonical_pair
+from .nest_boxes import LINE, OUT, SHORT_RUN, A, B, Group, choose, run_of
 from .nest_problem import Dim, NestProblem
 from .row import Row
 
 TASK_BYTES = 32 << 10  # smaller work stays in one task
+PARALLEL_BYTES = 256 << 10  # less is moved before a second thread is awake
 TASKS_PER_THREAD = 4
 WIDEST = 16  # bytes of the largest element that is moved as one
 
@@ -68,12 +69,11 @@ class RowBuilder:
         self.scratch += -(-nbytes // LINE) * LINE
         return start
 
-    def row(self, tasks: int) -> Row:
-        table = np.concatenate(self._parts)
-        tables = {na.N_TABLE: table}
-        return Row(
-            words=self.words, tables=tables, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks)
-        )
+    def row(self, tasks: int, nbytes: int) -> Row:
+        """The row in so many tasks; ``nbytes``: what it moves."""
+        tables = {na.N_TABLE: np.concatenate(self._parts)}
+        self.words[abi.PARALLEL] = int(tasks > 1 and nbytes >= PARALLEL_BYTES)
+        return Row(words=self.words, tables=tables, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks))
 
     # -- operands --------------------------------------------------------------------------------------------
     def place(self, operand: int, item: int, *, broadcast: bool = False) -> None:
@@ -125,8 +125,6 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     """Row of a normalised copy or product, and what its operands are."""
     tasks = share(problem.bytes, threads)
     budget = max(256, problem.elements // tasks)
-    if is_move(problem):
-        return _lower_move(problem, shifts, budget, tasks), ("out", "a", "")
     items = [STORAGES[name].itemsize for name in problem.operands]
     o, j, outer = choose(list(problem.dims), items, budget)
     names = ("out", "a", "b" if problem.op == "mul" or problem.scaled else "")
@@ -140,48 +138,7 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     builder.kernels[abi.FN] = _kernel(problem)
     for operand, item in enumerate(items):
         builder.place(operand, item, broadcast=problem.op == "mul" and operand == A)
-    return builder.row(min(tasks, builder.boxes)), names
-
-
-def is_move(problem: NestProblem) -> bool:
-    """A copy that only moves bytes."""
-    swapped = problem.swap_a and STORAGES[problem.a].bits > 8
-    changes = swapped or problem.conj_a or problem.accumulate or problem.scaled
-    return problem.op == "copy" and moves(problem.a, problem.out) and not changes
-
-
-def _lower_move(problem: NestProblem, shifts: Dim, budget: int, tasks: int) -> Row:
-    dims, item = _widen(list(problem.dims), STORAGES[problem.out].itemsize)
-    stream = streams(dims, item)
-    o, j, outer = choose(dims, [item, item], budget, stream=stream)
-    builder = RowBuilder(o, j, outer, shifts)
-    if o.contiguous(OUT, item):
-        mode = move_mode(o, j, A, item)
-    else:
-        mode = na.MOVE_SCATTER if o.contiguous(A, item) else na.MOVE_ELEMENTS
-    if mode == na.MOVE_TILE and stream and not any(d[1] % LINE for d in (o.chunks, *j.dims)):
-        mode = na.MOVE_TILE_STREAM
-    words = builder.words
-    words[na.N_A_MODE] = na.STAGED + mode
-    words[na.N_A_RUN] = run_of(j, A, item)
-    for operand in (OUT, A):
-        words[na.N_OUT_J + operand] = builder.vector(j.offsets(operand))
-        if mode not in (na.MOVE_RUN, na.MOVE_FILL):
-            # where lines of the output begin later than boxes, a box reaches into the next one
-            words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand, LINE // item))
-    words[na.N_A_WIDE] = item.bit_length() - 1
-    builder.kernels |= {abi.FN: "nest_copy", na.N_A_MOVE: f"nest_move_{item}"}
-    return builder.row(min(tasks, builder.boxes))
-
-
-def _widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
-    """Neighbours in both operands of a copy are moved as one larger element."""
-    while dims and item < WIDEST and dims[0][0] % 2 == 0 and dims[0][1] == dims[0][2] == item:
-        item *= 2
-        dims[0] = (dims[0][0] // 2, item, item, 0)
-        if dims[0][0] == 1:
-            del dims[0]
-    return dims, item
+    return builder.row(min(tasks, builder.boxes), problem.bytes), names
 
 
 def _exchange(dim: Dim) -> Dim:

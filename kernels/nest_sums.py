@@ -145,7 +145,7 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
         builder.words[na.N_A_STAGE] = builder.reserve(o.count * VECTOR_BYTES)
     if cut.mode in (na.SUM_STAGED_COLUMNS, na.SUM_STAGED_ROWS):
         _stage(builder, cut, item)
-    return builder.row(min(tasks, summed_boxes if task_stride else builder.boxes))
+    return builder.row(min(tasks, summed_boxes if task_stride else builder.boxes), problem.bytes)
 
 
 def _across(cut: Cut) -> bool:

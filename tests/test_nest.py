@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import nest_boxes
+from einsum_engine.kernels import nest_moves
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -85,25 +85,50 @@ def test_sum(isa, case):
     case.check(isa)
 
 
+@st.composite
+def permutations(draw) -> Case:
+    """Dense tensors, the input with gaps and backwards here and there."""
+    name = draw(st.sampled_from(MOVED))
+    item, sizes = item_of(name), draw(st.lists(st.sampled_from([2, 3, 4, 5, 8, 13, 16, 31, 67, 130, 300]), max_size=6))
+    while np.prod(sizes, dtype=float) > 100_000:
+        sizes[sizes.index(max(sizes))] = 2
+    columns = []
+    for gaps, order in ((0, range(len(sizes))), (item, draw(st.permutations(range(len(sizes)))))):
+        step, column = item, [0] * len(sizes)
+        for loop in order:
+            column[loop] = step * (-1 if gaps and draw(st.integers(0, 9)) == 0 else 1)
+            step = step * sizes[loop] + (gaps if draw(st.integers(0, 9)) == 0 else 0)
+        columns.append(column)
+    dims = tuple((size, out, a, 0) for size, out, a in zip(sizes, *columns, strict=True))
+    return case_of(draw, NestProblem(op="copy", dims=dims, out=name, a=name))
+
+
 @ISAS
-@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex128"])
-@pytest.mark.parametrize("shift", [0, 16, 4, 48])
-def test_copy_past_the_caches(isa, dtype, shift, monkeypatch):
-    """Large transposed outputs are written by whole lines, wherever their lines begin."""
-    monkeypatch.setattr(nest_boxes, "STREAM_BYTES", 0)
-    monkeypatch.setattr(nest_boxes, "STREAM_RUN", 0)
-    item = item_of(dtype)
-    for length, rows in ((64, 20), (192, 33), (448, 17), (70, 64)):
-        pitch = -(-length * item // 64) * 64
-        dims = ((length, item, rows * item, 0), (rows, pitch, item, 0))
-        case = Case(NestProblem(op="copy", dims=dims, out=dtype, a=dtype), shift=shift)
+@RANDOM
+@given(case=permutations(), longest=st.sampled_from([64, 256, 1024]), box=st.sampled_from([4096, 1 << 17]))
+def test_copy_past_the_caches(isa, case, longest, box):
+    """Large outputs are written in whole lines, wherever their lines begin, from boxes that may overlap."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_moves, "STREAM_BYTES", 0)
+        patch.setattr(nest_moves, "LONG_OUT", longest)
+        patch.setattr(nest_moves, "BOX_BYTES", box)
         case.check(isa)
-        words = lower(case.problem).rows[0].words
-        expected = nest_abi.MOVE_TILE_STREAM if item >= 4 else nest_abi.MOVE_TILE
-        assert words[nest_abi.N_A_MODE] == nest_abi.STAGED + expected
-    # three loops: the run of the output is made of two
-    dims = ((8, item, 40 * 60 * item, 0), (60, 8 * item, 40 * item, 0), (40, 64 * 64 * item, item, 0))
-    Case(NestProblem(op="copy", dims=dims, out=dtype, a=dtype), shift=shift).check(isa)
+
+
+def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    words = {}
+    for name, dims in {
+        "tiles": ((999, 4, 2400, 0), (600, 3996, 4, 0)),
+        "elements": ((999, 4, 8, 0), (2, 3996, 4, 0)),
+        "runs": ((33, 4, 4, 0), (50, 132, 33 * 80 * 4, 0), (80, 132 * 50, 132, 0)),
+        "rows": ((999, 4, 4, 0), (50, 3996, 4096, 0)),
+    }.items():
+        words[name] = lower(NestProblem(op="copy", dims=dims, out="float32", a="float32")).rows[0].words
+    modes = {name: each.get(nest_abi.N_A_MODE, 0) - nest_abi.STAGED for name, each in words.items()}
+    assert modes == {"tiles": nest_abi.MOVE_TILE_AHEAD, "elements": nest_abi.MOVE_GATHER, "runs": 0, "rows": -2}
+    assert all(each[nest_abi.N_JOINED] for each in words.values())
+    assert words["tiles"][nest_abi.N_OWN] % 4 == 0 < words["tiles"][nest_abi.N_OWN] < 4 * words["tiles"][nest_abi.N_O]
 
 
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])

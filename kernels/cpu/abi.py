@@ -3,7 +3,8 @@
 Everything is int64. A step is `STEP_WORDS` words; the first 16 mean the same for every family, the rest belong to
 the family. Table words hold absolute addresses of offset vectors (int64, bytes). A kernel is a *task function*
 ``void task(ctx, step, task, worker)``: it computes share ``task`` of ``step[NTASKS]`` shares and may use the scratch
-memory of ``worker``. Tasks of one step never write the same bytes, so they may run in any order on any thread.
+memory of ``worker``. Tasks of one step never write different values to the same byte, so they may run in any order
+on any thread.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ promise:
     MOVE_FILL      dst adjacent, one source element per j: splat                   (src_o, dst_o unused)
     MOVE_TILE      dst adjacent along o, src along j in runs of ``run`` entries: T x T blocks transposed in registers,
                    so that a line of either side is touched once                   (dst_o unused)
-    MOVE_TILE_STREAM  the same, and entries of dst_j are whole lines apart: lines are written past the caches
+    MOVE_TILE_AHEAD  the same, where the source is not in cache: lines that follow are asked for early
     MOVE_GATHER    dst adjacent along o                                            (dst_o unused)
     MOVE_ELEMENTS  none
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
@@ -27,8 +27,7 @@ from .emit import I64, Fn, Val
 from .pack import Mover
 
 ARGS = 10
-LINE = 64  # bytes
-SMALLEST_STREAMED = 4  # bytes: lines of smaller elements take too many tiles
+AHEAD = 128  # bytes along the source: what boxes that follow read
 
 
 class BoxMover:
@@ -43,7 +42,8 @@ class BoxMover:
     def emit(self) -> None:
         modes = (
             (na.MOVE_RUN, self._run),
-            (na.MOVE_TILE, self._tile),
+            (na.MOVE_TILE, lambda: self._tile(ahead=False)),
+            (na.MOVE_TILE_AHEAD, lambda: self._tile(ahead=True)),
             (na.MOVE_GATHER, self._gather),
             (na.MOVE_FILL, self._fill),
             (na.MOVE_SCATTER, self._scatter),
@@ -55,15 +55,11 @@ class BoxMover:
             self._elements()
             return
         (number, emit), rest = modes[0], modes[1:]
-        chosen = self.mode.eq(number)
-        if number == na.MOVE_TILE:
-            chosen = chosen | self.mode.eq(na.MOVE_TILE_STREAM)
-        with self.f.if_else(chosen) as (then, otherwise):
+        with self.f.if_else(self.mode.eq(number)) as (then, otherwise):
             with then:
                 emit()
             with otherwise:
                 self._choose(rest)
-
 
     # -- rows ------------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -131,12 +127,12 @@ class BoxMover:
             m.copy(source(o), target(o))
 
     # -- tiles -----------------------------------------------------------------------------------------------
-    def _tile(self) -> None:
+    def _tile(self, ahead: bool) -> None:
         f = self.f
         with f.range(0, self.nj, self.run) as j:
-            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block)
+            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block, ahead)
 
-    def _tile_run(self, j: Val, count: Val, size: int) -> None:
+    def _tile_run(self, j: Val, count: Val, size: int, ahead: bool) -> None:
         """``no x count`` elements in tiles of ``size`` or, where a side is shorter, smaller ones."""
         f = self.f
         if size < 2:
@@ -146,60 +142,31 @@ class BoxMover:
             return
         with f.if_else((self.no >= size) & (count >= size)) as (then, otherwise):
             with then:
-                self._tiles(j, count, size)
+                self._tiles(j, count, size, ahead)
             with otherwise:
-                self._tile_run(j, count, size // 2)
+                self._tile_run(j, count, size // 2, ahead)
 
-    def _tiles(self, j: Val, count: Val, size: int) -> None:
-        """The last tile of a side is moved back to end with it: some elements are written twice."""
-        f = self.f
-        first = f.var(0)
-        if size == self.m.block and self.item >= SMALLEST_STREAMED:
-            with f.if_(self.mode.eq(na.MOVE_TILE_STREAM)):
-                first.set(self._stream(j, count, size))
-        self._plain(first.get(), self.no, j, count, size)
+    def _tiles(self, j: Val, count: Val, size: int, ahead: bool) -> None:
+        """The last tile of a side is moved back to end with it: some elements are written twice.
 
-    def _plain(self, first: Val, last: Val, j: Val, count: Val, size: int) -> None:
-        """Tiles from ``first`` that cover what lies before ``last``."""
-        f = self.f
-        with f.range(first, last, size) as o:
-            o0 = f.min(o, self.no - size)
-            with f.range(0, count, size) as i:
-                j0 = j + f.min(i, count - size)
-                self._store_tile([self._transposed(o0, j0, size)], o0, j0, f.store)
-
-    def _transposed(self, o: Val, j: Val, size: int) -> list[Val]:
-        f, m = self.f, self.m
-        src = self.src + f.word(self.src_j, j)
-        return m.transpose([m.load(src + f.word(self.src_o, o + k), size) for k in range(size)])
-
-    def _store_tile(self, tiles: list[list[Val]], o: Val, j: Val, store) -> None:
-        """Rows of tiles that are neighbours along o."""
-        f, dst = self.f, self.dst + o * self.item
-        for k in range(len(tiles[0])):
-            at = dst + f.word(self.dst_j, j + k)
-            for i, tile in enumerate(tiles):
-                store(tile[k], at + i * len(tile) * self.item)
-
-    def _stream(self, j: Val, count: Val, size: int) -> Val:
-        """Whole lines past the caches, for an output that does not fit; how many of o were written.
-
-        Rows of the output lie whole lines apart. What comes before the first line boundary is left to ordinary tiles.
+        With ``ahead``, all rows of the source advance together, so that there is time to fetch what they need next.
         """
-        f, line = self.f, max(LINE // self.item, size)
-        first = self.dst + f.word(self.dst_j, j)
-        before = (f.i64(0) - first) & (LINE - 1)
-        start, done = before // self.item, f.var(0)
-        with f.if_((before % self.item).eq(0) & (start + line <= self.no) & (self.no >= size)):
-            self._plain(f.i64(0), start, j, count, size)
-            done.set(start)
-            with f.range(start, self.no - (line - 1), line) as o:
-                with f.range(0, count, size) as i:
-                    j0 = j + f.min(i, count - size)
-                    tiles = [self._transposed(o + k, j0, size) for k in range(0, line, size)]
-                    self._store_tile(tiles, o, j0, f.stream)
-                done.set(o + line)
-        return done.get()
+        f = self.f
+        sides = (count, self.no) if ahead else (self.no, count)
+        with f.range(0, sides[0], size) as outer, f.range(0, sides[1], size) as inner:
+            first, second = f.min(outer, sides[0] - size), f.min(inner, sides[1] - size)
+            self._move_tile(*((second, j + first) if ahead else (first, j + second)), size, ahead)
+
+    def _move_tile(self, o: Val, j: Val, size: int, ahead: bool) -> None:
+        f, m = self.f, self.m
+        src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
+        sources = [src + f.word(self.src_o, o + k) for k in range(size)]
+        if ahead:
+            for source in sources:
+                f.prefetch(source + AHEAD, locality=2)
+        rows = m.transpose([m.load(source, size) for source in sources])
+        for k, row in enumerate(rows):
+            m.store(row, dst + f.word(self.dst_j, j + k))
 
 
 def build_move(module: ir.Module, name: str, item: int, isa: ISA) -> None:

@@ -21,43 +21,54 @@ from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var
-from .move import LINE, build_move
+from .move import build_move
+from .stream import LINE, stream
 from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 
 
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
-    """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode, N_A_WIDE log2 of an element's bytes."""
+    """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
+
+    Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
+    """
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
     out_o, a_o, out_j, a_j = (frame.vector(w) for w in (na.N_OUT_O, na.N_A_O, na.N_OUT_J, na.N_A_J))
-    mode, run, move = frame.word(na.N_A_MODE) - na.STAGED, frame.word(na.N_A_RUN), frame.word(na.N_A_MOVE)
+    move, mode, run = (frame.word(w) for w in (na.N_A_MOVE, na.N_A_MODE, na.N_A_RUN))
+    streamed, scratch = frame.word(na.N_JOINED).ne(0), frame.scratch(na.N_OUT_STAGE)
 
     def body(box: Box) -> None:
         out, a = box.at
-        skipped, no = Var(f, f.i64(0)), Var(f, box.no)
-        with f.if_(mode.eq(na.MOVE_TILE_STREAM)):
-            _align(frame, box, skipped, no)
-        first = skipped.get()
-        out = out + (first << frame.word(na.N_A_WIDE))
-        f.call(move, [out, a, no.get(), box.nj, out_o, a_o + first * 8, out_j, a_j, mode, run])
+        target = f.select(streamed, scratch, out)
+        with f.if_(move.ne(0)):
+            f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
+        with f.if_(streamed):
+            _stream_runs(frame, isa, out, f.select(move.ne(0), scratch, a), box)
 
     frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    f.store_fence()
     f.ret()
 
 
-def _align(frame: Frame, box: Box, skipped: Var, no: Var) -> None:
-    """Chunks of O that begin where lines of the output do: the entries before are left to the chunk before."""
-    f, wide = frame.f, frame.word(na.N_A_WIDE)
-    before = (f.i64(0) - box.at[0]) & (LINE - 1)
-    late = before >> wide
-    with f.if_((late << wide).eq(before)):
-        chunk = f.word(frame.counters, 0)
-        left = frame.word(na.N_O_TOTAL) - chunk * frame.word(na.N_O)
-        skipped.set(f.select(chunk > 0, late, f.i64(0)))
-        end = f.min(frame.word(na.N_O) + late, left)
-        no.set(f.max(end - skipped.get(), 0))
+def _stream_runs(frame: Frame, isa: ISA, out: Val, source: Val, box: Box) -> None:
+    """Runs of the output, whole lines past the caches.
+
+    Boxes whose runs continue each other share what is before the second one's first line boundary: N_OWN bytes belong
+    to a box, but it ends with the line that these end in, and begins where a line does unless it is the first.
+    """
+    f = frame.f
+    joined, own, row = (frame.word(w) for w in (na.N_JOINED, na.N_OWN, na.N_OWN_ROW))
+    far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
+    nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
+    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
+    later, earlier = own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
+    with f.range(0, box.nj // joined) as r:
+        dst, src = out + f.word(far, r), source + f.word(near, r)
+        first = f.select(later, (f.i64(0) - dst) & (LINE - 1), f.i64(0))
+        last = f.select(earlier, own + ((f.i64(0) - dst - own) & (LINE - 1)), nbytes)
+        stream(f, isa, dst, src, first, last)
 
 
 def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:

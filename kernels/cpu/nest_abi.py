@@ -36,11 +36,17 @@ N_R_MODE = 59
 # N_B_FAR: offset vector of the rows of staged summed entries
 N_TASK_STRIDE = 60  # bytes of output per task where tasks share the sum (partial results), else 0
 
+# copy: the output is written in runs, past the caches, from scratch (or from a, where N_A_MOVE is 0)
+N_JOINED = 38  # entries of J that make one run, 0: the output is written by the move
+N_RUNS_OUT, N_RUNS_A = 41, 43  # offset vectors of the runs in the output, in scratch or a
+N_OWN = 40  # bytes of a run that are this box's to write where its lines begin; 0: all
+N_OWN_ROW = 45  # the odometer's row of boxes whose runs continue each other
+
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
 
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
-MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER, MOVE_TILE_STREAM = 0, 1, 2, 3, 4, 5, 6
+MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER, MOVE_TILE_AHEAD = 0, 1, 2, 3, 4, 5, 6
 
 # sum: how a box is added up
 SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3

@@ -1,0 +1,35 @@
+"""Copying bytes past the caches."""
+
+from __future__ import annotations
+
+from ..isa import ISA
+from .emit import I8, I16, I32, I64, Fn, Val, vector_type
+
+LINE = 64  # bytes
+
+
+def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val) -> None:
+    """Bytes ``first`` to ``last`` (exclusive) of ``src`` to ``dst``: whole lines of ``dst`` past the caches, what comes
+    before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap."""
+    size = min(isa.vector_bits // 8, LINE)
+    words = vector_type(I64, size // 8)
+    at = f.var(first)
+    _copy(f, dst, src, at, f.min(first + ((f.i64(0) - dst - first) & (LINE - 1)), last))
+    with f.range(at.get(), last - (LINE - 1), LINE) as i:
+        parts = [f.load(words, src + i + part) for part in range(0, LINE, size)]
+        for number, part in enumerate(parts):
+            f.stream(part, dst + i + number * size)
+        at.set(i + LINE)
+    _copy(f, dst, src, at, last)
+
+
+def _copy(f: Fn, dst: Val, src: Val, at, end: Val) -> None:
+    """Less than a line."""
+    with f.range(at.get(), end - 7, 8) as i:
+        f.store(f.load(I64, src + i), dst + i)
+        at.set(i + 8)
+    for unit in (I32, I16, I8):
+        size = unit.width // 8
+        with f.if_(end - at.get() >= size):
+            f.store(f.load(unit, src + at.get()), dst + at.get())
+            at.add(size)

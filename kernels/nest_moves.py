@@ -1,0 +1,211 @@
+"""Copies that only move bytes: rows of the step table, and the boxes of a permutation that does not fit in cache.
+
+Such a permutation is bound by memory, so each line is to be read once and written once, past the caches. Its boxes hold
+long runs of both the output and the input. A box is moved to scratch that lies in the order of the output, in tiles
+transposed in registers where both sides run, and from there to the output in whole lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Iterable
+
+from .cpu import abi
+from .cpu import nest_abi as na
+from .cpu.storage import STORAGES, moves
+from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, run_of, tile_cut, without
+from .nest_problem import Dim, NestProblem
+from .nest_rows import WIDEST, RowBuilder, move_mode, share
+from .row import Row
+
+STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
+LONG_OUT, LONG_IN, LONG_NEAR = 1024, 64, 256  # bytes that the output and the input should run in a box
+BOX_BYTES = 128 << 10
+LONGER = 0.3  # what a piece of twice the length costs, as a share of its elements
+WASTE = 1.3  # elements that boxes move over those that there are, at most
+ONE = (1, 0, 0, 0)
+SCRATCH = B  # operand whose strides are those in scratch
+
+
+def is_move(problem: NestProblem) -> bool:
+    """A copy that only moves bytes."""
+    swapped = problem.swap_a and STORAGES[problem.a].bits > 8
+    changes = swapped or problem.conj_a or problem.accumulate or problem.scaled
+    return problem.op == "copy" and moves(problem.a, problem.out) and not changes
+
+
+def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> Row:
+    """Row of a normalised copy that only moves bytes."""
+    nbytes = problem.bytes
+    tasks = share(nbytes, threads)
+    dims, item = widen(list(problem.dims), STORAGES[problem.out].itemsize)
+    if dims and item * prod(d[0] for d in dims) >= STREAM_BYTES and dims[0][1] == item and dims[0][2]:
+        return _lower_large(dims, item, shifts, tasks, nbytes)
+    o, j, outer = choose(dims, [item, item], max(256, problem.elements // tasks))
+    builder = RowBuilder(o, j, outer, shifts)
+    if o.contiguous(OUT, item):
+        mode = move_mode(o, j, A, item)
+    else:
+        mode = na.MOVE_SCATTER if o.contiguous(A, item) else na.MOVE_ELEMENTS
+    _source(builder, item, mode)
+    for operand in (OUT, A):
+        builder.words[na.N_OUT_J + operand] = builder.vector(j.offsets(operand))
+        if mode not in (na.MOVE_RUN, na.MOVE_FILL):
+            builder.words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand))
+    return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _source(builder: RowBuilder, item: int, mode: int) -> None:
+    builder.words[na.N_A_MODE] = na.STAGED + mode
+    builder.words[na.N_A_RUN] = run_of(builder.j, A, item)
+    builder.kernels |= {abi.FN: "nest_copy", na.N_A_MOVE: f"nest_move_{item}"}
+
+
+def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
+    """Neighbours in both operands of a copy are moved as one larger element."""
+    while dims and item < WIDEST and dims[0][0] % 2 == 0 and dims[0][1] == dims[0][2] == item:
+        item *= 2
+        dims[0] = (dims[0][0] // 2, item, item, 0)
+        if dims[0][0] == 1:
+            del dims[0]
+    return dims, item
+
+
+# -- past the caches -----------------------------------------------------------------------------------------------
+def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
+    if dims[0][2] == item and dims[0][0] * item >= LONG_OUT:
+        return _lower_rows(dims, item, shifts, tasks, nbytes)
+    box = Boxes(dims, item)
+    inside = box.staged()
+    runs, fast = chain(inside, OUT, item), chain(inside, A, item)
+    if runs and fast and runs[0] == fast[0]:
+        o, first, mode = runs[:1], fast[1:], na.MOVE_RUN
+    elif cut := tile_cut(runs, fast):
+        o, first, mode = runs[: cut[0]], fast[: cut[1]], na.MOVE_TILE_AHEAD
+    else:
+        o, first, mode = runs, without(fast, runs), na.MOVE_GATHER
+    j = first + without(sorted(without(inside, o), key=by_output), first)
+    outer = sorted(box.outer, key=lambda d: abs(d[1 + A]))  # lines of the input are read while they are near
+    builder = RowBuilder(_group(o), _group(j), outer, shifts)
+    _source(builder, item, mode)
+    words = builder.words
+    words[na.N_A_O] = builder.vector(builder.o.offsets(A))
+    words[na.N_A_J] = builder.vector(builder.j.offsets(A))
+    words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
+    words[na.N_OUT_STAGE] = builder.reserve(sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
+    if box.shared:
+        words[na.N_OWN], words[na.N_OWN_ROW] = box.shared[1], 2 + outer.index(box.shared)
+    _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
+    return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _lower_rows(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
+    """Long rows of both operands."""
+    o, j, outer = choose(dims, [item, item], BOX_BYTES // item)
+    builder = RowBuilder(o, j, outer, shifts)
+    builder.kernels[abi.FN] = "nest_copy"
+    _stream(builder, item, 1, j, A)
+    return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _stream(builder: RowBuilder, item: int, joined: int, runs: Group, source: int) -> None:
+    builder.words[na.N_A_WIDE] = item.bit_length() - 1
+    builder.words[na.N_JOINED] = joined
+    builder.words[na.N_RUNS_OUT] = builder.vector(runs.offsets(OUT))
+    builder.words[na.N_RUNS_A] = builder.vector(runs.offsets(source))
+
+
+def _group(dims: Iterable[Dim]) -> Group:
+    dims = tuple(dims)
+    return Group(dims=dims, total=prod(d[0] for d in dims), chunks=ONE)
+
+
+@dataclass
+class Boxes:
+    """Equal boxes that cover the loops ``dims``, and hold long runs of both operands.
+
+    ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: that of them whose boxes
+    continue each other's runs and overlap by a line, so that each line of the output is written by one of them.
+    """
+
+    dims: list[Dim]
+    item: int
+    parts: dict[Dim, int] = field(default_factory=dict)
+    outer: list[Dim] = field(default_factory=list)
+    shared: Dim | None = None
+
+    def __post_init__(self) -> None:
+        open_ends = {x: chain(self.dims, x, self.item) for x in (OUT, A)}
+        near = self.dims[0][1 + A] == self.item  # runs are moved as they are: nothing asks for them early
+        goals = {OUT: LONG_OUT // self.item, A: (LONG_NEAR if near else LONG_IN) // self.item}
+        while open_ends:
+            reached = {x: self._reach(loops) for x, loops in open_ends.items()}
+            x = min(reached, key=lambda x: reached[x][0] / goals[x])
+            run, following = reached[x]
+            need = -(-goals[x] // run)
+            if need < 2 or following is None or not self._take(following, need, run if x == OUT else 0):
+                del open_ends[x]
+        self.outer += without(self.dims, self.parts)
+
+    def _reach(self, loops: list[Dim]) -> tuple[int, Dim | None]:
+        """Entries along which the box is contiguous, and the loop that would make it longer."""
+        run = 1
+        for dim in loops:
+            if dim not in self.parts:
+                return run, dim
+            run *= self.parts[dim]
+            if self.parts[dim] < dim[0]:
+                break
+        return run, None
+
+    def _take(self, dim: Dim, need: int, run: int) -> bool:
+        """Take a loop into the box, or a piece of it; ``run``: entries of the output that it continues, or 0."""
+        size, *strides = dim
+        room = BOX_BYTES // self.item // prod(self.parts.values())
+        if size <= min(room, 2 * need):
+            self.parts[dim] = size
+            return True
+        limit, tile = min(room, need), LINE // self.item
+        if limit < 2:
+            return False
+        overlap = -(-(LINE - 1) // (self.item * run)) if run else 0
+        found = pieces(size, limit, overlap, 1 if run else tile) or pieces(size, limit)
+        if not found:
+            return False
+        part, step = found
+        self.parts[dim] = part
+        self.outer.append(((size - part) // step + 1, *(step * s for s in strides)))
+        if run and part - step >= overlap:
+            self.shared = self.outer[-1]
+        return True
+
+    def staged(self) -> list[Dim]:
+        """The loops in a box; strides of b are those in scratch, where runs of the output do not share lines."""
+        inside = sorted(((part, *dim[1:]) for dim, part in self.parts.items()), key=by_output)
+        runs, at, placed = chain(inside, OUT, self.item), self.item, []
+        for number, dim in enumerate(runs + without(inside, runs)):
+            if number == len(runs):
+                at = (at // LINE + 1 | 1) * LINE  # an odd number of lines: rows fall into different cache sets
+            placed.append((*dim[:3], at))
+            at *= dim[0]
+        return placed
+
+
+def pieces(size: int, limit: int, overlap: int = 0, tile: int = 1) -> tuple[int, int] | None:
+    """Length and distance of equal pieces that cover a loop and overlap by ``overlap`` or little more.
+
+    They are as long as ``limit`` or up to four times that, where less is moved in vain: twice, or in part of a tile.
+    Returns None where most would be.
+
+    >>> pieces(37, 16), pieces(128, 64), pieces(2000, 512, 16), pieces(139, 16, tile=16), pieces(19, 2)
+    ((13, 12), (64, 64), (512, 496), (47, 46), None)
+    """
+    best = None
+    for count in range(max(2, size // (4 * limit)), min(size, -(-2 * size // limit)) + 1):
+        step = (size - overlap) // count
+        part = size - step * (count - 1)
+        whole = -(-part // tile) * tile
+        if part >= 2 and whole <= WASTE * step:
+            best = min(best or (9.0, 0, 0), (whole / step + LONGER * part / limit, part, step))
+    return best and best[1:]
