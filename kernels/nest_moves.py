@@ -22,7 +22,7 @@ from .row import Row
 STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 LONG_OUT, LONG_IN, LONG_NEAR = 1024, 64, 256  # bytes that the output and the input should run in a box
 BOX_BYTES = 128 << 10
-LONGER = 0.3  # what a piece of twice the length costs, as a share of its elements
+LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
 SCRATCH = B  # operand whose strides are those in scratch
@@ -195,11 +195,11 @@ class Boxes:
 def pieces(size: int, limit: int, overlap: int = 0, tile: int = 1) -> tuple[int, int] | None:
     """Length and distance of equal pieces that cover a loop and overlap by ``overlap`` or little more.
 
-    They are as long as ``limit`` or up to four times that, where less is moved in vain: twice, or in part of a tile.
-    Returns None where most would be.
+    They have half of ``limit`` to four times that, as long as little is moved in vain: twice, or in part of a tile.
+    Returns None where much would be.
 
     >>> pieces(37, 16), pieces(128, 64), pieces(2000, 512, 16), pieces(139, 16, tile=16), pieces(19, 2)
-    ((13, 12), (64, 64), (512, 496), (47, 46), None)
+    ((10, 9), (32, 32), (264, 248), (31, 27), (7, 6))
     """
     best = None
     for count in range(max(2, size // (4 * limit)), min(size, -(-2 * size // limit)) + 1):
