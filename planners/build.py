@@ -14,7 +14,6 @@ from math import prod
 from typing import Iterator
 
 from .. import cost
-from ..kernels import gemm as gemm_family
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
@@ -22,8 +21,8 @@ from ..kernels.row import Row
 from ..plan import Buffer, Layout, Plan, Step
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
-from .gemm_cost import pack_seconds, product_seconds
 from .layouts import LayoutSolver
+from .memo import Times
 from .nests import NestPlan
 from .operations import PARTS, Operation, OperationList, Value, itemsize
 from .parts import Part
@@ -90,17 +89,17 @@ class _Builder:
         """
         born, dies = {}, {}
         regions: dict[bool, list[Lifetime]] = {False: [], True: []}
-        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}  # by id of the plan that asks for it, and side
+        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}  # by id of the part that asks for it, and side
         packs: dict[int, tuple[int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
             born[operation.output.number] = number
             for value in operation.inputs:
                 dies[value.number] = number if operation.constant or not value.constant else forever
-            for plan, side, nbytes in _temporaries(operation):
+            for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
-                packs[key] = (id(plan), side)
-                kept = self._packs_once(operation, plan, side)
+                packs[key] = (id(part), side)
+                kept = self._packs_once(operation, part, side)
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         for value in self.list.values:
@@ -122,14 +121,14 @@ class _Builder:
         """Slots after the operands: output, arena, alpha and beta, what constants leave."""
         return len(self.request.expr.inputs) + (3 if kept else 1)
 
-    def _packs_once(self, operation: Operation, plan, side: str) -> bool:
+    def _packs_once(self, operation: Operation, part: Part, side: str) -> bool:
         if operation.constant or side == "temporary":
             return operation.constant
         x, y = operation.inputs
-        return (x if (side == "left") != plan.swapped else y).constant
+        return (x if (side == "left") != part.plan.swapped else y).constant
 
-    def _place(self, plan, side: str) -> Operand:
-        kept, offset = self.pack_places.get((id(plan), side), (False, 0))
+    def _place(self, part: Part, side: str) -> Operand:
+        kept, offset = self.pack_places.get((id(part), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
     def _buffer(self, value: Value) -> Buffer:
@@ -148,10 +147,11 @@ class _Builder:
     def _emit(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
         whole = _Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
-        for part in operation.parts:
+        for each in operation.parts:
+            part = each.part
             work = whole if part.contraction is None else whole.share(part)
-            if isinstance(part.plan, GemmPlan):
-                yield from self._emit_gemm(operation, part, work)
+            if each.times is not None:
+                yield from self._emit_gemm(operation, part, work, each.times)
             else:
                 yield from self._emit_rows(operation, part, work)
 
@@ -159,7 +159,7 @@ class _Builder:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
-            "temp": self._place(plan, "temporary"),
+            "temp": self._place(part, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
@@ -169,24 +169,26 @@ class _Builder:
             yield self._step(operation, work, row, family, (), (), seconds)
             work = replace(work, flops=0, moved=0)  # later rows add up what the first left
 
-    def _emit_gemm(self, operation: Operation, part: Part, work: "_Work") -> Iterator[Step]:
+    def _emit_gemm(self, operation: Operation, part: Part, work: "_Work", times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan
         places, widened = [], 0
         sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
-        for side, (value, tensor), pack in zip(("left", "right"), sides, (plan.pack_left, plan.pack_right)):
+        packs = (plan.pack_left, times.left), (plan.pack_right, times.right)
+        for side, (value, tensor), (pack, seconds) in zip(("left", "right"), sides, packs):
             place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
             if pack is not None:
-                source, place, problem = place, self._place(plan, side), pack.problem
+                source, place, problem = place, self._place(part, side), pack.problem
                 nbytes = self.list.nbytes(value)
                 copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
                 widened += copied - nbytes
-                row = gemm_family.lower_pack(problem).placed(place, source)
-                yield self._step_of_pack(operation, replace(work, moved=nbytes + copied), row, value, problem)
+                row = pack.row.placed(place, source)
+                packing = replace(work, moved=nbytes + copied)
+                yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
             places.append(place)
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
-        row = gemm_family.lower(plan.problem).placed(out, *places)
+        row = plan.row.placed(out, *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
-        seconds = self._time(product_seconds(plan.problem, self.isa, self.machine), row)
+        seconds = self._time(times.product, row)
         work = replace(work, moved=work.moved + round(widened * work.scale)) if widened else work
         yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
 
@@ -208,7 +210,7 @@ class _Builder:
         )
 
     def _step_of_pack(
-        self, operation: Operation, work: "_Work", row: Row, packed: Value, problem: PackProblem
+        self, operation: Operation, work: "_Work", row: Row, packed: Value, problem: PackProblem, seconds: float
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
@@ -221,7 +223,7 @@ class _Builder:
             output=self.position[id(operation.output)],
             layouts=(self.layouts[place], f"panels{problem.width}"),
             once=packed.constant,
-            seconds=self._time(pack_seconds(problem), row),
+            seconds=seconds,
         )
 
     def _made(self, work: "_Work", row: Row, **more) -> Step:
@@ -308,16 +310,16 @@ class _Work:
         )
 
 
-def _temporaries(operation: Operation) -> Iterator[tuple[object, str, int]]:
-    """Plan, side and bytes of each packed copy and temporary."""
-    for part in operation.parts:
+def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
+    """Part, side and bytes of each packed copy and temporary."""
+    for part in (each.part for each in operation.parts):
         plan = part.plan
         if isinstance(plan, GemmPlan):
             for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
                 if pack is not None:
-                    yield plan, side, pack.nbytes
+                    yield part, side, pack.nbytes
         elif plan.temporary_bytes:
-            yield plan, "temporary", plan.temporary_bytes
+            yield part, "temporary", plan.temporary_bytes
 
 
 def _term(term) -> str:

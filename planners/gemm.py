@@ -16,8 +16,9 @@ import numpy as np
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.cpu.storage import STORAGES
-from ..kernels.gemm import GemmProblem, Operand
+from ..kernels.gemm import GemmProblem, Operand, lower
 from ..kernels.isa import ISA
+from ..kernels.row import Row
 from ..plan import Index, Layout
 from .contraction import BinaryContraction
 from .layout import fbl_layout, row_layout
@@ -71,6 +72,11 @@ class GemmPlan:
     pack_left: PackedSide | None
     pack_right: PackedSide | None
     describe: tuple[str, str]
+
+    @cached_property
+    def row(self) -> Row:
+        """The row of the product, its operands nowhere yet."""
+        return lower(self.problem)
 
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:

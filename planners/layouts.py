@@ -17,11 +17,10 @@ from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
-from .gemm import GemmPlan
-from .gemm_cost import gemm_seconds
+from .memo import Planned, planned
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
-from .parts import Part, is_slender, plan_parts
+from .parts import Part, is_slender
 from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
@@ -57,7 +56,7 @@ class Orientation:
 class Draft:
     """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Planned, ...]
     given: Mapping[int, Given]
     seconds: float
 
@@ -98,6 +97,9 @@ class LayoutSolver:
 
     def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
+        if id(operation) not in self.worth:  # asked for once
+            draft = self._draw_up(operation, out, Orientation())
+            return draft.seconds, draft
         key = (operation.output.number, out.key)
         if key not in self.found:
             drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation)]
@@ -108,8 +110,6 @@ class LayoutSolver:
 
     def _before(self, operation: Operation, draft: Draft) -> float:
         """Predicted time of what computes the inputs that got a layout."""
-        if id(operation) not in self.worth:
-            return 0.0
         makers = [(self.producers[number], given) for number, given in draft.given.items() if number in self.producers]
         return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.worth)
 
@@ -117,7 +117,7 @@ class LayoutSolver:
     def _orientations(self, operation: Operation) -> Iterator[Orientation]:
         yield Orientation()
         free = [value for value in operation.inputs if value.axes is None]
-        if operation.kind != "gemm" or id(operation) not in self.worth:
+        if operation.kind != "gemm":
             return
         for flip in (False, True):
             for near in range(3 if free else 1):
@@ -135,7 +135,7 @@ class LayoutSolver:
                 return self._gemm(operation, orientation)
             given = self._natural(operation, operation.inputs)
             part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
-            return Draft(parts=(part,), given=given, seconds=self.seconds[id(operation)])
+            return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
         finally:
             for value, axes in zip(values, saved):
                 value.axes = axes
@@ -153,19 +153,18 @@ class LayoutSolver:
         self._read_through_casts(operation)
         given = self._settled(operation) or self._beside(operation)
         contraction = self._contraction(operation, orientation)
-        parts = plan_parts(contraction, self.isa, self.threads)
+        found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
-        for part in parts:
-            plan = part.plan
-            if not isinstance(plan, GemmPlan):
-                seconds += part.share * self.seconds[id(operation)]
+        for each in found:
+            if each.times is None:
+                seconds += each.part.share * self.seconds[id(operation)]
                 continue
-            seconds += gemm_seconds(plan, self.isa, self.machine)
-            sides = operation.inputs[:: -1 if plan.swapped else 1]
-            for value, layout in zip(sides, (plan.left_layout, plan.right_layout)):
+            seconds += each.times.total
+            sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
+            for value, layout in zip(sides, each.layouts):
                 if layout is not None:
                     given[value.number] = _given(layout)
-        return Draft(parts=parts, given=given, seconds=seconds)
+        return Draft(parts=found, given=given, seconds=seconds)
 
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""

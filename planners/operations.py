@@ -54,7 +54,7 @@ class Operation:
     inputs: tuple[Value, ...]
     output: Value
     scaled: bool = False
-    parts: tuple = ()  # what the planner of its kind decided: `planners.parts.Part`, one after the other
+    parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
 
     @property
     def mixed(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Sequence
 
 import numpy as np
 
-from ..kernels.gemm import Operand, PackProblem
+from ..kernels.gemm import Operand, PackProblem, lower_pack
+from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
@@ -30,6 +31,11 @@ class PackedSide:
     batch_strides: tuple[int, ...]
     outer_stride: int
     turns: np.ndarray
+
+    @cached_property
+    def row(self) -> Row:
+        """The row of the packing step, its operands nowhere yet."""
+        return lower_pack(self.problem)
 
 
 def pack_side(

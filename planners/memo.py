@@ -1,0 +1,138 @@
+"""Products that were planned before, under whatever names their indices had.
+
+Tensor networks repeat themselves: a thousand steps of a circuit, or the same sweep over other indices, have a few dozen
+different products. What a plan depends on is a contraction with its indices numbered: sizes, strides, dtypes and what
+it was asked to do. The memory is bounded, and a plan in it does not know where its operands are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Hashable, Iterator
+
+import numpy as np
+
+from .. import cost
+from ..kernels.isa import ISA
+from ..lru import BoundedCache
+from ..plan import Index, Layout
+from .contraction import Axes, BinaryContraction
+from .gemm import GemmPlan
+from .gemm_cost import pack_seconds, product_seconds
+from .parts import Part, plan_parts
+
+REMEMBERED = 512  # at least, and up to twice as many
+MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds on one thread: of the product, and of packing its left and right side before."""
+
+    product: float
+    left: float = 0.0
+    right: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.product + self.left + self.right
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planned:
+    """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM."""
+
+    part: Part
+    layouts: tuple[Layout | None, Layout | None] = (None, None)
+    times: Times | None = None
+
+
+_known = BoundedCache(REMEMBERED)
+
+
+def planned(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
+    """`plan_parts` with what the layout solver asks of each part."""
+    names = (*c.batch, *c.m, *c.n, *c.k)
+    key = _key(c, names, isa, threads)
+    found = _known.get(key)
+    if found is not None and found[0] is machine:
+        _, before, parts = found
+        return tuple([_renamed(each, dict(zip(before, names))) for each in parts])
+    parts = tuple(_timed(part, isa, machine) for part in plan_parts(c, isa, threads))
+    if all(map(_is_small, parts)):
+        _known.put(key, (machine, names, parts))
+    return parts
+
+
+def forget() -> None:
+    """Forgets all plans."""
+    _known.clear()
+
+
+def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int) -> Hashable:
+    sizes = c.sizes
+    flags = (c.conj_left, c.conj_right, c.panels_left, c.panels_right, c.constant_left, c.constant_right, c.accumulate)
+    near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
+    return (
+        isa.name,
+        threads,
+        c.dtype,
+        c.left_dtype,
+        c.right_dtype,
+        len(c.batch),
+        len(c.m),
+        len(c.n),
+        tuple([sizes[i] for i in names]),
+        _places(c.left, names),
+        _places(c.right, names),
+        _places(c.out, names),
+        flags,
+        c.flip,
+        len(c.near_left),
+        near,
+    )
+
+
+def _places(axes: Axes | None, names: tuple[Index, ...]) -> Hashable:
+    if axes is None:
+        return None
+    return tuple([(a.stride, a.tile, a.outer) for i in names if (a := axes.get(i)) is not None])
+
+
+def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
+    plan = part.plan
+    if not isinstance(plan, GemmPlan):
+        return Planned(part=part)
+    left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
+    times = Times(product=product_seconds(plan.problem, isa, machine), left=left, right=right)
+    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times)
+
+
+def _is_small(each: Planned) -> bool:
+    """Worth remembering: a whole operation with short tables."""
+    plan = each.part.plan
+    if each.part.contraction is not None:
+        return False
+    return not isinstance(plan, GemmPlan) or sum(table.size for table in _tables(plan)) <= MOST_ENTRIES
+
+
+def _tables(plan: GemmPlan) -> Iterator[np.ndarray]:
+    p = plan.problem
+    yield from (p.tm_a, p.tm_c, p.tn_b, p.tn_c, p.tk_a, p.tk_b, p.tko_a)
+    for _, *tables in p.outer:
+        yield from tables
+    for side in (plan.pack_left, plan.pack_right):
+        if side is not None:
+            yield side.problem.lanes
+
+
+def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
+    """The same for other indices; a `Part` of its own, since places are kept by part."""
+
+    def layout(old: Layout | None) -> Layout | None:
+        if old is None:
+            return None
+        return replace(old, axes=tuple([replace(axis, index=names[axis.index]) for axis in old.axes]))
+
+    left, right = each.layouts
+    return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times)
