@@ -33,6 +33,7 @@ from .storage import STORAGES
 # lose short rows and many streams; measured in docs/performance.md.
 ROWS_AHEAD = 4096
 LANE_AHEAD = 512
+BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
 UNROLL = 4  # scattered elements moved at once
 
 
@@ -165,18 +166,19 @@ def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
 
 
 def _emit_block(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
-    """``void block(at, lanes, count, room, dst, distance)``: lane l < count, element i < run: from
+    """``void block(at, lanes, count | room << 32, dst, distance, ahead)``: lane l < count, element i < run: from
     ``at + lanes[l] + i * source_item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of ``room`` lanes
-    from ``dst`` on, those past ``count`` may get any value.
+    from ``dst`` on, those past ``count`` may get any value. What lies ``ahead`` bytes further is asked for early.
     """
     f = Fn(module, f"block_{run}", [I64] * 6, internal=True)
     f.fn.attributes.add("noinline")
     m = _mover(f, name, isa)
-    at, lanes, count, room, dst, distance = f.args
+    at, lanes, both, dst, distance, ahead = f.args
+    count, room = both & 0xFFFFFFFF, both >> 32
     sources = [at + f.word(lanes, f.min(f.i64(l), count - 1)) for l in range(m.block)]
     if run == m.block:
         for source in sources:
-            f.prefetch(source + LANE_AHEAD, locality=2)
+            f.prefetch(source + ahead, locality=2)
     loads = [m.load(source, run) for source in sources]
     rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
     with f.if_else(room >= m.block) as (then, otherwise):
@@ -340,7 +342,7 @@ class Packer:
             for size in self.m.runs:
                 with f.if_((k + size <= self.k) & moved.get().eq(1)):
                     with f.if_(self._runs(self.tk + k * 8, size)):
-                        self._along(size, f.i64(size), at, lanes, valid, row, pitch)
+                        self._along(size, f.i64(size), at, lanes, valid, row, pitch, f.i64(LANE_AHEAD))
                         moved.set(size)
             with f.if_(moved.get().eq(1)):
                 self._elements(lanes, dst, valid, k, k + 1)
@@ -355,7 +357,9 @@ class Packer:
         bits = f.b.bitcast(same, ir.IntType(count))
         return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
 
-    def _along(self, size: int, run: Val, at: Val, lanes: Val, valid: Val, dst: Val, distance: Val) -> None:
+    def _along(
+        self, size: int, run: Val, at: Val, lanes: Val, valid: Val, dst: Val, distance: Val, ahead: Val
+    ) -> None:
         """All lanes, whole lines of the source while they are near; the last block is moved back to end with the run."""
         f, m = self.f, self.m
         with f.range(0, valid, m.block) as l0:
@@ -364,7 +368,7 @@ class Packer:
                 i = f.min(start, run - size)
                 target = dst + distance * i + l0 * m.item
                 source, room = at + i * m.source_item, self.width - l0
-                f.call(self.blocks[size], [source, lanes + l0 * 8, count, room, target, distance])
+                f.call(self.blocks[size], [source, lanes + l0 * 8, count | (room << 32), target, distance, ahead])
 
     # -- panels that continue each other's lanes -------------------------------------------------------------
     def _row_group(self, p: Val) -> Val:
@@ -423,11 +427,16 @@ class Packer:
         return run.get()
 
     def _panel_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
-        f = self.f
+        f, m = self.f, self.m
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
+        # Where rows follow each other closely, what lies ahead on a lane is the next rows.
+        far = f.word(self.tk, f.min(f.i64(1), self.k - 1)) - f.word(self.tk) > LANE_AHEAD
+        rows_ahead = f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1
         with f.range(0, self.k) as k:
-            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * self.m.item)
-            self._along(size, run, at, lanes, valid, row, self.stride)
+            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item)
+            ahead = self.src + f.word(self.tk, f.min(k + rows_ahead, self.k - 1)) - at
+            ahead = f.select(far, ahead, f.i64(LANE_AHEAD))
+            self._along(size, run, at, lanes, valid, row, self.stride, ahead)
 
     def _pad(self, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m
