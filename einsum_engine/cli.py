@@ -190,10 +190,29 @@ def _info(arguments: argparse.Namespace) -> int:
     for name, value in rows:
         print(f"{name:<26} {value}")
     print()
+    _print_cost_model()
+    print()
     _print_measured(threads)
     print()
     print(config.table())
     return 0
+
+
+def _print_cost_model() -> None:
+    """The constants that plans are made with and times predicted by, of one thread."""
+    from . import measured
+    from .kernels.isa import active_isa
+
+    machine = measured.machine(active_isa())
+    rows = {f"peak {dtype}": f"{machine.peak[dtype] / 1e9:.1f} Gflop/s" for dtype in ("float32", "float64")}
+    rows |= {
+        "bandwidth, cache": f"{machine.cache_bandwidth / 1e9:.1f} GB/s",
+        "bandwidth, memory": f"{machine.memory_bandwidth / 1e9:.1f} GB/s",
+        "a step, a call": f"{machine.step_seconds * 1e9:.0f} ns, {machine.call_seconds * 1e9:.0f} ns",
+    }
+    print(f"{'cost model, one thread':<26} {'measured at first use' if machine.measured else 'a typical core'}")
+    for name, value in rows.items():
+        print(f"{f'  {name}':<26} {value}")
 
 
 def _print_measured(threads: int) -> None:

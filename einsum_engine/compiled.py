@@ -11,6 +11,7 @@ import numpy as np
 from . import serialize
 from .arrays import adapt_all, adapt_out
 from .contractor import Contractor, Kind
+from .cost import Machine
 from .errors import EngineValueError
 from .explain import explain
 from .expr import Expr, quoted
@@ -38,11 +39,12 @@ class Compiled:
         *,
         constants: Mapping[int, np.ndarray] | None = None,
         order: Order | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self._constants = dict(sorted((constants or {}).items()))
         # Views are for `einsum`: a compiled call returns a fresh array.
         self._contractor = Contractor(
-            expr, options.replace(copy=True), constants=tuple(self._constants), order=order
+            expr, options.replace(copy=True), constants=tuple(self._constants), order=order, machine=machine
         )
         self._kinds = tuple(kinds)
         self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
@@ -99,7 +101,9 @@ class Compiled:
         if found is None:
             base = self._contractor
             options = base.options.replace(conj=tuple(sorted(set(base.options.conj) ^ set(conj))))
-            found = Contractor(base.expr, options, constants=base.constants, order=base.order)
+            found = Contractor(
+                base.expr, options, constants=base.constants, order=base.order, machine=base.machine
+            )
             self._variants[conj] = found
         return found
 
@@ -171,6 +175,7 @@ class Compiled:
             kinds=self._kinds,
             constants=self._constants,
             order=contractor.order,
+            machine=contractor.machine,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -187,7 +192,14 @@ class Compiled:
 
 def rebuild(state: serialize.State) -> Compiled:
     """The object of a stored state; its plan is made when it is first needed."""
-    return Compiled(state.expr, state.options, state.kinds, constants=state.constants, order=state.order)
+    return Compiled(
+        state.expr,
+        state.options,
+        state.kinds,
+        constants=state.constants,
+        order=state.order,
+        machine=state.machine,
+    )
 
 
 def hand_back(result: np.ndarray, wrap: Callable[[np.ndarray], Any] | None) -> Any:

@@ -7,10 +7,12 @@ at any time. An empty variable counts as absent.
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,12 @@ def _level(text: str) -> int:
     if number < 0:
         raise ValueError("a level is at least 0")
     return number
+
+
+def _switch(text: str) -> bool:
+    if text.strip() not in ("0", "1"):
+        raise ValueError("a switch is 0 or 1")
+    return text.strip() == "1"
 
 
 def _path(text: str) -> Path:
@@ -127,6 +135,14 @@ OPTIONS: dict[str, Option] = {
             expects="an absolute folder",
             default=None,
             help="parent of the default cache folder; a relative one is ignored, as the XDG specification says",
+        ),
+        Option(
+            name="EINSUM_ENGINE_MEASURE",
+            parse=_switch,
+            expects="0 or 1",
+            default=True,
+            help="0 predicts times for a typical core; else constants measured here at first use are read (default: 1)",
+            in_cache_key=True,
         ),
         Option(
             name="EINSUM_ENGINE_POOL_BYTES",
@@ -253,6 +269,26 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+@lru_cache(maxsize=1)
+def cpu_name() -> str:
+    """What tells one kind of machine from another: architecture and, from /proc/cpuinfo where there is one, the CPU."""
+    return "/".join([platform.machine(), *cpu_fields(Path("/proc/cpuinfo"))])
+
+
+def cpu_fields(cpuinfo: Path) -> list[str]:
+    """Model, family and stepping of the first CPU in such a file; the others are not read, there may be hundreds."""
+    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
+    found: dict[str, str] = {}
+    try:
+        with cpuinfo.open() as lines:
+            for line in takewhile(str.strip, lines):
+                name, _, value = line.partition(":")
+                found[name.strip()] = value.strip()
+    except OSError:
+        pass
+    return [found[name] for name in wanted if name in found]
 
 
 def cache_dir() -> Path:

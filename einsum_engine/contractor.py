@@ -14,7 +14,8 @@ from typing import Any, Iterator, Sequence
 
 import numpy as np
 
-from . import config, dtypes
+from . import config, dtypes, measured
+from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
 from .executor import bind
 from .explain import explain
@@ -37,10 +38,19 @@ LEANER_ORDERS = 16
 
 
 class Contractor:
-    """``constants`` are positions of operands that never change; ``order`` is searched where it is not given."""
+    """``constants`` are positions of operands that never change; ``order`` is searched where it is not given.
+
+    ``machine``: the constants to plan with, for its instruction set; None: those of this machine.
+    """
 
     def __init__(
-        self, expr: Expr, options: Options, *, constants: tuple[int, ...] = (), order: Order | None = None
+        self,
+        expr: Expr,
+        options: Options,
+        *,
+        constants: tuple[int, ...] = (),
+        order: Order | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.expr = expr
         self.options = options
@@ -48,6 +58,7 @@ class Contractor:
         self.view = View(expr) if not (options.copy or options.conj) and View.exists(expr) else None
         self._core = _unrepeated(expr)
         self._order = order
+        self._machine = machine
         self._fresh = BoundedCache(ROUTES)
         self._general = BoundedCache(ROUTES)
         self._check_positions()
@@ -78,6 +89,14 @@ class Contractor:
                 text=self.expr.text,
             )
         return self._order
+
+    @property
+    def machine(self) -> Machine:
+        """The constants that plans are made with, the same for all of them."""
+        isa = active_isa()
+        if self._machine is None or self._machine.isa != isa.name:
+            self._machine = measured.machine(isa)
+        return self._machine
 
     @property
     def _terms(self) -> tuple[tuple[Index, ...], ...]:
@@ -181,7 +200,9 @@ class Contractor:
         shape = self.expr.output_shape
         if self._core is not self.expr:
             options = self.options.replace(dtype=dtype, copy=True, alpha=1, beta=0)
-            inner = Contractor(self._core, options, constants=self.constants, order=self.order)
+            inner = Contractor(
+                self._core, options, constants=self.constants, order=self.order, machine=self._machine
+            )
             return SpreadRoute(inner, operands, self.expr, dtype, order)
         if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
             return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
@@ -238,7 +259,8 @@ class Contractor:
         limit = self.options.memory_limit
         best = None
         for order in self._orders():
-            plan = build_plan(self.request(operands, dtype, out_strides=out_strides, scaled=scaled, order=order))
+            request = self.request(operands, dtype, out_strides=out_strides, scaled=scaled, order=order)
+            plan = build_plan(request, self.machine)
             if fresh and out_strides is not None:
                 plan = replace(plan, output_bytes=math.prod(self.expr.output_shape) * dtype.itemsize)
             if limit.nbytes is None or plan.peak_bytes <= limit.nbytes:

@@ -1,39 +1,64 @@
 """What a step costs: flops, bytes and a predicted time.
 
 Flops count one multiplication and one addition per term; a complex multiply-add counts 8. The time is the larger of
-flops over peak and bytes over bandwidth (a roofline), plus a constant per step. Constants are those measured on this
-machine when `einsum-engine info` or the bench has measured them, else typical ones.
+flops over peak and bytes over bandwidth (a roofline), plus a constant per step, and one per call. The constants are a
+`Machine`, which planners are handed: `measured.machine` has those of this machine, `typical_machine` those of a common
+core.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Mapping
 
-STEP_SECONDS = 1.5e-7
+WITHIN = 4.0  # a measured constant further than this factor from the typical one is noise, or a broken clock
+CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "step_seconds", "call_seconds")
 COMPLEX = ("complex64", "complex128")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Rates of one thread: flops per second by dtype, bytes per second for data in cache and in memory."""
+    """Rates of one thread with one instruction set: flops per second by dtype, bytes read and written per second for
+    data in cache and in memory; what each step and each call adds, in seconds."""
 
+    isa: str
     peak: dict[str, float]
     cache_bandwidth: float = 60e9
     memory_bandwidth: float = 15e9
     cache_bytes: int = 1 << 20
+    step_seconds: float = 1.5e-7
+    call_seconds: float = 4e-7
+    measured: bool = False
 
     def bandwidth(self, nbytes: int) -> float:
         return self.cache_bandwidth if nbytes <= self.cache_bytes else self.memory_bandwidth
 
 
-def typical_machine(vector_bits: int, fma: bool) -> Machine:
+def typical_machine(isa: str, vector_bits: int, fma: bool) -> Machine:
     """Rates of a common core at 3 GHz: one (512 bits) or two vector FMAs a cycle."""
     per_cycle = vector_bits / 8 * (2 if vector_bits < 512 else 1) * (2 if fma else 1)
     rate = 3e9 * per_cycle
     peak = {"float32": rate / 4, "float64": rate / 8, "complex64": rate / 4, "complex128": rate / 8}
     for name, size in (("int8", 1), ("bool", 1), ("int16", 2), ("int32", 4), ("int64", 8)):
         peak[name] = rate / max(size, 4) / 2
-    return Machine(peak=peak)
+    return Machine(isa=isa, peak=peak)
+
+
+def measured_machine(typical: Machine, constants: Mapping[str, float]) -> Machine:
+    """``typical`` with its constants replaced by measured ones (`CONSTANTS`), each kept within a factor of `WITHIN`.
+
+    Complex numbers have the peak of their parts; that of integers changes as that of float32 does, with the clock.
+    """
+    real = {name: _near(constants[name], typical.peak[name]) for name in ("float32", "float64")}
+    faster = real["float32"] / typical.peak["float32"]
+    peak = {name: rate * faster for name, rate in typical.peak.items()}
+    peak |= real | {"complex64": real["float32"], "complex128": real["float64"]}
+    rest = {name: _near(constants[name], getattr(typical, name)) for name in CONSTANTS if name not in real}
+    return replace(typical, peak=peak, measured=True, **rest)
+
+
+def _near(value: float, typical: float) -> float:
+    return min(max(value, typical / WITHIN), typical * WITHIN)
 
 
 def contraction_flops(points: int, dtype: str, summed: bool) -> int:
@@ -51,4 +76,4 @@ def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int 
     """Predicted time of one step on ``threads`` threads."""
     compute = flops / (machine.peak.get(dtype, 1e9) * threads)
     move = nbytes / (machine.bandwidth(nbytes) * (threads if nbytes <= machine.cache_bytes else 1.5))
-    return max(compute, move) + STEP_SECONDS
+    return max(compute, move) + machine.step_seconds

@@ -80,7 +80,8 @@ def _totals(plan: Plan) -> list[str]:
     marked = sum(map(is_reference, plan.steps))
     kept = f" (of it {plan.constant_bytes} made once from constants)" if plan.constant_bytes else ""
     lines = [
-        f"flops {quantity(plan.flops)}, bytes moved {quantity(plan.bytes_moved)}, predicted {duration(plan.seconds)}",
+        f"flops {quantity(plan.flops)}, bytes moved {quantity(plan.bytes_moved)}, predicted {duration(plan.seconds)}"
+        f" (of it the call {duration(plan.call_seconds)})",
         f"peak bytes {plan.peak_bytes} = output {plan.output_bytes} + arena {plan.arena_bytes}"
         f"{kept} + tables {plan.table_bytes}",
     ]

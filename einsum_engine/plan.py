@@ -118,6 +118,8 @@ class Plan:
 
     ``request`` is the `planners.request.PlanRequest` that it was made for.
 
+    ``call_seconds``: predicted time of a call besides its steps.
+
     ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls.
 
     ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
@@ -137,6 +139,7 @@ class Plan:
     arena_bytes: int
     table_bytes: int
     constant_bytes: int = 0
+    call_seconds: float = 0.0
     request: Any = field(repr=False, default=None)
 
     @property
@@ -147,4 +150,4 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Predicted time of one call, in seconds."""
-        return sum(step.seconds for step in self.steps)
+        return self.call_seconds + sum(step.seconds for step in self.steps)

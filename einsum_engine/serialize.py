@@ -14,6 +14,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from . import dtypes
+from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, quoted
 from .memory import MemoryLimit
@@ -28,7 +29,9 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that makes a compiled object: what was asked, and the order that was found.
+    """All that makes a compiled object: what was asked, the order that was found, the constants planned with.
+
+    With these it becomes the same plan on any machine that has the instruction set, whatever was measured there.
 
     ``kinds`` are the dtype and the strides (bytes) of each operand, ``constants`` arrays by operand position.
     """
@@ -38,6 +41,7 @@ class State:
     kinds: tuple[tuple[np.dtype, tuple[int, ...]], ...]
     constants: Mapping[int, np.ndarray]
     order: Order
+    machine: Machine
 
 
 def dump(state: State, plan: Plan) -> str:
@@ -55,6 +59,7 @@ def dump(state: State, plan: Plan) -> str:
         "operands": [{"dtype": _dtype_text(dtype), "strides": strides} for dtype, strides in state.kinds],
         "constants": {str(position): _dump_array(array, expr) for position, array in state.constants.items()},
         "order": asdict(order),
+        "machine": asdict(state.machine),
         "isa": plan.isa,
         "threads": plan.threads,
         "hash": plan_hash(plan),
@@ -186,6 +191,7 @@ def _read_state(document: Mapping[str, Any]) -> State:
         kinds=kinds,
         constants={int(position): _read_array(array) for position, array in document["constants"].items()},
         order=Order(**{**order, "path": _tuples(order["path"])}),
+        machine=Machine(**document["machine"]),
     )
 
 

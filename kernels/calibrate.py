@@ -2,6 +2,7 @@
 
 Figures are kept in memory and in ``calibration.json`` in the cache folder, under CPU and instruction set;
 ``fresh=True`` measures again. A measurement takes some tens of milliseconds and reports the best of several runs.
+`quick_rates` is what a first use can wait for.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import ctypes
 import json
 import math
 import os
-import platform
 import tempfile
 import threading
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -40,6 +39,8 @@ _ARITHMETIC = {
 }
 _SECONDS = 0.002  # one run; short and many, so that some fall between the turns of other programs
 _RUNS = 20
+_QUICK_SECONDS, _QUICK_RUNS = 2e-4, 12
+_QUICK_FOOTPRINTS = {"cache_bandwidth": 1 << 19, "memory_bandwidth": 1 << 25}
 _SMALLEST_FOOTPRINT = 4096
 _LARGEST_FOOTPRINT = 1 << 29  # beyond any cache; more would only cost memory and time
 _PAGE = 4096
@@ -79,6 +80,15 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: str | None = None, *, fre
     return _remember(key, fresh, lambda: _measure_copy(footprint, threads, chosen))
 
 
+def quick_rates(isa: ISA) -> dict[str, float]:
+    """Rates of one thread in some 20 ms, never remembered: FMA peaks of float32 and float64, operations per second;
+    ``cache_bandwidth`` and ``memory_bandwidth`` of copies of 512 KiB and 32 MiB, bytes read and written per second."""
+    rates = {dtype: _measure_peak(dtype, 1, isa, _QUICK_SECONDS, _QUICK_RUNS) for dtype in ("float32", "float64")}
+    for name, footprint in _QUICK_FOOTPRINTS.items():
+        rates[name] = _measure_copy(footprint, 1, isa, _QUICK_SECONDS, _QUICK_RUNS // 2)
+    return rates
+
+
 def _footprint(nbytes: int) -> int:
     nbytes = min(max(nbytes, _SMALLEST_FOOTPRINT), _LARGEST_FOOTPRINT)
     return round(2 ** (round(4 * math.log2(nbytes)) / 4))
@@ -95,7 +105,7 @@ def _function(name: str, isa: ISA) -> Callable[[int], None]:
     return _Function(library.address(name, isa))
 
 
-def _measure_peak(dtype: str, threads: int, isa: ISA) -> float:
+def _measure_peak(dtype: str, threads: int, isa: ISA, target: float | None = None, runs: int | None = None) -> float:
     from .cpu import calibrate
 
     width, chains = isa.vector_bits // 8, calibrate.chains(dtype, isa)
@@ -107,10 +117,10 @@ def _measure_peak(dtype: str, threads: int, isa: ISA) -> float:
         data[:width].view(_view(dtype))[:] = 0.5 if dtype.startswith("float") else 1
         data[width:].view(_view(dtype))[:] = 1
         calls.append(_Call(function, data, [0, data.ctypes.data], 0))
-    return threads * 2 * chains * lanes * _best_rate(calls)
+    return threads * 2 * chains * lanes * _best_rate(calls, target, runs)
 
 
-def _measure_copy(footprint: int, threads: int, isa: ISA) -> float:
+def _measure_copy(footprint: int, threads: int, isa: ISA, target: float | None = None, runs: int | None = None) -> float:
     from .cpu import calibrate
 
     unit = calibrate.copy_unit(isa)
@@ -122,7 +132,8 @@ def _measure_copy(footprint: int, threads: int, isa: ISA) -> float:
     rates = []
     for name in ("copy_plain", "copy_stream"):
         function = _function(name, isa)
-        rates.append(_best_rate([_Call(function, memory, [at + distance, at, share, 0], 3) for at in sources]))
+        calls = [_Call(function, memory, [at + distance, at, share, 0], 3) for at in sources]
+        rates.append(_best_rate(calls, target, runs))
     return 2 * share * threads * max(rates)
 
 
@@ -150,13 +161,17 @@ class _Call:
         self._function(self._words.ctypes.data)
 
 
-def _best_rate(calls: Sequence[Callable[[int], None]]) -> float:
-    """Repetitions per second of each of ``calls``, run at the same time in a thread each; the best run counts."""
+def _best_rate(calls: Sequence[Callable[[int], None]], target: float | None = None, runs: int | None = None) -> float:
+    """Repetitions per second of each of ``calls``, run at the same time in a thread each; the best run counts.
+
+    ``target``: seconds that one of ``runs`` runs takes, about.
+    """
+    target, runs = target or _SECONDS, runs or _RUNS
     seconds, repeats = 0.0, 1
-    while seconds < _SECONDS / 2 and repeats < 1 << 40:
-        repeats = repeats if not seconds else min(max(2 * repeats, int(repeats * _SECONDS / seconds)), 64 * repeats)
+    while seconds < target / 2 and repeats < 1 << 40:
+        repeats = repeats if not seconds else min(max(2 * repeats, int(repeats * target / seconds)), 64 * repeats)
         seconds = _run(calls[:1], repeats)  # alone: starting threads would count for work
-    return repeats / min(_run(calls, repeats) for _ in range(_RUNS))
+    return repeats / min(_run(calls, repeats) for _ in range(runs))
 
 
 def _run(calls: Sequence[Callable[[int], None]], repeats: int) -> float:
@@ -273,7 +288,7 @@ class _Tiles:
 
 # -- remembering -------------------------------------------------------------------------------------------------
 def _remember(key: str, fresh: bool, measure: Callable[[], float]) -> float:
-    key = f"{_cpu()} {key}"
+    key = f"{config.cpu_name()} {key}"
     if not fresh:
         if key not in _known:
             _known.update(_read())
@@ -282,21 +297,6 @@ def _remember(key: str, fresh: bool, measure: Callable[[], float]) -> float:
     _known[key] = measure()
     _write({**_read(), key: _known[key]})
     return _known[key]
-
-
-@lru_cache(maxsize=1)
-def _cpu() -> str:
-    """What tells one kind of machine from another; from /proc/cpuinfo where there is one."""
-    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
-    found = {}
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() in wanted:
-                found.setdefault(field.strip(), value.strip())
-    except OSError:
-        pass
-    return "/".join([platform.machine(), *(found[field] for field in wanted if field in found)])
 
 
 def _file() -> Path:

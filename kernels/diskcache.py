@@ -7,6 +7,7 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Callable
 
 from .. import config
 
@@ -37,15 +38,7 @@ def write(path: Path, body: bytes) -> None:
     """Store an object so that readers see all of it or nothing; a folder that cannot be written costs one warning."""
     global _warned
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        _store(path, body, os.replace)
     except OSError as error:
         if not _warned:
             _warned = True
@@ -55,3 +48,44 @@ def write(path: Path, body: bytes) -> None:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def write_once(path: Path, body: bytes) -> bytes | None:
+    """Store an object unless there is one; the one that is there then, the same for all who write at once.
+
+    A damaged one is replaced. None where the folder cannot be written.
+    """
+    try:
+        try:
+            _store(path, body, _link)
+        except FileExistsError:
+            if read(path) is None:
+                _store(path, body, os.replace)
+    except OSError:
+        return None
+    return read(path)
+
+
+def _store(path: Path, body: bytes, move: Callable[[str, Path], None]) -> None:
+    """Writes a temporary file beside ``path`` and has ``move`` give it that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        move(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _link(temporary: str, path: Path) -> None:
+    """As `os.replace`, but FileExistsError where ``path`` exists; a file system without links replaces it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.replace(temporary, path)
+    else:
+        os.unlink(temporary)

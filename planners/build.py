@@ -49,22 +49,22 @@ def compute_dtype(request: PlanRequest) -> str:
     return _COMPUTE.get(name, name)
 
 
-def build_plan(request: PlanRequest) -> Plan:
-    """The plan of one request; deterministic.
+def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Plan:
+    """The plan of one request on ``machine`` (of the request's instruction set; None: a typical one); deterministic.
 
     Source: the reverse pass and the fixed-block layout of intermediates follow M. Koch, "Compiling the Einstein
     summation convention to LIBXSMM library calls" (2023), section 5; separable blocks and packing are this engine's.
     """
-    return _Builder(request).build()
+    return _Builder(request, machine).build()
 
 
 class _Builder:
-    def __init__(self, request: PlanRequest):
+    def __init__(self, request: PlanRequest, machine: cost.Machine | None):
         self.request = request
         self.isa = isa_table.get(request.isa)
         self.compute = compute_dtype(request)
         self.list = OperationList(request, self.compute)
-        self.machine = _machine(self.isa.vector_bits, self.isa.fma)
+        self.machine = machine or _typical(self.isa)
         self.steps: list[Step] = []
 
     def build(self) -> Plan:
@@ -240,7 +240,7 @@ class _Builder:
 
     def _time(self, seconds: float, row: Row) -> float:
         """Of a step that takes so many seconds on one thread."""
-        return seconds / self._threads(row) + cost.STEP_SECONDS
+        return seconds / self._threads(row) + self.machine.step_seconds
 
     def _threads(self, row: Row) -> int:
         return self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
@@ -280,6 +280,7 @@ class _Builder:
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
             arena_bytes=arena + scratch + kept,
             constant_bytes=kept,
+            call_seconds=self.machine.call_seconds,
             table_bytes=tables,
             request=self.request,
         )
@@ -331,5 +332,5 @@ def _expression(operation: Operation) -> str:
 
 
 @lru_cache(maxsize=8)
-def _machine(vector_bits: int, fma: bool) -> cost.Machine:
-    return cost.typical_machine(vector_bits, fma)
+def _typical(isa: isa_table.ISA) -> cost.Machine:
+    return cost.typical_machine(isa.name, isa.vector_bits, isa.fma)

@@ -33,6 +33,7 @@ GROUPS = {
     "einsum_engine.api": "api",
     "einsum_engine.compiled": "api",
     "einsum_engine.contractor": "api",
+    "einsum_engine.measured": "api",
     "einsum_engine.routes": "api",
     "einsum_engine.serialize": "api",
     "einsum_engine.options": "api",

@@ -23,9 +23,9 @@ def plans(monkeypatch):
     made = []
     build = contractor.build_plan
 
-    def counted(request):
+    def counted(request, machine):
         made.append(request)
-        return build(request)
+        return build(request, machine)
 
     monkeypatch.setattr(contractor, "build_plan", counted)
     engine.clear_cache()

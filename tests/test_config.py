@@ -15,6 +15,7 @@ GOOD = {
     "OMP_NUM_THREADS": ("4,2", 4),
     "EINSUM_ENGINE_CACHE_DIR": ("/somewhere/else", Path("/somewhere/else")),
     "XDG_CACHE_HOME": ("/cache", Path("/cache")),
+    "EINSUM_ENGINE_MEASURE": ("0", False),
     "EINSUM_ENGINE_POOL_BYTES": ("1.5GiB", 3 << 29),
     "EINSUM_ENGINE_DUMP": ("/dump", Path("/dump")),
     "EINSUM_ENGINE_DEBUG": ("2", 2),
@@ -22,6 +23,7 @@ GOOD = {
 BAD = {
     "EINSUM_ENGINE_NUM_THREADS": ("0", "-1", "two", "1.5"),
     "OMP_NUM_THREADS": ("0", "many"),
+    "EINSUM_ENGINE_MEASURE": ("2", "yes"),
     "EINSUM_ENGINE_POOL_BYTES": ("-1", "8XB", "lots"),
     "EINSUM_ENGINE_DEBUG": ("-1", "yes"),
 }
@@ -174,3 +176,11 @@ def test_cache_dir_without_a_home_cannot_be_made(monkeypatch):
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(OSError):
         config.cache_dir().mkdir(parents=True)
+
+
+def test_cpu_fields_are_those_of_the_first_cpu(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor\t: 0\nmodel name\t: A\nmodel\t\t: 7\n\nprocessor\t: 1\nmodel name\t: B\nstepping\t: 1\n")
+    assert config.cpu_fields(path) == ["A", "7"]
+    assert config.cpu_fields(tmp_path / "missing") == []
+    assert "\n" not in config.cpu_name()

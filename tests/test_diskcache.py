@@ -216,3 +216,35 @@ def test_kernels_load_between_large_arrays():
     """Code and constants of a kernel stay within the 2 GiB that an instruction reaches: LLVM would end the process."""
     done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_who_stores_first_wins(tmp_path):
+    path = tmp_path / "new" / "object"
+    assert diskcache.write_once(path, b"first") == b"first"
+    assert diskcache.write_once(path, b"second") == b"first" == diskcache.read(path)
+    assert _files(tmp_path) == [path]
+
+
+@pytest.mark.parametrize("damage", [b"", b"einsum-engine-object-1\n", b"anything else"])
+def test_a_damaged_object_is_stored_anew(tmp_path, damage):
+    path = tmp_path / "object"
+    path.write_bytes(damage)
+    assert diskcache.write_once(path, BODY) == BODY == diskcache.read(path)
+    assert _files(tmp_path) == [path]
+
+
+def test_a_file_system_without_links(tmp_path, monkeypatch):
+    def no_link(source, target):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_link)
+    path = tmp_path / "object"
+    assert diskcache.write_once(path, b"only") == b"only"
+    assert _files(tmp_path) == [path]
+
+
+def test_a_folder_that_cannot_be_made_stores_nothing_and_says_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert diskcache.write_once(tmp_path / "file" / "object", BODY) is None

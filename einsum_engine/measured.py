@@ -1,0 +1,126 @@
+"""The constants of the cost model on this machine: measured at its first plan, then read from the cache folder.
+
+One file for each CPU and instruction set, in the form of `kernels.diskcache`; whoever stores first wins, so that all
+processes plan with the same constants. Where they cannot be stored, a typical machine is used: two processes that
+measured for themselves might plan differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+
+from . import config
+from .cost import CONSTANTS, Machine, measured_machine, typical_machine
+from .executor import bind
+from .expr import parse
+from .kernels import diskcache
+from .kernels.isa import ISA
+from .planners.build import build_plan
+from .planners.order import Order
+from .planners.request import PlanRequest
+
+_METHOD = 1  # of measuring: another one measures anew
+_RUNS, _CALLS = 15, 200  # of a small plan: 15 runs of 0.1 ms or less
+_STEPS = 9  # of the longer one of two plans, whose difference is what steps cost
+
+_known: dict[str, Machine] = {}
+
+
+def machine(isa: ISA) -> Machine:
+    """What plans for ``isa``, an instruction set of this machine, are made with; the same in every process."""
+    if not config.get("EINSUM_ENGINE_MEASURE"):
+        return _typical(isa)
+    found = _known.get(isa.name)
+    # Two threads that come here at once find the same: what the first one stored.
+    return _known.setdefault(isa.name, _find(isa)) if found is None else found
+
+
+def _typical(isa: ISA) -> Machine:
+    return typical_machine(isa.name, isa.vector_bits, isa.fma)
+
+
+def _find(isa: ISA) -> Machine:
+    path = _file(isa)
+    constants = _parsed(diskcache.read(path))
+    if constants is None and _writable(path.parent):
+        constants = _parsed(diskcache.write_once(path, _text(_measure(isa))))
+    return _typical(isa) if constants is None else measured_machine(_typical(isa), constants)
+
+
+def _file(isa: ISA) -> Path:
+    kind = hashlib.sha256(f"{_METHOD} {config.cpu_name()}".encode()).hexdigest()[:16]
+    return config.cache_dir() / "machine" / f"{isa.name}-{kind}"
+
+
+def _writable(folder: Path) -> bool:
+    """Whether it is worth measuring: what cannot be stored is not used."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _text(constants: dict[str, float]) -> bytes:
+    return "".join(f"{name} {constants[name]!r}\n" for name in CONSTANTS).encode()
+
+
+def _parsed(body: bytes | None) -> dict[str, float] | None:
+    """The constants in a stored text; None where it has not all of them, as positive numbers."""
+    try:
+        pairs = [line.split() for line in (body or b"").decode().splitlines()]
+        constants = {name: float(value) for name, value in pairs}
+    except ValueError:
+        return None
+    whole = constants.keys() == set(CONSTANTS) and all(0 < value < float("inf") for value in constants.values())
+    return constants if whole else None
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------
+def _measure(isa: ISA) -> dict[str, float]:
+    """`CONSTANTS` of one thread, in some 40 ms after the few kernels involved are there."""
+    from .kernels import calibrate
+
+    short, long = (_seconds_of_chain(isa, steps) for steps in (1, _STEPS))
+    step = max((long - short) / (_STEPS - 1), 1e-9)
+    return calibrate.quick_rates(isa) | {"step_seconds": step, "call_seconds": max(short - step, 1e-9)}
+
+
+def _seconds_of_chain(isa: ISA, steps: int) -> float:
+    """Seconds of a call that multiplies ``steps + 1`` matrices of 2 by 2: arithmetic of nanoseconds."""
+    call = _chain(isa, steps)
+    return min(_timed(call) for _ in range(_RUNS)) / _CALLS
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for _ in range(_CALLS):
+        call()
+    return time.perf_counter() - start
+
+
+def _chain(isa: ISA, steps: int) -> Callable[[], object]:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    terms = [letters[i : i + 2] for i in range(steps + 1)]
+    expr = parse(",".join(terms) + f"->a{terms[-1][1]}", [(2, 2)] * len(terms))
+    left_to_right = ((0, 1), *[(0, rest) for rest in range(steps - 1, 0, -1)])
+    matrix = np.eye(2)
+    request = PlanRequest(
+        expr=expr,
+        dtypes=("float64",) * len(terms),
+        strides=(matrix.strides,) * len(terms),
+        out_strides=None,
+        dtype="float64",
+        isa=isa.name,
+        order=Order(path=left_to_right, flops=16 * steps, largest=4, optimizer="left-to-right"),
+    )
+    native = bind(build_plan(request))
+    arrays, entry, out = [matrix] * len(terms), native.entry, np.empty((2, 2))
+    # Without an entry on this Python a call costs more, and that is what is measured then.
+    return (lambda: entry(*arrays)) if entry is not None else (lambda: native.run(arrays, out))
