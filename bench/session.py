@@ -21,6 +21,7 @@ class Request:
 
     ``only`` is a regular expression searched for in family, name and dtype of a case, with blanks between. ``record``
     is the JSON file that is written after every case; with ``resume`` what it holds already is not measured again.
+    ``layouts``: layouts of intermediates against each other, instead of peers against ours.
     """
 
     families: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class Request:
     quick: bool = False
     record: Path | None = None
     resume: bool = False
+    layouts: bool = False
 
     def chosen_cases(self) -> list[Case]:
         """The cases asked for, integers also over their full range."""
@@ -46,7 +48,7 @@ class Request:
 
     def chosen_tables(self) -> tuple[str, ...]:
         """The families without cases that are asked for; a filter of cases leaves none."""
-        return () if self.only is not None else tuple(name for name in TABLES if name in self.names())
+        return () if self.only is not None or self.layouts else tuple(name for name in TABLES if name in self.names())
 
     def names(self) -> tuple[str, ...]:
         """Families and parts by name: all of them where neither families nor files are given."""
@@ -94,16 +96,17 @@ class _Run:
     results: list[Any]
     kernels: list[Any]
     figures: list[Any]
+    layouts: list[Any]
     startup: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, request: Request, threads: int, remarks: list[str], engine: Any) -> _Run:
         """Import what takes part, read what is resumed, print the head."""
-        from . import limits, machine, record, run
+        from . import layouts, limits, machine, record, run
         from .peers import choose, import_all
 
         engine = engine or importlib.import_module(__package__.rpartition(".")[0])
-        peers, left_out = choose(request.peers)
+        peers, left_out = choose(() if request.layouts else request.peers)
         remarks += left_out
         import_all(peers)
         facts = machine.describe()
@@ -126,6 +129,7 @@ class _Run:
             results=[record.case_from_json(each) for each in earlier.get("cases", ())],
             kernels=[record.kernel_from_json(each) for each in earlier.get("kernels", ())],
             figures=[record.figure_from_json(each) for each in earlier.get("tables", ())],
+            layouts=[layouts.from_json(each) for each in earlier.get("layouts", ())],
         )
         _say(_head(facts, threads, remarks))
         return started
@@ -134,10 +138,12 @@ class _Run:
         """Tables and cases that are not known yet, written as they come."""
         from . import report, run
 
-        known = {each["key"] for each in self.store.earlier.get("cases", ())}
+        known = {each["key"] for part in ("cases", "layouts") for each in self.store.earlier.get(part, ())}
         left = [case for case in cases if case.key not in known]
         if known:
             _say([f"{len(cases) - len(left)} of {len(cases)} cases were measured before"])
+        if self.request.layouts:
+            return self._measure_layouts(left)
         self.roof.prime({case.dtype for case in left})
         self._measure_tables()
         names = [peer.name for peer in self.peers]
@@ -158,6 +164,20 @@ class _Run:
         _say([line])
         self.store.write(self.data(complete=False))
 
+    def _measure_layouts(self, cases: Sequence[Case]) -> None:
+        from . import layouts
+
+        _say(["", layouts.header()])
+
+        def keep(result: Any) -> None:
+            self.layouts.append(result)
+            _say([layouts.line(result)])
+            self.store.write(self.data(complete=False))
+
+        layouts.run(
+            cases, self.engine, self.settings, on_result=keep, progress=lambda items: _bar(items, "cases")
+        )
+
     def _measure_tables(self) -> None:
         done = {figure.table for figure in self.figures} | ({KERNELS} if self.kernels else set())
         for name in self.request.chosen_tables():
@@ -168,7 +188,7 @@ class _Run:
 
     def finish(self) -> tuple[dict[str, Any], int]:
         """Summary, figures and rules; the complete data, and how many cases are wrong or void."""
-        from . import report, run
+        from . import layouts, report, run
 
         for result in self.results:
             run.hold_against(result, self.roof)
@@ -176,6 +196,10 @@ class _Run:
             _say(["", *report.summary_lines(self.results)])
             self.startup = {} if self.request.quick else _startup(self.remarks)
         data = self.data(complete=True)
+        if self.request.layouts:
+            _say(["", *layouts.summary_lines(self.layouts)])
+            self.store.write(data)
+            return data, sum(1 for result in self.layouts if result.wrong)
         _say(["", *report.figure_lines(self._all_figures())])
         _say([*report.startup_lines(self.startup), "", *(f"- {rule}" for rule in report.RULES)])
         if any(result.void for result in self.results):
@@ -190,7 +214,7 @@ class _Run:
 
     def data(self, *, complete: bool) -> dict[str, Any]:
         """Everything known, as plain data for ``json.dump``."""
-        from . import record, report
+        from . import layouts, record, report
 
         return {
             "complete": complete,
@@ -209,6 +233,7 @@ class _Run:
             "tables": record.figures_to_json(self.figures),
             "kernels": record.kernels_to_json(self.kernels),
             "cases": [record.case_to_json(result) for result in self.results],
+            "layouts": [layouts.to_json(result) for result in self.layouts],
         }
 
 
@@ -222,6 +247,7 @@ def _settings(request: Request, threads: int, peers: Sequence[Any], facts: dict[
         "threads": threads,
         "quick": request.quick,
         "peers": [peer.name for peer in peers],
+        "layouts": request.layouts,
     }
 
 

@@ -23,6 +23,7 @@ from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
 from .options import DEFAULT, CallOptions, CompileOptions, Options, parse_options
 from .planners.order import register_optimizer, registry_version
+from .planners.request import LAYOUTS
 from .routes import contiguous_strides
 
 if TYPE_CHECKING:
@@ -199,6 +200,8 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     - ``constants``: positions of operands that never change and are given here as arrays, or a dict from positions to
       arrays. They are copied, and left out of the calls.
     - ``backend``: ``"cpu"``.
+    - ``layouts``: how intermediates lie in memory. ``"solve"``: as is predicted to be fastest; ``"natural"`` (C order),
+      ``"merged"`` (the matrix that the next step reads) and ``"panels"`` are there to be compared with it.
 
     >>> f = compile("ij,jk->ik", (2, 3), (3, 4))
     >>> f(np.ones((2, 3)), np.ones((3, 4)))[0]
@@ -210,7 +213,11 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     wanted, constants, backend = given.pop("dtypes", None), given.pop("constants", None), given.pop("backend", "cpu")
     if backend not in BACKENDS:
         raise EngineValueError(f"backend={backend!r}: there is {', '.join(BACKENDS)}")
-    parsed = parse_options(given, "compile", also=("backend", "constants", "dtypes"))
+    layouts = given.pop("layouts", "solve")
+    if layouts not in LAYOUTS:
+        raise EngineValueError(f"layouts={layouts!r}: there are {', '.join(LAYOUTS)}")
+    parsed = parse_options(given, "compile", also=("backend", "constants", "dtypes", "layouts"))
+    parsed = parsed if layouts == parsed.layouts else parsed.replace(layouts=layouts)
     subject, operands = _subject(expr, operands)
     text = subject if isinstance(subject, str) else ""
     fixed = _constants(constants, operands, text)

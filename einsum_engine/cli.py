@@ -94,6 +94,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="REGEX", help="only cases that match, in 'family name dtype'")
     parser.add_argument("--peers", nargs="*", metavar="PEER", help="libraries to compare with (default: all installed)")
     parser.add_argument("--threads", type=_count, help="threads for every library (default: the CPUs available)")
+    parser.add_argument("--layouts", action="store_true", help="compare layouts of intermediates instead: ours alone")
     parser.add_argument("--large", action="store_true", help="large batched products of the thesis at 512, not 256")
     parser.add_argument("--quick", action="store_true", help="shorter samples, no fresh processes: only a look")
     parser.add_argument("--json", metavar="OUT", type=Path, help="write what is measured to this file after each case")
@@ -115,7 +116,11 @@ def _bench(arguments: argparse.Namespace) -> int:
         quick=arguments.quick,
         record=arguments.json,
         resume=arguments.resume,
+        layouts=arguments.layouts,
     )
+    for name in ("peers", "plot"):
+        if arguments.layouts and getattr(arguments, name) is not None:
+            raise EngineValueError(f"--layouts compares ours with ours: there is nothing for --{name}")
     for target in (arguments.json, arguments.plot):
         if target is not None and not target.absolute().parent.is_dir():
             raise EngineValueError(f"{target}: its folder does not exist")

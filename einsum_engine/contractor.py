@@ -312,6 +312,7 @@ class Contractor:
             isa=active_isa().name,
             order=self.order if order is None else order,
             constants=self.constants,
+            layouts=self.options.layouts,
             byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
         )
 

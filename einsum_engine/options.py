@@ -38,6 +38,7 @@ class CompileOptions(CallOptions, total=False):
     dtypes: Any
     constants: Any
     backend: str
+    layouts: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class Options:
     threads: int | None = None
     memory_limit: MemoryLimit = NO_LIMIT
     max_time: float | None = None
+    layouts: str = "solve"  # of `compile` alone
 
     @property
     def plain(self) -> bool:

@@ -69,7 +69,7 @@ class _Builder:
 
     def build(self) -> Plan:
         self.list.build()
-        LayoutSolver(self.list, self.isa, self.request.threads, self.machine).solve()
+        LayoutSolver(self.list, self.isa, self.request.threads, self.machine, self.request.layouts).solve()
         arena, kept = self._allocate()
         for value in self.list.values:
             value.nbytes = value.nbytes or self.list.nbytes(value)

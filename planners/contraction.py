@@ -31,6 +31,7 @@ class BinaryContraction:
     conj_right: bool = False
     panels_left: bool = True  # a free left operand may be laid out in panels
     panels_right: bool = True
+    only_panels: bool = False  # wherever it may be, also where rows would do
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
     accumulate: bool = False
@@ -55,6 +56,7 @@ class BinaryContraction:
             conj_right=self.conj_left,
             panels_left=self.panels_right,
             panels_right=self.panels_left,
+            only_panels=self.only_panels,
             constant_left=self.constant_right,
             constant_right=self.constant_left,
             accumulate=self.accumulate,

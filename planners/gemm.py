@@ -184,8 +184,8 @@ class _Planner:
         rows = self.panels.padded
         if c.left is None:
             small = rows * self.k_total * item <= 2 * L1_BYTES or self.panels.count == 1
-            if not c.panels_left:
-                return "direct-free"
+            if not c.panels_left or c.only_panels:
+                return "free" if c.panels_left else "direct-free"
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
         column_panels = -(-self.n_total // self.nr)
         if c.constant_left and (c.left_dtype or not self._lanes_contiguous):

@@ -5,6 +5,8 @@ in several orders. A draft fixes the layouts of the free operands, and so what t
 `LayoutSolver.best` finds the drafts of least predicted time by dynamic programming, from the consumer down: the best
 way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
 drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
+
+Other policies than ``solve`` (`request.LAYOUTS`) draw up one way of each, with one kind of layout for all.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
+from .layout import dense_axes
 from .memo import Planned, planned
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
@@ -64,8 +67,9 @@ class Draft:
 class LayoutSolver:
     """Draws up the operations of a list; `solve` leaves axes on the values and parts on the operations."""
 
-    def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine):
+    def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine, policy: str = "solve"):
         self.list, self.isa, self.threads, self.machine = listed, isa, threads, machine
+        self.policy = policy
         self.producers = {operation.output.number: operation for operation in listed.operations}
         self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
         least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
@@ -117,7 +121,7 @@ class LayoutSolver:
     def _orientations(self, operation: Operation) -> Iterator[Orientation]:
         yield Orientation()
         free = [value for value in operation.inputs if value.axes is None]
-        if operation.kind != "gemm":
+        if operation.kind != "gemm" or self.policy != "solve":
             return
         for flip in (False, True):
             for near in range(3 if free else 1):
@@ -145,9 +149,14 @@ class LayoutSolver:
         given = {}
         for value in values:
             if value.axes is None:
-                value.axes = natural_axes(value, operation.output, self.list.sizes, itemsize(value.dtype))
+                value.axes = self._natural_axes(value, operation.output)
                 given[value.number] = Given(axes=value.axes)
         return given
+
+    def _natural_axes(self, value: Value, output: Value) -> Mapping[Index, Axis]:
+        if self.policy == "natural":
+            return dense_axes(reversed(value.term), self.list.sizes, itemsize(value.dtype))
+        return natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         self._read_through_casts(operation)
@@ -174,7 +183,8 @@ class LayoutSolver:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
         mixed = self.mixed[id(operation)]
-        given |= self._natural(operation, [v for v in operation.inputs if mixed and v.dtype in REAL_PART])
+        fixed = self.policy == "natural"
+        given |= self._natural(operation, [v for v in operation.inputs if fixed or (mixed and v.dtype in REAL_PART)])
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)
@@ -238,6 +248,7 @@ class LayoutSolver:
             constant_right=y.constant,
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
+            only_panels=self.policy == "panels",
             flip=orientation.flip,
             near_left=self._near(x, orientation.near),
             near_right=self._near(y, orientation.near),
@@ -246,7 +257,7 @@ class LayoutSolver:
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
         producer = self.producers.get(value.number)
-        return producer is not None and producer.kind == "gemm"
+        return self.policy != "merged" and producer is not None and producer.kind == "gemm"
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""

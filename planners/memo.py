@@ -71,7 +71,7 @@ def forget() -> None:
 
 def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int) -> Hashable:
     sizes = c.sizes
-    flags = (c.conj_left, c.conj_right, c.panels_left, c.panels_right, c.constant_left, c.constant_right, c.accumulate)
+    flags = (c.conj_left, c.conj_right, c.panels_left, c.panels_right, c.constant_left, c.constant_right)
     near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
     return (
         isa.name,
@@ -87,6 +87,8 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
         _places(c.right, names),
         _places(c.out, names),
         flags,
+        c.only_panels,
+        c.accumulate,
         c.flip,
         len(c.near_left),
         near,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+# How intermediates are laid out. ``solve``: what the layout solver predicts to be fastest. The others are what it is held
+# against: ``natural``: C order of the indices as the expression names them; ``merged``: the matrix that the consumer
+# reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.
+LAYOUTS = ("solve", "natural", "merged", "panels")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
@@ -14,7 +19,7 @@ class PlanRequest:
     ``strides``: bytes per operand axis; ``out_strides``: bytes per output axis, None for a fresh result in C order
     (a repeated output index addresses a diagonal); ``dtype``: of the result; ``accumulate``: dtype in which sums are
     kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
-    ``order``: an `order.Order`; ``constants``: operand positions whose values never change.
+    ``layouts``: one of `LAYOUTS`; ``order``: an `order.Order`; ``constants``: operand positions whose values never change.
     """
 
     expr: Any
@@ -30,3 +35,4 @@ class PlanRequest:
     order: Any
     constants: tuple[int, ...] = ()
     byteswapped: tuple[int, ...] = ()
+    layouts: str = "solve"

@@ -1,13 +1,19 @@
 """The layout solver: its drafts compute the same, and the one that it takes is the one of least predicted time."""
 
 import itertools
+import pickle
+from string import ascii_letters
 
+import networks
 import numpy as np
+import oracle
 import pytest
 
 import einsum_engine as engine
+from einsum_engine.errors import EngineTypeError, EngineValueError
 from einsum_engine.planners import layouts
 from einsum_engine.planners.layouts import LayoutSolver
+from einsum_engine.planners.request import LAYOUTS
 
 # lanes on the side that the output suggests would scatter the second product's result
 NETWORK = "bxyzh,lmyGM,lxFMht->bzmGFtl", [(8, 8, 8, 8, 8), (2, 8, 8, 8, 8), (2, 8, 8, 8, 8, 8)]
@@ -95,3 +101,96 @@ def test_the_number_of_drafts_is_bounded(every_operation_is_worth_it, monkeypatc
     monkeypatch.setattr(layouts, "WORTH_SECONDS", 1.0)
     engine.compile(chain, *[(41, 41)] * 61, threads=1)
     assert len(drawn) == 60
+
+
+# -- policies ------------------------------------------------------------------------------------------------------
+DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int8", "int32", "int64", "uint16", "bool")
+
+
+def _random(seed, dtypes, largest=13):
+    """A network of random structure, sizes and order of indices; its operands are small whole numbers."""
+    terms, output, _ = networks.random_network(seed, operands=3 + seed % 4, indices=6 + seed % 3)
+    rng = np.random.default_rng(seed)
+    sizes = {index: int(rng.choice((1, 2, 3, 4, 8, largest))) for index in range(10)}
+    terms = [tuple(int(i) for i in rng.permutation(np.array(term, int))) for term in terms]
+    kinds = [str(rng.choice(dtypes)) for _ in terms]
+    arrays = [oracle.random(rng, [sizes[i] for i in term], kind, exact=True) for term, kind in zip(terms, kinds)]
+    arrays = [array / array.dtype.type(8) if array.dtype == "float16" else array for array in arrays]  # no overflow
+    return terms, output, arrays
+
+
+def _check(terms, output, arrays, policy, **options):
+    pairs = [item for array, term in zip(arrays, terms) for item in (array, list(term))]
+    call = engine.compile(*pairs, list(output), layouts=policy, **options)
+    result = np.result_type(*arrays)
+    wide = [array.astype({"f": "f8", "c": "c16"}.get(result.kind, result)) for array in arrays]
+    pairs = [item for array, term in zip(wide, terms) for item in (array, list(term))]
+    expected = np.einsum(*pairs, list(output), optimize=True)
+    actual = np.asarray(call(*arrays))
+    assert actual.dtype == result and np.all(np.isfinite(expected))
+    bound = 8 * np.finfo(result).eps * float(np.max(np.abs(expected), initial=0)) if result.kind in "fc" else 0
+    np.testing.assert_allclose(actual.astype(wide[0].dtype), expected, rtol=0, atol=bound)
+    return call
+
+
+@pytest.mark.parametrize("policy", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_policy_computes_the_same_on_random_networks(dtype, policy):
+    for seed in range(8):
+        _check(*_random(seed, (dtype,)), policy, threads=1 + seed % 2)
+
+
+@pytest.mark.parametrize("policy", LAYOUTS)
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "float64"), ("float64", "complex128"), ("int8", "int64"), ("float16", "float32")]
+)
+def test_every_policy_computes_the_same_on_mixed_dtypes(dtypes, policy):
+    for seed in range(8, 13):
+        _check(*_random(seed, dtypes), policy, threads=1)
+
+
+@pytest.mark.parametrize("policy", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
+def test_every_policy_computes_the_same_where_operations_are_large(dtype, policy):
+    for expression, shapes in CHAINS:
+        arrays = _arrays(shapes, dtype)
+        terms, output = expression.split("->")
+        numbered = [tuple(map(ascii_letters.index, term)) for term in (*terms.split(","), output)]
+        _check(numbered[:-1], numbered[-1], arrays, policy, threads=2)
+
+
+def _intermediates(policy):
+    """Layouts of the intermediates of a chain whose products are made right to left."""
+    shapes = [(24, 8, 48), (48, 8, 40), (40, 6, 4), (4, 56)]
+    plan = engine.compile("axb,byc,czd,de->eazxy", *shapes, layouts=policy, threads=1).plan
+    return [buffer.layout for buffer in plan.buffers if buffer.kind == "arena"]
+
+
+def test_each_policy_has_its_layouts():
+    found = {policy: _intermediates(policy) for policy in LAYOUTS}
+    assert {layout.describe() for layout in found["natural"]} == {"C"}
+    assert {layout.kind for layout in found["merged"]} == {"strided"}
+    assert {layout.describe() for layout in found["merged"]} != {"C"}
+    assert "fbl" in {layout.kind for layout in found["panels"]}
+    assert len({tuple(each) for each in found.values()}) >= 3
+
+
+def test_panels_are_taken_also_where_rows_would_do():
+    """One panel of lanes in plain rows is what the planner takes by itself."""
+    shapes = [(8, 5, 64), (64, 5, 16), (16, 6)]
+    kinds = {}
+    for policy in ("merged", "panels"):
+        plan = engine.compile("axb,bxc,cd->da", *shapes, layouts=policy, threads=1, optimize=False).plan
+        kinds[policy] = [buffer.layout.kind for buffer in plan.buffers if buffer.kind == "arena"]
+    assert kinds == {"merged": ["strided"], "panels": ["fbl"]}
+
+
+def test_a_policy_is_an_option_of_compile_that_is_stored(tmp_path):
+    made = engine.compile(*NETWORK[:1], *NETWORK[1], layouts="natural", threads=1)
+    made.save(tmp_path / "plan.json")
+    other = engine.compile(*NETWORK[:1], *NETWORK[1], threads=1)
+    assert engine.load(tmp_path / "plan.json").plan == pickle.loads(pickle.dumps(made)).plan == made.plan != other.plan
+    with pytest.raises(EngineValueError, match="layouts='best': there are solve, natural, merged, panels"):
+        engine.compile("ij,jk->ik", (2, 3), (3, 4), layouts="best")
+    with pytest.raises(EngineTypeError, match="einsum\\(\\) has no option 'layouts'"):
+        engine.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4)), layouts="natural")
