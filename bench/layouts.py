@@ -159,8 +159,9 @@ def _time(result: LayoutResult, name: str) -> str:
 def summary_lines(results: Sequence[LayoutResult]) -> list[str]:
     """Per family: time of each candidate over the solver's pick, how often each is best, how good the pick is."""
     compared = [each for each in results if each.seconds]
-    lines = [f"{'time / that of solve, geometric mean':<36} {'cases':>5}" + "".join(f" {n:>8}" for n in CANDIDATES[:-1])]
-    lines[0] += "  best in" + "".join(f" {name:>8}" for name in CANDIDATES) + f"  solve within {NEAR - 1:.0%}"
+    others, each_name = ("".join(f" {name:>8}" for name in names) for names in (CANDIDATES[:-1], CANDIDATES))
+    titles = f"{'time / that of solve, geometric mean':<36} {'cases':>5}{others}  best in{each_name}"
+    lines = [f"{titles}  solve within {NEAR - 1:.0%}"]
     families = list(dict.fromkeys(each.case.family for each in compared))
     for title in (*families, *(["all"] if len(families) > 1 else [])):
         inside = [each for each in compared if title in ("all", each.case.family)]

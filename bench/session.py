@@ -174,9 +174,7 @@ class _Run:
             _say([layouts.line(result)])
             self.store.write(self.data(complete=False))
 
-        layouts.run(
-            cases, self.engine, self.settings, on_result=keep, progress=lambda items: _bar(items, "cases")
-        )
+        layouts.run(cases, self.engine, self.settings, on_result=keep, progress=lambda items: _bar(items, "cases"))
 
     def _measure_tables(self) -> None:
         done = {figure.table for figure in self.figures} | ({KERNELS} if self.kernels else set())
