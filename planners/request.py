@@ -19,7 +19,8 @@ class PlanRequest:
     ``strides``: bytes per operand axis; ``out_strides``: bytes per output axis, None for a fresh result in C order
     (a repeated output index addresses a diagonal); ``dtype``: of the result; ``accumulate``: dtype in which sums are
     kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
-    ``layouts``: one of `LAYOUTS`; ``order``: an `order.Order`; ``constants``: operand positions whose values never change.
+    ``order``: an `order.Order`; ``constants``: operand positions whose values never change; ``layouts``: one of
+    `LAYOUTS`.
     """
 
     expr: Any
