@@ -6,6 +6,7 @@ in several orders. A draft fixes the layouts of the free operands, and so what t
 way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
 drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
 
+Small plans are drawn up as a whole, and a second time with all intermediates in natural order; the better one is taken.
 Other policies than ``solve`` (`request.LAYOUTS`) draw up one way of each, with one kind of layout for all.
 """
 
@@ -29,6 +30,8 @@ from .unpacked import choose
 
 WORTH_SECONDS = 5e-4  # an operation that takes less is drawn up once
 WORTH_SHARE = 0.02  # of all predicted time
+TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
+SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
 EVALUATIONS = 160  # plans drawn up in search of better ones
 
 
@@ -84,20 +87,48 @@ class LayoutSolver:
         self.found: dict[tuple, tuple[float, Draft]] = {}
 
     def solve(self) -> float:
-        """Predicted seconds. Consumers first: an operation's output has its layout when the operation's turn comes."""
-        seconds = 0.0
+        """Predicted seconds; a small plan has natural order for all intermediates where that is predicted to be less."""
+        work = sum(self.seconds.values()) - len(self.seconds) * self.machine.step_seconds
+        if self.policy == "solve" and work < TINY_SECONDS:
+            self.policy = "natural"
+        drafts = self._drafts()
+        seconds = sum(draft.seconds for _, draft in drafts)
+        if self.policy == "solve" and seconds < SMALL_SECONDS and len(drafts) > 1:
+            self._take_back(drafts)
+            self.policy = "natural"
+            natural = self._drafts()
+            if sum(draft.seconds for _, draft in natural) < seconds:
+                drafts = natural
+            else:
+                self._take_back(natural)
+                for operation, draft in drafts:
+                    self._take(operation, draft)
+        self.list.drop(self.folded)
+        return sum(draft.seconds for _, draft in drafts)
+
+    def _drafts(self) -> list[tuple[Operation, Draft]]:
+        """What each operation does. Consumers first: an operation's output has its layout when its turn comes."""
+        self.found.clear()
+        drafts = []
         for operation in reversed(self.list.operations):
-            if id(operation) in self.folded:
-                continue
-            output = operation.output
-            draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
-            operation.parts = draft.parts
+            if id(operation) not in self.folded:
+                output = operation.output
+                draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
+                self._take(operation, draft)
+                drafts.append((operation, draft))
+        return drafts
+
+    def _take(self, operation: Operation, draft: Draft) -> None:
+        operation.parts = draft.parts
+        for value in operation.inputs:
+            if value.number in draft.given:
+                _give(value, draft.given[value.number])
+
+    def _take_back(self, drafts: list[tuple[Operation, Draft]]) -> None:
+        for operation, draft in drafts:
             for value in operation.inputs:
                 if value.number in draft.given:
-                    _give(value, draft.given[value.number])
-            seconds += draft.seconds
-        self.list.drop(self.folded)
-        return seconds
+                    value.axes, value.layout_kind, value.panel, value.nbytes = None, "strided", 0, 0
 
     def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
@@ -149,14 +180,19 @@ class LayoutSolver:
         given = {}
         for value in values:
             if value.axes is None:
-                value.axes = self._natural_axes(value, operation.output)
+                value.axes = self._natural_axes(value, operation)
                 given[value.number] = Given(axes=value.axes)
         return given
 
-    def _natural_axes(self, value: Value, output: Value) -> Mapping[Index, Axis]:
-        if self.policy == "natural":
+    def _natural_axes(self, value: Value, operation: Operation) -> Mapping[Index, Axis]:
+        if operation.kind != "copy" and self._in_order(value):
             return dense_axes(reversed(value.term), self.list.sizes, itemsize(value.dtype))
-        return natural_axes(value, output, self.list.sizes, itemsize(value.dtype))
+        return natural_axes(value, operation.output, self.list.sizes, itemsize(value.dtype))
+
+    def _in_order(self, value: Value) -> bool:
+        """Whether a value has the order of its indices. What casts read and write has that of result and operands."""
+        producer = self.producers.get(value.number)
+        return self.policy == "natural" and producer is not None and producer.kind != "copy"
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         self._read_through_casts(operation)
@@ -168,7 +204,7 @@ class LayoutSolver:
             if each.times is None:
                 seconds += each.part.share * self.seconds[id(operation)]
                 continue
-            seconds += each.times.total
+            seconds += each.times.total + self.machine.step_seconds
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
             for value, layout in zip(sides, each.layouts):
                 if layout is not None:
@@ -183,8 +219,8 @@ class LayoutSolver:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
         mixed = self.mixed[id(operation)]
-        fixed = self.policy == "natural"
-        given |= self._natural(operation, [v for v in operation.inputs if fixed or (mixed and v.dtype in REAL_PART)])
+        real = [v for v in operation.inputs if mixed and v.dtype in REAL_PART]
+        given |= self._natural(operation, [v for v in operation.inputs if v in real or self._in_order(v)])
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)

@@ -194,3 +194,46 @@ def test_a_policy_is_an_option_of_compile_that_is_stored(tmp_path):
         engine.compile("ij,jk->ik", (2, 3), (3, 4), layouts="best")
     with pytest.raises(EngineTypeError, match="einsum\\(\\) has no option 'layouts'"):
         engine.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4)), layouts="natural")
+
+
+def _plan_of(policy, chain, monkeypatch, tiny, small):
+    monkeypatch.setattr(layouts, "TINY_SECONDS", tiny)
+    monkeypatch.setattr(layouts, "SMALL_SECONDS", small)
+    arrays = _arrays(chain[1])
+    call = engine.compile(chain[0], *arrays, layouts=policy, threads=1)
+    np.testing.assert_array_equal(call(*arrays), np.einsum(chain[0], *arrays, optimize=True))
+    return call.plan.buffers, call.plan.steps
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain[0])
+def test_a_tiny_plan_has_natural_order(chain, monkeypatch):
+    natural = _plan_of("natural", chain, monkeypatch, 0, 0)
+    assert _plan_of("solve", chain, monkeypatch, 1, 0) == natural
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain[0])
+def test_a_small_plan_is_the_better_of_two(chain, monkeypatch):
+    """The one of less predicted time, whole: nothing of the other one is left behind."""
+    natural, solved = (_plan_of(policy, chain, monkeypatch, 0, 0) for policy in ("natural", "solve"))
+    assert natural != solved
+    times = {}
+    drafts = LayoutSolver._drafts
+
+    def timed(self):
+        found = drafts(self)
+        times[self.policy] = sum(draft.seconds for _, draft in found)
+        return found
+
+    monkeypatch.setattr(LayoutSolver, "_drafts", timed)
+    taken = _plan_of("solve", chain, monkeypatch, 0, 1)
+    assert set(times) == {"solve", "natural"}
+    assert taken == (natural if times["natural"] < times["solve"] else solved)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "complex128"), ("float16",), ("int8", "int64")])
+@pytest.mark.parametrize("tiny, small", [(0, 0), (1, 0), (0, 1)])
+def test_casts_and_small_plans(dtypes, tiny, small, monkeypatch):
+    monkeypatch.setattr(layouts, "TINY_SECONDS", tiny)
+    monkeypatch.setattr(layouts, "SMALL_SECONDS", small)
+    for seed in range(20, 26):
+        _check(*_random(seed, dtypes), "solve", threads=1)
