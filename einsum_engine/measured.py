@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Callable
 
@@ -41,6 +42,7 @@ def machine(isa: ISA) -> Machine:
     return _known.setdefault(isa.name, _find(isa)) if found is None else found
 
 
+@lru_cache(maxsize=8)
 def _typical(isa: ISA) -> Machine:
     return typical_machine(isa.name, isa.vector_bits, isa.fma)
 
