@@ -41,6 +41,7 @@ def test_other_names_find_the_same_plan(monkeypatch):
         {"dtypes": ["float64", "float64"]},
         {"threads": 2},
         {"conj": [0]},
+        {"layouts": "panels"},
         {"shapes": [(3, 4, 6), (6, 5)]},
         {"expr": "abc,cd->dab"},
         {"expr": "acb,cd->abd", "shapes": [(3, 5, 4), (5, 5)]},
