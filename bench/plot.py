@@ -82,7 +82,7 @@ def _profiles(axes: Any, profiled: Sequence[dict[str, Any]]) -> None:
     axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xlabel(f"share of the time of a call, %: {' / '.join(PARTS)} (each segment is one step)")
-    axes.legend(fontsize=6, ncols=len(PARTS), loc="lower right")
+    axes.legend(fontsize=6, ncols=len(PARTS), loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def plot_tree(steps: Sequence[Any], operands: Sequence[str], path: str | Path) -> None:

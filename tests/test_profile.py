@@ -17,7 +17,8 @@ from einsum_engine.profile import PARTS, Profile, StepTime, part_of
 
 # figure 24 (d) of the thesis, with the smallest size of its two
 NETWORK = "abczef,reabq,oza,abqsa,feabo->asrbc"
-DTYPES = ("float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "uint16", "bool", "float16")
+FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+DTYPES = (*FLOATS, "int8", "int16", "int32", "int64", "uint16", "bool")
 
 
 def operands(expr, size, dtype, seed=0):
@@ -25,7 +26,8 @@ def operands(expr, size, dtype, seed=0):
     shapes = [(size,) * len(term) for term in expr.partition("->")[0].split(",")]
     if np.dtype(dtype).kind == "c":
         return [(rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype) for s in shapes]
-    return [(rng.integers(-3, 4, s) if np.dtype(dtype).kind != "u" else rng.integers(0, 4, s)).astype(dtype) for s in shapes]
+    low = 0 if np.dtype(dtype).kind == "u" else -3
+    return [rng.integers(low, 4, s).astype(dtype) for s in shapes]
 
 
 def compiled(expr, arrays, **options):
