@@ -17,6 +17,7 @@ from .expr import Expr, quoted
 from .options import Options, parse_factor
 from .plan import Plan, Step
 from .planners.order import Order
+from .profile import Profile
 from .routes import NativeRoute
 
 
@@ -151,8 +152,19 @@ class Compiled:
         return self.plan.steps
 
     def explain(self) -> str:
-        """A table of `plan`: per step its expression, dimensions, layouts, kernel, flops, bytes and predicted time."""
-        return explain(self.plan)
+        """A table of `plan`: per step its expression, dimensions, layouts, kernel, flops, bytes and predicted time.
+
+        Compiled with ``profile=True`` and called, it has also the measured time of each step, mean of all calls, and its
+        parts in kernel, packing and unpacking; where calls differed in strides or dtypes, one table for each plan.
+        """
+        tables = [explain(plan, profile) for plan, profile in self.profiles]
+        return "\n\n".join(tables) if tables else explain(self.plan)
+
+    @property
+    def profiles(self) -> tuple[tuple[Plan, Profile], ...]:
+        """Each plan that calls ran, with what was measured of its steps: empty without ``profile=True`` or calls."""
+        contractors = (self._contractor, *self._variants.values())
+        return tuple(found for contractor in contractors for found in contractor.profiles())
 
     def to_json(self) -> str:
         """The plan as JSON, readable and enough for `einsum_engine.load` to make the same object again."""

@@ -26,6 +26,7 @@ from .options import Options
 from .plan import Plan
 from .planners.build import PlanRequest, build_plan
 from .planners.order import Order, find_order, leaner_orders
+from .profile import Profile
 from .routes import ExternalRoute, NativeRoute, SpreadRoute, View, ZeroRoute, contiguous_strides
 
 # The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
@@ -134,6 +135,12 @@ class Contractor:
             cache.put(key, route)
         return route
 
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """The plans that calls were measured on, and what was found, where the options ask for it."""
+        if self.options.profile:
+            for route in (*self._fresh.values(), *self._general.values()):
+                yield from route.profiles()
+
     def _check_out(self, out: np.ndarray) -> None:
         if out.shape != self.expr.output_shape:
             raise EngineValueError(
@@ -194,7 +201,13 @@ class Contractor:
         if strides is None and order == "F":
             strides = contiguous_strides(shape, dtype.itemsize, order)
         plan = self._plan(operands, dtype, strides, scaled, fresh=not direct)
-        return NativeRoute(plan, bind(plan), shape, dtype, order, direct)
+        native = self._profiled(plan) if self.options.profile else bind(plan)
+        return NativeRoute(plan, native, shape, dtype, order, direct)
+
+    def _profiled(self, plan: Plan) -> Any:
+        from .profiler import ProfiledPlan  # only here: an ordinary call does not load it
+
+        return ProfiledPlan(plan)
 
     def _memory_order(self, operands: tuple[Kind, ...]) -> str:
         """``C`` or ``F`` for a fresh result; ``A`` is F where all operands are, and ``K`` promises nothing."""

@@ -38,11 +38,13 @@ class CompileOptions(CallOptions, total=False):
     dtypes: Any
     constants: Any
     backend: str
+    profile: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checked options. ``dtype`` and ``accumulate`` are NumPy dtypes, ``conj`` sorted operand positions."""
+    """Checked options. ``dtype`` and ``accumulate`` are NumPy dtypes, ``conj`` sorted operand positions; ``profile``,
+    which only `compile` takes, has every call measured."""
 
     dtype: np.dtype | None = None
     casting: str = "safe"
@@ -57,6 +59,7 @@ class Options:
     threads: int | None = None
     memory_limit: MemoryLimit = NO_LIMIT
     max_time: float | None = None
+    profile: bool = False
 
     @property
     def plain(self) -> bool:
@@ -106,7 +109,7 @@ def _one_of(name: str, values: tuple[str, ...], default: str) -> Callable[[Any],
     return check
 
 
-def _flag(name: str) -> Callable[[Any], bool]:
+def check_flag(name: str) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
         if not isinstance(value, (bool, np.bool)):
             raise EngineTypeError(f"{name}={value!r}: expected True or False, not {type(value).__name__}")
@@ -172,9 +175,9 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "alpha": partial(parse_factor, "alpha"),
     "beta": partial(parse_factor, "beta"),
     "conj": _positions,
-    "strict": _flag("strict"),
+    "strict": check_flag("strict"),
     "accumulate": _dtype("accumulate"),
-    "copy": _flag("copy"),
+    "copy": check_flag("copy"),
     "threads": _threads,
     "memory_limit": parse_memory_limit,
     "max_time": _seconds,

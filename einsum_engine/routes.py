@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,12 +18,18 @@ from .executor import address
 from .expr import Expr
 from .memory import empty
 from .plan import Plan
+from .profile import Profile
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _no_entry(route: Any, scalar: bool, kinds: Any) -> None:
     """The general path is all there is."""
+
+
+def _no_profiles(route: Any) -> tuple[()]:
+    """No step of ours runs."""
+    return ()
 
 
 class NativeRoute:
@@ -73,6 +79,12 @@ class NativeRoute:
 
         return array_entry
 
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """The plan and what was measured, where calls are and there were some."""
+        profile = self.native.profile
+        if profile is not None and profile.calls:
+            yield self.plan, profile
+
     @property
     def into_entry(self) -> Any:
         """The quick function of `into`, which takes the operands and the output; None before the second call."""
@@ -105,7 +117,7 @@ class ZeroRoute:
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
         return empty(self.shape, self.dtype, self.order, zero=True)
 
-    entry = _no_entry
+    entry, profiles = _no_entry, _no_profiles
 
 
 class SpreadRoute:
@@ -126,6 +138,10 @@ class SpreadRoute:
         out = empty(self.expr.output_shape, self.dtype, self.order, zero=True)
         self.inner.call(arrays, diagonal(out, self.expr.output), alpha, 0)
         return out
+
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """Those of the inner contraction."""
+        return self.inner.profiles()
 
     entry = _no_entry
 
@@ -156,7 +172,7 @@ class ExternalRoute:
             result = as_array(result * alpha)
         return result.astype(self.dtype, order=self.options.order, casting="unsafe")
 
-    entry = _no_entry
+    entry, profiles = _no_entry, _no_profiles
 
     def _kept(self, chosen: Any, pending: Any) -> tuple[Any, ...]:
         """The term of one step's result: in the output's order where it is the last step."""
@@ -220,6 +236,7 @@ class View:
 
     __slots__ = ("term", "output", "shape", "subscripts", "permutation")
     calls = 2
+    profiles = _no_profiles
 
     def __init__(self, expr: Expr) -> None:
         (self.term,), self.output = expr.inputs, expr.output

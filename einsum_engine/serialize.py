@@ -206,6 +206,7 @@ def _dump_options(options: Options) -> dict[str, Any]:
         "threads": options.threads,
         "memory_limit": asdict(options.memory_limit),
         "max_time": options.max_time,
+        "profile": options.profile,
     }
 
 
