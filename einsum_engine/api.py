@@ -17,7 +17,7 @@ import numpy as np
 from . import dtypes, serialize
 from .arrays import adapt, adapt_all, adapt_out
 from .compiled import Compiled, hand_back, rebuild
-from .contractor import Contractor, Kind
+from .contractor import Contractor, Kind, same_arrays
 from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
@@ -177,7 +177,7 @@ def _remember(
 ) -> None:
     """Let the quick function for these operands be the one that is tried first for ``key``."""
     kinds = tuple([(array.dtype, array.strides) for array in arrays])
-    route = contractor.route(kinds)
+    route = contractor.route(kinds, same=contractor.same(arrays))
     entry = route.entry(scalar, kinds) if route.calls >= 2 else None
     if entry is not None:
         entries.put(key, entry)
@@ -202,6 +202,9 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     - ``profile``: True has every call measured, which makes calls slower: `Compiled.explain` then shows, and
       `Compiled.profile` has, the time of each step in kernel, packing and unpacking.
 
+    Where one array is given for several operands, what is contracted twice in the same way is planned to be done once.
+    That plan serves calls in which those operands are one array again; others are planned at their first call.
+
     >>> f = compile("ij,jk->ik", (2, 3), (3, 4))
     >>> f(np.ones((2, 3)), np.ones((3, 4)))[0]
     array([3., 3., 3., 3.])
@@ -218,12 +221,15 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     subject, operands = _subject(expr, operands)
     text = subject if isinstance(subject, str) else ""
     fixed = _constants(constants, operands, text)
-    kinds, shapes = _kinds([fixed.get(position, each) for position, each in enumerate(operands)], wanted, text)
+    samples = [fixed.get(position, each) for position, each in enumerate(operands)]
+    kinds, shapes, arrays = _kinds(samples, wanted, text)
     parsed_expr = _expr(subject, shapes, parsed.strict)
     for position, array in fixed.items():
         fixed[position] = _frozen(array, position, text)
         kinds[position] = (fixed[position].dtype, fixed[position].strides)
-    return Compiled(parsed_expr, parsed, kinds, constants=fixed).prepare()
+    variables = [n for n, array in enumerate(arrays) if array is not None and n not in fixed]
+    same = same_arrays(arrays, variables)
+    return Compiled(parsed_expr, parsed, kinds, constants=fixed, same=same).prepare()
 
 
 def _constants(constants: Any, operands: Sequence[Any], text: str) -> dict[int, Any]:
@@ -267,20 +273,24 @@ def _is_shape(operand: Any) -> bool:
     return isinstance(operand, (tuple, list)) and all(hasattr(size, "__index__") for size in operand)
 
 
-def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind], list[tuple[int, ...]]]:
-    """Dtype and strides of each operand to compile for, and its shape."""
+def _kinds(
+    operands: Sequence[Any], wanted: Any, text: str
+) -> tuple[list[Kind], list[tuple[int, ...]], list[np.ndarray | None]]:
+    """Dtype and strides of each operand to compile for, its shape, and the array where it is not given as a shape."""
     if wanted is None or isinstance(wanted, (str, type, np.dtype)) or not hasattr(wanted, "__len__"):
         wanted = [wanted] * len(operands)
     if len(wanted) != len(operands):
         raise EngineValueError(f"dtypes names {len(wanted)} dtypes, {quoted(text)} has {len(operands)} operands")
     kinds: list[Kind] = []
     shapes: list[tuple[int, ...]] = []
+    arrays: list[np.ndarray | None] = []
     for position, (operand, name) in enumerate(zip(operands, wanted)):
         dtype = None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
             shape = tuple(size.__index__() for size in operand)
             strides = contiguous_strides(shape, dtype.itemsize, "C")
+            arrays.append(None)
         else:
             array = adapt(operand, position, text).array
             if dtype is not None and dtype != array.dtype:
@@ -288,9 +298,10 @@ def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind],
                     f"operand {position} of {quoted(text)} has dtype {array.dtype}, but dtypes says {dtype}"
                 )
             dtype, shape, strides = array.dtype, array.shape, array.strides
+            arrays.append(array)
         kinds.append((dtype, strides))
         shapes.append(shape)
-    return kinds, shapes
+    return kinds, shapes, arrays
 
 
 def __getattr__(name: str) -> Any:

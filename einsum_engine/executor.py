@@ -283,24 +283,24 @@ def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """
     if len(arrays) != len(plan.expr.inputs):
         raise EngineTypeError(f"{plan.expr.eq!r} takes {len(plan.expr.inputs)} operands, {len(arrays)} given")
-    values: dict[int, np.ndarray] = {}
-    for number, buffer in enumerate(plan.buffers):
+    values: dict[str, np.ndarray] = {}
+    for buffer in plan.buffers:
         if buffer.kind == "input":
-            values[number] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
+            values[buffer.name] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
             if buffer.slot in plan.request.conj:
-                values[number] = np.conjugate(values[number])
+                values[buffer.name] = np.conjugate(values[buffer.name])
     for step in plan.steps:
-        if step.family == "pack" or step.output in values:
+        if step.family == "pack" or plan.buffers[step.output].name in values:
             continue
         numbers: dict = {}
         terms = [
             [numbers.setdefault(axis.index, len(numbers)) for axis in plan.buffers[i].layout.axes]
             for i in (*step.inputs, step.output)
         ]
-        operands = [values[i].astype(plan.compute_dtype) for i in step.inputs]
+        operands = [values[plan.buffers[i].name].astype(plan.compute_dtype) for i in step.inputs]
         pairs = [item for pair in zip(operands, terms) for item in pair]
-        values[step.output] = np.asarray(np.einsum(*pairs, terms[-1]))
-    result = values[next(i for i, b in enumerate(plan.buffers) if b.kind == "output")]
+        values[plan.buffers[step.output].name] = np.asarray(np.einsum(*pairs, terms[-1]))
+    result = values["out"]
     return result.astype(plan.dtype).reshape(plan.expr.output_shape)
 
 

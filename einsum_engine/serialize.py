@@ -30,7 +30,8 @@ VERSION = 1
 class State:
     """All that makes a compiled object: what was asked, and the order that was found.
 
-    ``kinds`` are the dtype and the strides (bytes) of each operand, ``constants`` arrays by operand position.
+    ``kinds`` are the dtype and the strides (bytes) of each operand, ``constants`` arrays by operand position, ``same``
+    says which operands are one array, as in a `PlanRequest`.
     """
 
     expr: Expr
@@ -38,6 +39,7 @@ class State:
     kinds: tuple[tuple[np.dtype, tuple[int, ...]], ...]
     constants: Mapping[int, np.ndarray]
     order: Order
+    same: tuple[int, ...] = ()
 
 
 def dump(state: State, plan: Plan) -> str:
@@ -53,6 +55,7 @@ def dump(state: State, plan: Plan) -> str:
         "expr": {"text": expr.text, "inputs": expr.inputs, "output": expr.output, "shapes": expr.shapes},
         "options": _dump_options(state.options),
         "operands": [{"dtype": _dtype_text(dtype), "strides": strides} for dtype, strides in state.kinds],
+        "same": state.same,
         "constants": {str(position): _dump_array(array, expr) for position, array in state.constants.items()},
         "order": asdict(order),
         "isa": plan.isa,
@@ -186,6 +189,7 @@ def _read_state(document: Mapping[str, Any]) -> State:
         kinds=kinds,
         constants={int(position): _read_array(array) for position, array in document["constants"].items()},
         order=Order(**{**order, "path": _tuples(order["path"])}),
+        same=_tuples(document.get("same", [])),
     )
 
 

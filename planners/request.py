@@ -14,7 +14,9 @@ class PlanRequest:
     ``strides``: bytes per operand axis; ``out_strides``: bytes per output axis, None for a fresh result in C order
     (a repeated output index addresses a diagonal); ``dtype``: of the result; ``accumulate``: dtype in which sums are
     kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
-    ``order``: an `order.Order`; ``constants``: operand positions whose values never change.
+    ``order``: an `order.Order`; ``constants``: operand positions whose values never change;
+    ``same``: for each operand the first position that is the same array (memory, shape, strides and dtype), empty where
+    each is another one. In the request of a plan it is empty unless the plan makes use of it.
     """
 
     expr: Any
@@ -30,3 +32,4 @@ class PlanRequest:
     order: Any
     constants: tuple[int, ...] = ()
     byteswapped: tuple[int, ...] = ()
+    same: tuple[int, ...] = ()
