@@ -22,6 +22,7 @@ from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
 from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, parse_options
+from .planners.objective import time_objective
 from .planners.order import register_optimizer, registry_version
 from .routes import contiguous_strides
 
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "register_optimizer",
     "tensordot",
+    "time_objective",
     "transpose",
 ]
 
@@ -60,6 +62,8 @@ def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unp
 
     - ``optimize``: True or ``"auto"``, False (left to right), the name of an optimiser, a path, or an optimiser
       of opt_einsum or cotengra; ``max_time`` bounds the search, in seconds.
+    - ``minimize``: what that search makes small, ``"flops"`` or ``"time"`` (as the engine predicts it for these
+      dtypes), or what `time_objective` returns.
     - ``order``: of a fresh result, ``C`` unless said otherwise; ``K`` promises no strides.
     - ``alpha``, ``beta``: ``alpha * result + beta * out``; ``beta=0`` never reads ``out``.
     - ``conj``: positions of operands that are conjugated.
@@ -154,6 +158,8 @@ def _contractor(
 ) -> Contractor:
     """The contraction of these shapes and options, from the cache where it was made before."""
     shapes = tuple([array.shape for array in arrays])
+    if options.minimize == "time":
+        options = _timed(options, [array.dtype for array in arrays], subject)
     if options is DEFAULT and not lazy_conj:
         key: Any = (subject, shapes)
     else:
@@ -170,6 +176,13 @@ def _contractor(
         found = Contractor(_expr(subject, shapes, options.strict), options)
         _contractors.put(key, found)
     return found
+
+
+def _timed(options: Options, known: Sequence[np.dtype], subject: Any) -> Options:
+    """The options with the objective that ``minimize="time"`` means for operands of these dtypes."""
+    text = subject if isinstance(subject, str) else ""
+    dtype = dtypes.result_type(*known, dtype=options.dtype, casting=options.casting, out=None, text=text)
+    return options.replace(minimize=time_objective(dtype, threads=options.threads))
 
 
 def _remember(
@@ -229,6 +242,8 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
         kinds[position] = (fixed[position].dtype, fixed[position].strides)
     variables = [n for n, array in enumerate(arrays) if array is not None and n not in fixed]
     same = same_arrays(arrays, variables)
+    if parsed.minimize == "time":
+        parsed = _timed(parsed, [dtype for dtype, _ in kinds], subject)
     return Compiled(parsed_expr, parsed, kinds, constants=fixed, same=same).prepare()
 
 

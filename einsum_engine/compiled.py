@@ -45,9 +45,7 @@ class Compiled:
     ) -> None:
         self._constants = _merged(dict(sorted((constants or {}).items())))
         # Views are for `einsum`: a compiled call returns a fresh array.
-        self._contractor = Contractor(
-            expr, options.replace(copy=True), constants=tuple(self._constants), order=order
-        )
+        self._contractor = Contractor(expr, options.replace(copy=True), constants=tuple(self._constants), order=order)
         self._kinds = tuple(kinds)
         # Which operands are one array; of constants, those of the same content are.
         self._same = self._same_constants(same or range(len(expr.inputs)))
@@ -213,7 +211,7 @@ class Compiled:
         # The order is fixed by now; the optimiser that found it need not be something that can be stored.
         return serialize.State(
             expr=contractor.expr,
-            options=contractor.options.replace(optimize="auto"),
+            options=contractor.options.replace(optimize="auto", minimize="flops"),
             kinds=self._kinds,
             constants=self._constants,
             order=contractor.order,

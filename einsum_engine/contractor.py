@@ -82,6 +82,7 @@ class Contractor:
                 memory_limit="max_input" if limit.max_input else limit.elements,
                 max_time=options.max_time,
                 text=self.expr.text,
+                minimize=options.minimize,
             )
         return self._order
 
@@ -324,7 +325,12 @@ class Contractor:
         if self.options.memory_limit.nbytes is not None and isinstance(self.options.optimize, str):
             below = self.order.largest - 1
             leaner = leaner_orders(
-                self._terms, self._core.output, self.expr.sizes, below=below, max_time=self.options.max_time
+                self._terms,
+                self._core.output,
+                self.expr.sizes,
+                below=below,
+                max_time=self.options.max_time,
+                minimize=self.options.minimize,
             )
             yield from islice(leaner, LEANER_ORDERS)
 

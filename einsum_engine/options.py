@@ -12,6 +12,7 @@ import numpy as np
 from . import config, dtypes
 from .errors import EngineTypeError, EngineValueError
 from .memory import NO_LIMIT, MemoryLimit, parse_memory_limit
+from .planners.objective import checked
 
 
 class CallOptions(TypedDict, total=False):
@@ -30,6 +31,7 @@ class CallOptions(TypedDict, total=False):
     threads: int | None
     memory_limit: int | str | None
     max_time: float | None
+    minimize: Any
 
 
 class CompileOptions(CallOptions, total=False):
@@ -59,6 +61,7 @@ class Options:
     threads: int | None = None
     memory_limit: MemoryLimit = NO_LIMIT
     max_time: float | None = None
+    minimize: Any = "flops"
     profile: bool = False
 
     @property
@@ -181,4 +184,5 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "threads": _threads,
     "memory_limit": parse_memory_limit,
     "max_time": _seconds,
+    "minimize": checked,
 }

@@ -26,28 +26,18 @@ from .memo import Times
 from .nests import NestPlan
 from .operations import PARTS, Operation, OperationList, Value, itemsize
 from .parts import Part
-from .request import PlanRequest
+from .request import COMPUTE, PlanRequest
 from .sharing import share
 from .sides import LEFT, OUT, RIGHT
 from .unpacked import UnpackedPlan
 
 __all__ = ["PlanRequest", "build_plan"]
 
-# compute dtype of storage dtypes that have no kernels of their own
-_COMPUTE = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "uint8": "int8",
-    "uint16": "int16",
-    "uint32": "int32",
-    "uint64": "int64",
-}
-
 
 def compute_dtype(request: PlanRequest) -> str:
     """The dtype that kernels compute in: that of the result or of `accumulate`, as the kernels know it."""
     name = request.accumulate or request.dtype
-    return _COMPUTE.get(name, name)
+    return COMPUTE.get(name, name)
 
 
 def build_plan(request: PlanRequest) -> Plan:

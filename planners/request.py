@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+# compute dtype of storage dtypes that have no kernels of their own
+COMPUTE = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "uint8": "int8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
