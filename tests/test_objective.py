@@ -83,7 +83,7 @@ def least(network, goal=GOAL):
 # ---- the searches of the table -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(networks(least=2, most=5))
 def test_exact_searches_find_the_least_time_of_all_trees(network):
     assume(0 not in network[2].values())  # searches take 0 for 1, since others take logarithms
