@@ -346,6 +346,19 @@ def test_threads_call_with_the_same_and_with_other_arrays():
         assert all(pool.map(work, range(4)))
 
 
+def test_profiles_have_each_plan_once():
+    """A plan that shares nothing serves calls with the same and with other arrays: it has two keys."""
+    a, b = random(6, 6), random(6, 6)
+    f = engine.compile("ab,bc,cd->ad", a, a, a, profile=True)
+    f(a, a, a), f(a, b, a), f(b, b, b)
+    ((_, profile),) = f.profiles
+    assert profile.calls == 3
+    f = engine.compile(SQUARE, a, b, a, b, optimize=HALVES, profile=True)
+    assert np.array_equal(f(a, b, a, b), np.einsum(SQUARE, a, b, a, b))
+    assert np.array_equal(f(a, b, b, b), np.einsum(SQUARE, a, b, b, b))
+    assert sorted(len(kernels(plan)) for plan, _ in f.profiles) == [2, 3]
+
+
 def test_memory_limit_that_sharing_would_break():
     """A shared result is kept for longer; where that is too much, it is computed twice."""
     a, b = random(64, 64), random(64, 64)
