@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from ..errors import EngineError
+from .profiles import PARTS, shares
 
-_PARTS = ("kernel", "packing", "unpacking", "other")
 
 
 def figure_class():  # type: ignore[no-untyped-def]
@@ -30,12 +30,12 @@ def save(figure: Any, path: str | Path) -> None:
 def plot_run(data: dict[str, Any], path: str | Path) -> None:
     """Draw the ratios of all cases, and below them the profiled cases, into one picture.
 
-    ``data`` is what `report.to_json` makes. A case may carry ``profile``: a list with one entry per step of seconds
-    per part (``kernel``, ``packing``, ``unpacking``, ``other``).
+    ``data`` is what a run returns and records. A case may carry ``profile``: a list with one entry per step of seconds
+    per part (`profiles.PARTS`).
     """
     rated = [case for case in data["cases"] if case["ratio"] is not None]
     profiled = [case for case in data["cases"] if case.get("profile")]
-    rows = max(1, len(rated)) + 2 * len(profiled)
+    rows = sum(_heights(rated, profiled))
     figure = figure_class()(figsize=(11, 1.5 + 0.22 * rows), layout="constrained")
     grid = figure.subplots(1 + bool(profiled), 1, squeeze=False, height_ratios=_heights(rated, profiled))
     _ratios(grid[0][0], rated, data)
@@ -45,7 +45,7 @@ def plot_run(data: dict[str, Any], path: str | Path) -> None:
 
 
 def _heights(rated: Sequence[Any], profiled: Sequence[Any]) -> list[int]:
-    return [max(1, len(rated)), 2 * len(profiled)] if profiled else [1]
+    return [max(4, len(rated)), max(4, len(profiled))] if profiled else [max(1, len(rated))]
 
 
 def _ratios(axes: Any, rated: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
@@ -68,17 +68,21 @@ def _profiles(axes: Any, profiled: Sequence[dict[str, Any]]) -> None:
     for row, case in enumerate(profiled):
         total = sum(sum(step.values()) for step in case["profile"])
         left = 0.0
-        for colour, part in enumerate(_PARTS):
+        for colour, part in enumerate(PARTS):
             for step in case["profile"]:
                 width = 100 * step.get(part, 0.0) / total if total else 0.0
                 axes.barh(row, width, left=left, color=f"C{colour}", edgecolor="white", linewidth=0.5)
                 left += width
-    for colour, part in enumerate(_PARTS):
+        parts = " / ".join(f"{100 * share:.0f}" for share in shares(case["profile"]).values())
+        axes.annotate(f" {parts}", (100, row), va="center", fontsize=6)
+    for colour, part in enumerate(PARTS):
         axes.barh(0, 0, color=f"C{colour}", label=part)
-    axes.set_yticks(range(len(profiled)), [case["name"] for case in profiled], fontsize=6)
+    axes.set_yticks(range(len(profiled)), [f"{case['family']}: {case['name']}" for case in profiled], fontsize=6)
+    axes.set_xlim(0, 112)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
-    axes.set_xlabel("share of the time of a call, % (each segment is one step)")
-    axes.legend(fontsize=6, ncols=len(_PARTS), loc="lower right")
+    axes.set_xlabel(f"share of the time of a call, %: {' / '.join(PARTS)} (each segment is one step)")
+    axes.legend(fontsize=6, ncols=len(PARTS), loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def plot_tree(steps: Sequence[Any], operands: Sequence[str], path: str | Path) -> None:

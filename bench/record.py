@@ -43,6 +43,7 @@ def case_to_json(result: CaseResult) -> dict[str, Any]:
             "reason": "" if case.external and not result.verdict.passed else result.verdict.reason,
             "work": [list(step) for step in result.work],
             "plan": plan,
+            "profile": result.profile,
             "peers": {name: _peer_to_json(peer, case.external) for name, peer in result.peers.items()},
         }
     )
@@ -67,6 +68,7 @@ def case_from_json(data: dict[str, Any]) -> CaseResult:
         verdict=Verdict(passed=data["passed"], reason=data["reason"]),
         work=[(flops, nbytes) for flops, nbytes in data["work"]],
         plan=data["plan"],
+        profile=data.get("profile", []),
         peers={
             name: PeerResult(**{key: _number(value) if key == "error" else value for key, value in peer.items()})
             for name, peer in data["peers"].items()

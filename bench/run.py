@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import EngineError, EngineTypeError
 from . import cases as case_table
+from . import profiles
 from .cases import Case
 from .check import Finding, Reference, Verdict, draws, make_reference
 from .limits import Roof, share, voids, work_of
@@ -79,7 +80,8 @@ class PeerResult:
 class CaseResult:
     """Everything measured on one case; times in seconds, errors relative to ``|A||B|``.
 
-    ``work`` is what the limit is made of: flops and bytes of each step. ``key`` is that of the case, also where the
+    ``work`` is what the limit is made of: flops and bytes of each step. ``profile``: seconds of each step of our plan by
+    part (`profiles.PARTS`), in a call that was measured beside the timed ones. ``key`` is that of the case, also where the
     case was read from a file that does not hold all of it.
     """
 
@@ -100,6 +102,7 @@ class CaseResult:
     planning: dict[str, float] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
     marks: list[str] = field(default_factory=list)
+    profile: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.key = self.key or self.case.key
@@ -185,12 +188,12 @@ def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: 
     _time_out(compiled, task, calls, reference, settings, result)
     _judge(compiled, task, calls, (reference, finding, findings), fastest, settings, result)
     _hold_against_limit(task, roof, settings, result)
+    settings.settle()
+    result.profile = profiles.measure(_maker(case, engine, settings)(optimize=list(path), profile=True), arrays)
 
 
 def _compile(case: Case, engine: Any, settings: Settings, result: CaseResult) -> Any:
-    make = partial(
-        engine.compile, case.expr, *case.shapes, dtypes=[case.dtype] * len(case.shapes), threads=settings.threads
-    )
+    make = _maker(case, engine, settings)
     if case.path is None:
         result.planning["with_search"], compiled = seconds_of(make)
         result.planning["path_given"], _ = seconds_of(lambda: make(optimize=list(compiled.plan.path)))
@@ -206,6 +209,11 @@ def _compile(case: Case, engine: Any, settings: Settings, result: CaseResult) ->
     if any("reference" in step.kernel or "reference" in step.family for step in plan.steps):
         result.marks.append("reference kernel")
     return compiled
+
+
+def _maker(case: Case, engine: Any, settings: Settings) -> Callable[..., Any]:
+    dtypes = [case.dtype] * len(case.shapes)
+    return partial(engine.compile, case.expr, *case.shapes, dtypes=dtypes, threads=settings.threads)
 
 
 def _fresh(finding: Finding, ours: Any, arrays: Sequence[np.ndarray]) -> Finding:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         load,
         register_optimizer,
         tensordot,
+        time_objective,
         transpose,
     )
 
@@ -48,6 +49,7 @@ __all__ = [
     "load",
     "register_optimizer",
     "tensordot",
+    "time_objective",
     "transpose",
 ]
 

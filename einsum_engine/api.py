@@ -17,11 +17,12 @@ import numpy as np
 from . import dtypes, serialize
 from .arrays import adapt, adapt_all, adapt_out
 from .compiled import Compiled, hand_back, rebuild
-from .contractor import Contractor, Kind
+from .contractor import Contractor, Kind, same_arrays
 from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
-from .options import DEFAULT, CallOptions, CompileOptions, Options, parse_options
+from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, parse_options
+from .planners.objective import time_objective
 from .planners.order import register_optimizer, registry_version
 from .planners.request import LAYOUTS
 from .routes import contiguous_strides
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "register_optimizer",
     "tensordot",
+    "time_objective",
     "transpose",
 ]
 
@@ -61,6 +63,8 @@ def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unp
 
     - ``optimize``: True or ``"auto"``, False (left to right), the name of an optimiser, a path, or an optimiser
       of opt_einsum or cotengra; ``max_time`` bounds the search, in seconds.
+    - ``minimize``: what that search makes small, ``"flops"`` or ``"time"`` (as the engine predicts it for these
+      dtypes), or what `time_objective` returns.
     - ``order``: of a fresh result, ``C`` unless said otherwise; ``K`` promises no strides.
     - ``alpha``, ``beta``: ``alpha * result + beta * out``; ``beta=0`` never reads ``out``.
     - ``conj``: positions of operands that are conjugated.
@@ -155,6 +159,8 @@ def _contractor(
 ) -> Contractor:
     """The contraction of these shapes and options, from the cache where it was made before."""
     shapes = tuple([array.shape for array in arrays])
+    if options.minimize == "time":
+        options = _timed(options, [array.dtype for array in arrays], subject)
     if options is DEFAULT and not lazy_conj:
         key: Any = (subject, shapes)
     else:
@@ -173,12 +179,19 @@ def _contractor(
     return found
 
 
+def _timed(options: Options, known: Sequence[np.dtype], subject: Any) -> Options:
+    """The options with the objective that ``minimize="time"`` means for operands of these dtypes."""
+    text = subject if isinstance(subject, str) else ""
+    dtype = dtypes.result_type(*known, dtype=options.dtype, casting=options.casting, out=None, text=text)
+    return options.replace(minimize=time_objective(dtype, threads=options.threads))
+
+
 def _remember(
     entries: BoundedCache, key: Any, contractor: Contractor, arrays: Sequence[np.ndarray], scalar: bool
 ) -> None:
     """Let the quick function for these operands be the one that is tried first for ``key``."""
     kinds = tuple([(array.dtype, array.strides) for array in arrays])
-    route = contractor.route(kinds)
+    route = contractor.route(kinds, same=contractor.same(arrays))
     entry = route.entry(scalar, kinds) if route.calls >= 2 else None
     if entry is not None:
         entries.put(key, entry)
@@ -202,6 +215,11 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     - ``backend``: ``"cpu"``.
     - ``layouts``: how intermediates lie in memory. ``"solve"``: as is predicted to be fastest; ``"natural"`` (C order),
       ``"merged"`` (the matrix that the next step reads) and ``"panels"`` are there to be compared with it.
+    - ``profile``: True has every call measured, which makes calls slower: `Compiled.explain` then shows, and
+      `Compiled.profile` has, the time of each step in kernel, packing and unpacking.
+
+    Where one array is given for several operands, what is contracted twice in the same way is planned to be done once.
+    That plan serves calls in which those operands are one array again; others are planned at their first call.
 
     >>> f = compile("ij,jk->ik", (2, 3), (3, 4))
     >>> f(np.ones((2, 3)), np.ones((3, 4)))[0]
@@ -211,22 +229,29 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     """
     given = dict(options)
     wanted, constants, backend = given.pop("dtypes", None), given.pop("constants", None), given.pop("backend", "cpu")
+    profile = check_flag("profile")(given.pop("profile", False))
     if backend not in BACKENDS:
         raise EngineValueError(f"backend={backend!r}: there is {', '.join(BACKENDS)}")
     layouts = given.pop("layouts", "solve")
     if layouts not in LAYOUTS:
         raise EngineValueError(f"layouts={layouts!r}: there are {', '.join(LAYOUTS)}")
-    parsed = parse_options(given, "compile", also=("backend", "constants", "dtypes", "layouts"))
-    parsed = parsed if layouts == parsed.layouts else parsed.replace(layouts=layouts)
+    parsed = parse_options(given, "compile", also=("backend", "constants", "dtypes", "layouts", "profile"))
+    if profile or layouts != parsed.layouts:
+        parsed = parsed.replace(profile=profile, layouts=layouts)
     subject, operands = _subject(expr, operands)
     text = subject if isinstance(subject, str) else ""
     fixed = _constants(constants, operands, text)
-    kinds, shapes = _kinds([fixed.get(position, each) for position, each in enumerate(operands)], wanted, text)
+    samples = [fixed.get(position, each) for position, each in enumerate(operands)]
+    kinds, shapes, arrays = _kinds(samples, wanted, text)
     parsed_expr = _expr(subject, shapes, parsed.strict)
     for position, array in fixed.items():
         fixed[position] = _frozen(array, position, text)
         kinds[position] = (fixed[position].dtype, fixed[position].strides)
-    return Compiled(parsed_expr, parsed, kinds, constants=fixed).prepare()
+    variables = [n for n, array in enumerate(arrays) if array is not None and n not in fixed]
+    same = same_arrays(arrays, variables)
+    if parsed.minimize == "time":
+        parsed = _timed(parsed, [dtype for dtype, _ in kinds], subject)
+    return Compiled(parsed_expr, parsed, kinds, constants=fixed, same=same).prepare()
 
 
 def _constants(constants: Any, operands: Sequence[Any], text: str) -> dict[int, Any]:
@@ -270,20 +295,24 @@ def _is_shape(operand: Any) -> bool:
     return isinstance(operand, (tuple, list)) and all(hasattr(size, "__index__") for size in operand)
 
 
-def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind], list[tuple[int, ...]]]:
-    """Dtype and strides of each operand to compile for, and its shape."""
+def _kinds(
+    operands: Sequence[Any], wanted: Any, text: str
+) -> tuple[list[Kind], list[tuple[int, ...]], list[np.ndarray | None]]:
+    """Dtype and strides of each operand to compile for, its shape, and the array where it is not given as a shape."""
     if wanted is None or isinstance(wanted, (str, type, np.dtype)) or not hasattr(wanted, "__len__"):
         wanted = [wanted] * len(operands)
     if len(wanted) != len(operands):
         raise EngineValueError(f"dtypes names {len(wanted)} dtypes, {quoted(text)} has {len(operands)} operands")
     kinds: list[Kind] = []
     shapes: list[tuple[int, ...]] = []
+    arrays: list[np.ndarray | None] = []
     for position, (operand, name) in enumerate(zip(operands, wanted)):
         dtype = None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
             shape = tuple(size.__index__() for size in operand)
             strides = contiguous_strides(shape, dtype.itemsize, "C")
+            arrays.append(None)
         else:
             array = adapt(operand, position, text).array
             if dtype is not None and dtype != array.dtype:
@@ -291,9 +320,10 @@ def _kinds(operands: Sequence[Any], wanted: Any, text: str) -> tuple[list[Kind],
                     f"operand {position} of {quoted(text)} has dtype {array.dtype}, but dtypes says {dtype}"
                 )
             dtype, shape, strides = array.dtype, array.shape, array.strides
+            arrays.append(array)
         kinds.append((dtype, strides))
         shapes.append(shape)
-    return kinds, shapes
+    return kinds, shapes, arrays
 
 
 def __getattr__(name: str) -> Any:

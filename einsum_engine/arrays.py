@@ -58,7 +58,11 @@ def adapt_all(operands: Sequence[Any], text: str = "") -> Operands:
     """
     if all([type(x) is np.ndarray for x in operands]):
         return Operands(tuple(operands), (), None)
-    adapted = [adapt(x, position, text) for position, x in enumerate(operands)]
+    seen: dict[int, Adapted] = {}  # an operand that is given twice is one array
+    for position, x in enumerate(operands):
+        if id(x) not in seen:
+            seen[id(x)] = adapt(x, position, text)
+    adapted = [seen[id(x)] for x in operands]
     foreign = [(position, item) for position, item in enumerate(adapted) if item.wrap is not None]
     for position, item in foreign[1:]:
         first, (_, _, _, family) = foreign[0]

@@ -13,6 +13,7 @@ from typing import NoReturn, Sequence
 from .errors import EngineError, EngineValueError
 
 _PEAK_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64")
+_PROFILED_CALLS = 10
 _FOOTPRINTS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 
 
@@ -58,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
 _BENCH = """Times contractions against NumPy, opt_einsum, cotengra and, where installed, PyTorch, JAX and TBLIS, checks
 every result, and holds the times against the limit of the machine. The exit status is 1 if a result is wrong or the run
 is void."""
-_EXPLAIN = "Prints order, layouts, kernels, flops, bytes and predicted time of a contraction, without any data."
+_EXPLAIN = """Prints order, layouts, kernels, flops, bytes and predicted time of a contraction, without any data; with
+--profile also the measured time of each step in kernel, packing and unpacking."""
 _WARMUP = "Compiles every kernel for this machine, so that no later call compiles anything."
 _INFO = "Instruction set, threads, measured peak and bandwidth, caches, versions, environment variables."
 
@@ -141,6 +143,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", nargs="+", default=["float64"], help="one for all operands, or one each")
     parser.add_argument("--optimize", default="auto", metavar="NAME", help="optimiser of the contraction order")
     parser.add_argument("--threads", type=_count, help="threads of a call")
+    parser.add_argument("--profile", action="store_true", help="run it on random operands and show measured times")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the contraction tree to a picture")
     parser.set_defaults(run=_explain)
 
@@ -152,8 +155,23 @@ def _explain(arguments: argparse.Namespace) -> int:
     if len(dtypes) != len(arguments.shapes):
         raise EngineValueError(f"{len(dtypes)} dtypes for {len(arguments.shapes)} shapes: give one, or one each")
     compiled = make(
-        arguments.expr, *arguments.shapes, dtypes=dtypes, optimize=arguments.optimize, threads=arguments.threads
+        arguments.expr,
+        *arguments.shapes,
+        dtypes=dtypes,
+        optimize=arguments.optimize,
+        threads=arguments.threads,
+        profile=arguments.profile,
     )
+    if arguments.profile:
+        from .bench.cases import Case, operands
+
+        each = [
+            Case(family="explain", name="operand", expr=arguments.expr, shapes=(shape,), dtype=dtype)
+            for shape, dtype in zip(arguments.shapes, dtypes)
+        ]
+        arrays = [array for case in each for array in operands(case)]
+        for _ in range(_PROFILED_CALLS):
+            compiled(*arrays)
     print(compiled.explain())
     if arguments.plot:
         from .bench import plot, steps

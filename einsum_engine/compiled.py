@@ -18,6 +18,7 @@ from .expr import Expr, quoted
 from .options import Options, parse_factor
 from .plan import Plan, Step
 from .planners.order import Order
+from .profile import Profile
 from .routes import NativeRoute
 
 
@@ -29,7 +30,9 @@ class Compiled:
     Results are always fresh arrays. Several threads may call it at once; it pickles and copies.
     """
 
-    __slots__ = ("_contractor", "_kinds", "_constants", "_variables", "_variants", "_entry", "_into", "__weakref__")
+    __slots__ = (
+        "_contractor", "_kinds", "_same", "_constants", "_variables", "_variants", "_entry", "_into", "__weakref__"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,13 +43,16 @@ class Compiled:
         constants: Mapping[int, np.ndarray] | None = None,
         order: Order | None = None,
         machine: Machine | None = None,
+        same: tuple[int, ...] = (),
     ) -> None:
-        self._constants = dict(sorted((constants or {}).items()))
+        self._constants = _merged(dict(sorted((constants or {}).items())))
         # Views are for `einsum`: a compiled call returns a fresh array.
         self._contractor = Contractor(
             expr, options.replace(copy=True), constants=tuple(self._constants), order=order, machine=machine
         )
         self._kinds = tuple(kinds)
+        # Which operands are one array; of constants, those of the same content are.
+        self._same = self._same_constants(same or range(len(expr.inputs)))
         self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
         self._variants: dict[tuple[int, ...], Contractor] = {}
         self._entry: Callable[..., Any] = self._first_call
@@ -115,11 +121,9 @@ class Compiled:
 
     def prepare(self) -> Compiled:
         """Plan now what it was compiled for; otherwise the first call does. Returns the object."""
-        route = self._route()
-        if self._constants and isinstance(route, NativeRoute):
-            route.freeze(self._constants)
-        options = self._contractor.options
-        entry = route.entry(True, self._kinds) if options.plain else None
+        entry = self._entry_of(self._same)
+        if entry is not None and self._route().same:
+            entry = self._either(entry)
         if entry is None:
             self._entry = _no_entry
         elif self._constants:
@@ -127,6 +131,36 @@ class Compiled:
         else:
             self._entry = entry
         return self
+
+    def _entry_of(self, same: tuple[int, ...]) -> Callable[..., Any] | None:
+        """The quick function for all operands, where those that ``same`` says so are one array."""
+        route = self._route(same)
+        if self._constants and isinstance(route, NativeRoute):
+            route.freeze(self._constants)
+        return route.entry(True, self._kinds) if self._contractor.options.plain else None
+
+    def _either(self, shared: Callable[..., Any]) -> Callable[..., Any]:
+        """``shared``, and for calls with an array each a function that is made at the first of them."""
+        other: list[Callable[..., Any]] = []
+
+        def entry(*arrays: Any) -> Any:
+            result = shared(*arrays)
+            if result is not NotImplemented:
+                return result
+            if not other:
+                # No variables are one array; constants are what they are.
+                other.append(self._entry_of(self._same_constants(range(len(self._kinds)))) or _no_entry)
+            return other[0](*arrays)
+
+        return entry
+
+    def _same_constants(self, same: Sequence[int]) -> tuple[int, ...]:
+        """``same`` of the variables, with the constants that are one array."""
+        first: dict[int, int] = {}
+        found = list(same)
+        for position, array in self._constants.items():
+            found[position] = first.setdefault(id(array), position)
+        return tuple(found) if found != list(range(len(found))) else ()
 
     def _first_call(self, *arrays: Any) -> Any:
         self.prepare()
@@ -140,9 +174,10 @@ class Compiled:
 
         return merged
 
-    def _route(self) -> Any:
+    def _route(self, same: tuple[int, ...] | None = None) -> Any:
         options = self._contractor.options
-        return self._contractor.route(self._kinds, None, options.alpha != 1)
+        same = self._same if same is None else same
+        return self._contractor.route(self._kinds, None, options.alpha != 1, same)
 
     @property
     def plan(self) -> Plan:
@@ -155,8 +190,19 @@ class Compiled:
         return self.plan.steps
 
     def explain(self) -> str:
-        """A table of `plan`: per step its expression, dimensions, layouts, kernel, flops, bytes and predicted time."""
-        return explain(self.plan)
+        """A table of `plan`: per step its expression, dimensions, layouts, kernel, flops, bytes and predicted time.
+
+        Compiled with ``profile=True`` and called, it has also the measured time of each step, mean of all calls, and its
+        parts in kernel, packing and unpacking; where calls differed in strides or dtypes, one table for each plan.
+        """
+        tables = [explain(plan, profile) for plan, profile in self.profiles]
+        return "\n\n".join(tables) if tables else explain(self.plan)
+
+    @property
+    def profiles(self) -> tuple[tuple[Plan, Profile], ...]:
+        """Each plan that calls ran, with what was measured of its steps: empty without ``profile=True`` or calls."""
+        contractors = (self._contractor, *self._variants.values())
+        return tuple(found for contractor in contractors for found in contractor.profiles())
 
     def to_json(self) -> str:
         """The plan as JSON, readable and enough for `einsum_engine.load` to make the same object again."""
@@ -171,11 +217,12 @@ class Compiled:
         # The order is fixed by now; the optimiser that found it need not be something that can be stored.
         return serialize.State(
             expr=contractor.expr,
-            options=contractor.options.replace(optimize="auto"),
+            options=contractor.options.replace(optimize="auto", minimize="flops"),
             kinds=self._kinds,
             constants=self._constants,
             order=contractor.order,
             machine=contractor.machine,
+            same=self._same,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -199,7 +246,25 @@ def rebuild(state: serialize.State) -> Compiled:
         constants=state.constants,
         order=state.order,
         machine=state.machine,
+        same=state.same,
     )
+
+
+def _merged(constants: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The constants with one array for all of the same dtype, shape and bytes."""
+    kept: dict[tuple, list[np.ndarray]] = {}
+    for position, array in constants.items():
+        alike = kept.setdefault((array.dtype, array.shape), [])
+        constants[position] = next((other for other in alike if _equal_bytes(array, other)), array)
+        if constants[position] is array:
+            alike.append(array)
+    return constants
+
+
+def _equal_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype.hasobject:
+        return a is b
+    return bool(np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)))
 
 
 def hand_back(result: np.ndarray, wrap: Callable[[np.ndarray], Any] | None) -> Any:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from . import config, dtypes, measured
 from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
-from .executor import bind
+from .executor import address, bind
 from .explain import explain
 from .expr import Expr, Index, from_terms, quoted
 from .kernels.isa import active_isa
@@ -27,6 +28,7 @@ from .options import Options
 from .plan import Plan
 from .planners.build import PlanRequest, build_plan
 from .planners.order import Order, find_order, leaner_orders
+from .profile import Profile
 from .routes import ExternalRoute, NativeRoute, SpreadRoute, View, ZeroRoute, contiguous_strides
 
 # The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
@@ -35,6 +37,8 @@ Kind = tuple[np.dtype, tuple[int, ...]]
 ROUTES = 64
 # Orders tried where a limit in bytes is not met at once.
 LEANER_ORDERS = 16
+# Elements of an operand from which on a contraction takes so long that to read its address does not count.
+LARGE = 1 << 14
 
 
 class Contractor:
@@ -57,6 +61,8 @@ class Contractor:
         self.constants = constants
         self.view = View(expr) if not (options.copy or options.conj) and View.exists(expr) else None
         self._core = _unrepeated(expr)
+        self._alike = _alike(expr)
+        self._large = tuple(position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE)
         self._order = order
         self._machine = machine
         self._fresh = BoundedCache(ROUTES)
@@ -87,6 +93,7 @@ class Contractor:
                 memory_limit="max_input" if limit.max_input else limit.elements,
                 max_time=options.max_time,
                 text=self.expr.text,
+                minimize=options.minimize,
             )
         return self._order
 
@@ -107,25 +114,31 @@ class Contractor:
 
         Operands are NumPy arrays of the shapes of the expression. Without ``out`` the result is a fresh array.
         """
-        operands = tuple([(array.dtype, array.strides) for array in arrays])
+        operands, same = tuple([(array.dtype, array.strides) for array in arrays]), self.same(arrays)
         if out is not None:
-            return self._call_into(operands, arrays, out, alpha, beta)
+            return self._call_into(operands, same, arrays, out, alpha, beta)
         if beta != 0:
             raise EngineValueError(f"{quoted(self.expr.text)}: beta={beta!r} adds to out=, which was not given")
         if alpha == 1:
-            result = self.route(operands).fresh(arrays)
+            result = self.route(operands, same=same).fresh(arrays)
         else:
-            route = self.route(operands, scaled=True)
+            route = self.route(operands, scaled=True, same=same)
             result = route.fresh(arrays, self._scalar("alpha", alpha, route.dtype))
         wanted = self.options.dtype
         return result if wanted is None or wanted.isnative else result.astype(wanted)
 
     def _call_into(
-        self, operands: tuple[Kind, ...], arrays: Sequence[np.ndarray], out: np.ndarray, alpha: Any, beta: Any
+        self,
+        operands: tuple[Kind, ...],
+        same: tuple[int, ...],
+        arrays: Sequence[np.ndarray],
+        out: np.ndarray,
+        alpha: Any,
+        beta: Any,
     ) -> np.ndarray:
         self._check_out(out)
         scaled = not (alpha == 1 and beta == 0)
-        route = self.route(operands, (out.dtype, out.strides), scaled)
+        route = self.route(operands, (out.dtype, out.strides), scaled, same)
         if scaled:
             alpha, beta = self._scalar("alpha", alpha, route.dtype), self._scalar("beta", beta, out.dtype)
         if route.direct and not _overlaps(out, arrays):
@@ -133,7 +146,7 @@ class Contractor:
             return out
         if route.direct:
             # The sums go elsewhere first: writing them would change an operand that is still read.
-            result = self._call_into(operands, arrays, empty(out.shape, out.dtype), alpha, 0)
+            result = self._call_into(operands, same, arrays, empty(out.shape, out.dtype), alpha, 0)
         else:
             result = route.fresh(arrays, alpha)
         np.copyto(out, result if beta == 0 else result + beta * out, casting="unsafe")
@@ -141,17 +154,59 @@ class Contractor:
 
     def into_entry(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> Any:
         """A builtin ``f(*arrays, out)`` for exactly such arrays, NotImplemented for others; None while there is none."""
-        route = self.route(tuple([(array.dtype, array.strides) for array in arrays]), (out.dtype, out.strides))
+        kinds = tuple([(array.dtype, array.strides) for array in arrays])
+        route = self.route(kinds, (out.dtype, out.strides), same=self.same(arrays))
         return route.into_entry if isinstance(route, NativeRoute) else None
 
-    def route(self, operands: tuple[Kind, ...], out: Kind | None = None, scaled: bool = False) -> Any:
-        """The route of operands, and of an ``out``, of these dtypes and strides; made once."""
-        cache, key = (self._fresh, operands) if out is None and not scaled else (self._general, (scaled, out, operands))
+    def same(self, arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
+        """For each operand the first position that is the same array; empty where each is another one.
+
+        The same is one array handed over twice. Of large arrays, where it is worth to look, also two views of one
+        memory with the same shape, strides and dtype.
+        """
+        alike = self._alike
+        if not alike:
+            return ()
+        if len({id(arrays[position]) for position in alike}) < len(alike):
+            return same_arrays(arrays, alike)
+        return same_arrays(arrays, self._large) if self._large else ()
+
+    def route(
+        self,
+        operands: tuple[Kind, ...],
+        out: Kind | None = None,
+        scaled: bool = False,
+        same: tuple[int, ...] = (),
+    ) -> Any:
+        """The route of operands, and of an ``out``, of these dtypes and strides; made once.
+
+        ``same``, as `same` returns it, may be kept secret: the route computes the same thing, perhaps twice.
+        """
+        cache, key = self._place(operands, out, scaled, same)
         route = cache.get(key)
         if route is None:
-            route = self._make(operands, out, scaled)
+            route = self._make(operands, out, scaled, same)
+            if same and not route.same:
+                # Nothing is computed twice: it is the route of any operands.
+                plain, plain_key = self._place(operands, out, scaled, ())
+                route = plain.get(plain_key) or route
+                plain.put(plain_key, route)
             cache.put(key, route)
         return route
+
+    def _place(
+        self, operands: tuple[Kind, ...], out: Kind | None, scaled: bool, same: tuple[int, ...]
+    ) -> tuple[BoundedCache, tuple]:
+        """The cache of a route, and its key there."""
+        if out is None and not scaled and not same:
+            return self._fresh, operands
+        return self._general, (scaled, out, operands, same)
+
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """The plans that calls were measured on, and what was found, where the options ask for it."""
+        if self.options.profile:
+            for route in dict.fromkeys((*self._fresh.values(), *self._general.values())):  # one may have two keys
+                yield from route.profiles()
 
     def _check_out(self, out: np.ndarray) -> None:
         if out.shape != self.expr.output_shape:
@@ -191,7 +246,7 @@ class Contractor:
             raise EngineTypeError(f"{quoted(self.expr.text)}: {name}={value!r} does not fit dtype {dtype}")
         return result
 
-    def _make(self, operands: tuple[Kind, ...], out: Kind | None, scaled: bool) -> Any:
+    def _make(self, operands: tuple[Kind, ...], out: Kind | None, scaled: bool, same: tuple[int, ...]) -> Any:
         known = [dtype for dtype, _ in operands]
         dtype = self.result_dtype(known, None if out is None else out[0])
         if self.view is not None and out is None and not scaled and dtype == known[0].newbyteorder("="):
@@ -203,7 +258,7 @@ class Contractor:
             inner = Contractor(
                 self._core, options, constants=self.constants, order=self.order, machine=self._machine
             )
-            return SpreadRoute(inner, operands, self.expr, dtype, order)
+            return SpreadRoute(inner, operands, self.expr, dtype, order, same)
         if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
             return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
         wide = [] if self.options.accumulate is None else [self.options.accumulate]
@@ -214,8 +269,14 @@ class Contractor:
         strides = out[1] if direct else None
         if strides is None and order == "F":
             strides = contiguous_strides(shape, dtype.itemsize, order)
-        plan = self._plan(operands, dtype, strides, scaled, fresh=not direct)
-        return NativeRoute(plan, bind(plan), shape, dtype, order, direct)
+        plan = self._plan(operands, dtype, strides, scaled, same, fresh=not direct)
+        native = self._profiled(plan) if self.options.profile else bind(plan)
+        return NativeRoute(plan, native, shape, dtype, order, direct)
+
+    def _profiled(self, plan: Plan) -> Any:
+        from .profiler import ProfiledPlan  # only here: an ordinary call does not load it
+
+        return ProfiledPlan(plan)
 
     def _memory_order(self, operands: tuple[Kind, ...]) -> str:
         """``C`` or ``F`` for a fresh result; ``A`` is F where all operands are, and ``K`` promises nothing."""
@@ -250,16 +311,22 @@ class Contractor:
         dtype: np.dtype,
         out_strides: tuple[int, ...] | None,
         scaled: bool,
+        same: tuple[int, ...],
         fresh: bool,
     ) -> Plan:
         """The plan of these operands: of the first order tried that meets a limit in bytes.
+
+        What is computed once for several uses is kept for longer, so under a limit it is also tried without that.
 
         ``fresh``: the result is memory of the call, also where it has strides of its own (order F).
         """
         limit = self.options.memory_limit
         best = None
-        for order in self._orders():
-            request = self.request(operands, dtype, out_strides=out_strides, scaled=scaled, order=order)
+        sharing = [same, ()] if same and limit.nbytes is not None else [same]
+        for order, shared in ((order, shared) for order in self._orders() for shared in sharing):
+            request = self.request(
+                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared
+            )
             plan = build_plan(request, self.machine)
             if fresh and out_strides is not None:
                 plan = replace(plan, output_bytes=math.prod(self.expr.output_shape) * dtype.itemsize)
@@ -280,7 +347,12 @@ class Contractor:
         if self.options.memory_limit.nbytes is not None and isinstance(self.options.optimize, str):
             below = self.order.largest - 1
             leaner = leaner_orders(
-                self._terms, self._core.output, self.expr.sizes, below=below, max_time=self.options.max_time
+                self._terms,
+                self._core.output,
+                self.expr.sizes,
+                below=below,
+                max_time=self.options.max_time,
+                minimize=self.options.minimize,
             )
             yield from islice(leaner, LEANER_ORDERS)
 
@@ -296,6 +368,7 @@ class Contractor:
         out_strides: tuple[int, ...] | None = None,
         scaled: bool = False,
         order: Order | None = None,
+        same: tuple[int, ...] = (),
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
         native = [known.newbyteorder("=") for known, _ in operands]
@@ -314,6 +387,7 @@ class Contractor:
             constants=self.constants,
             layouts=self.options.layouts,
             byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
+            same=same,
         )
 
 
@@ -323,6 +397,27 @@ def _unrepeated(expr: Expr) -> Expr:
     if len(output) == len(expr.output):
         return expr
     return from_terms(expr.inputs, output, expr.shapes, text=expr.text)
+
+
+def _alike(expr: Expr) -> tuple[int, ...]:
+    """Positions of operands that may be the same array so that something is computed twice."""
+    if len(expr.inputs) == 2 and set(expr.inputs[0]) ^ set(expr.inputs[1]) <= set(expr.output):
+        return ()  # a single step
+    shapes = Counter(expr.shapes)
+    return tuple(position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1)
+
+
+def same_arrays(arrays: Sequence[np.ndarray | None], positions: Iterable[int]) -> tuple[int, ...]:
+    """`Contractor.same` by memory, of the operands at ``positions``, each of which is an array."""
+    first: dict[tuple, int] = {}
+    found = list(range(len(arrays)))
+    repeats = False
+    for position in positions:
+        array = arrays[position]
+        key = (address(array), array.shape, array.strides, array.dtype)
+        found[position] = first.setdefault(key, position)
+        repeats = repeats or found[position] != position
+    return tuple(found) if repeats else ()
 
 
 def _is_fortran(shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...]) -> bool:

@@ -20,8 +20,11 @@ import numpy as np
 from . import fastcall, recycle
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
+from .kernels import registry
 from .kernels.cpu import abi, library, pool
+from .kernels.tiles import TIMED
 from .plan import Plan, Step
+from .profile import Profile
 
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often, so that signals are seen
@@ -42,10 +45,12 @@ def bind(plan: Plan) -> "NativePlan":
 class NativePlan:
     """A plan with addresses. Safe to call from several threads at once."""
 
+    profile: Profile | None = None  # of all calls so far, where they are measured
+
     def __init__(self, plan: Plan):
         self.plan = plan
         self._isa = isa_table.get(plan.isa)
-        self._rows, self._tables = _lower(plan, [s for s in plan.steps if not s.once], self._isa)
+        self._rows, self._tables = lower(plan, [s for s in plan.steps if not s.once], self._isa)
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
@@ -93,7 +98,7 @@ class NativePlan:
         if plan.constant_bytes and self._constants is None:
             return None
         frame = self._frame()
-        frame.context[abi.CTX_POOL] = pool.address(self._isa, plan.threads) if self._parallel else 0
+        frame.context[abi.CTX_POOL] = self._pool_address()
         return fastcall.make_entry(
             isa=self._isa,
             dtypes=[np.dtype(d) for d in request.dtypes],
@@ -110,13 +115,19 @@ class NativePlan:
         )
 
     def _go(self, frame: "_Frame") -> None:
+        self._run_rows(frame, self._table_address)
+
+    def _run_rows(self, frame: "_Frame", table: int) -> None:
         context = frame.context
-        context[abi.CTX_POOL] = pool.address(self._isa, self.plan.threads) if self._parallel else 0
+        context[abi.CTX_POOL] = self._pool_address()
         row = 0
         while row >= 0:
             if self._long:
                 context[abi.CTX_DEADLINE] = time.monotonic_ns() + _SLICE_NS
-            row = self._walk(frame.context_address, self._table_address, row)
+            row = self._walk(frame.context_address, table, row)
+
+    def _pool_address(self) -> int:
+        return pool.address(self._isa, self.plan.threads) if self._parallel else 0
 
     @property
     def _table_address(self) -> int:
@@ -143,24 +154,12 @@ class NativePlan:
                 return
             memory = pool.aligned_words(-(-self.plan.constant_bytes // 8))
             steps = [s for s in self.plan.steps if s.once]
-            rows, tables = _lower(self.plan, steps, self._isa)
+            rows, tables = lower(self.plan, steps, self._isa)
             frame = _Frame(self.plan, self._scratch, memory)
             frame.bases[: len(addresses)] = addresses
             self._walk(frame.context_address, rows.ctypes.data, 0)
             del tables
             self._constants = memory
-
-    def profile(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> list[float]:
-        """Seconds spent in each step (those that run at every call) during one call.
-
-        Other calls of the same plan at the same time would be counted too.
-        """
-        frame = self._frame()
-        frame.bases[: len(arrays) + 1] = [address(a) for a in (*arrays, out)]
-        frame.context[abi.CTX_PROFILE] = 1
-        self._rows[:, abi.TICKS] = 0
-        self._go(frame)
-        return [int(t) * 1e-9 for t in self._rows[:-1, abi.TICKS]]
 
 
 def _forked() -> None:
@@ -237,9 +236,10 @@ def _numpy_only(plan: Plan) -> bool:
     return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
 
 
-def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarray]:
+def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors.
 
+    ``timed``: with kernels that count where their time goes, in families that have them.
     The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
     """
     starts: dict[int, int] = {}
@@ -264,7 +264,8 @@ def _lower(plan: Plan, steps: Sequence[Step], isa) -> tuple[np.ndarray, np.ndarr
             start = starts.get(id(table))
             words[word] = address(table) if start is None else base + 8 * start
         for word, name in step.args.kernels.items():
-            words[word] = library.address(name, isa)
+            counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
+            words[word] = library.address(name + TIMED if counts else name, isa)
         words[abi.NTASKS], words[abi.KIND] = step.args.tasks, abi.RUN
         rows[number] = words
     rows[-1, abi.KIND] = abi.STOP
@@ -282,24 +283,24 @@ def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """
     if len(arrays) != len(plan.expr.inputs):
         raise EngineTypeError(f"{plan.expr.eq!r} takes {len(plan.expr.inputs)} operands, {len(arrays)} given")
-    values: dict[int, np.ndarray] = {}
-    for number, buffer in enumerate(plan.buffers):
+    values: dict[str, np.ndarray] = {}
+    for buffer in plan.buffers:
         if buffer.kind == "input":
-            values[number] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
+            values[buffer.name] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
             if buffer.slot in plan.request.conj:
-                values[number] = np.conjugate(values[number])
+                values[buffer.name] = np.conjugate(values[buffer.name])
     for step in plan.steps:
-        if step.family == "pack" or step.output in values:
+        if step.family == "pack" or plan.buffers[step.output].name in values:
             continue
         numbers: dict = {}
         terms = [
             [numbers.setdefault(axis.index, len(numbers)) for axis in plan.buffers[i].layout.axes]
             for i in (*step.inputs, step.output)
         ]
-        operands = [values[i].astype(plan.compute_dtype) for i in step.inputs]
+        operands = [values[plan.buffers[i].name].astype(plan.compute_dtype) for i in step.inputs]
         pairs = [item for pair in zip(operands, terms) for item in pair]
-        values[step.output] = np.asarray(np.einsum(*pairs, terms[-1]))
-    result = values[next(i for i, b in enumerate(plan.buffers) if b.kind == "output")]
+        values[plan.buffers[step.output].name] = np.asarray(np.einsum(*pairs, terms[-1]))
+    result = values["out"]
     return result.astype(plan.dtype).reshape(plan.expr.output_shape)
 
 

@@ -6,23 +6,32 @@ from typing import Any, Sequence
 
 from .expr import letters, quoted
 from .plan import Plan, Step
+from .profile import PARTS, Profile, StepTime
 
 # Marks a step that a slow reference kernel would run: no plan over supported dtypes has one.
 REFERENCE_MARK = "REFERENCE"
 _COLUMNS = ("step", "expression", "dimensions", "layouts", "kernel", "tile", "flops", "bytes", "time")
-_RIGHT = {"step", "flops", "bytes", "time"}
+_MEASURED = ("predicted", "measured", *PARTS)
+_RIGHT = {"step", "flops", "bytes", "time", *_MEASURED}
 
 
-def explain(plan: Plan) -> str:
+def explain(plan: Plan, profile: Profile | None = None) -> str:
     """The table of ``plan``: per step its einsum, the sizes of its dimension types (B batch, M left, N right, K
     summed), the layouts of its operands and of its result, kernel and tile, flops, bytes moved, predicted time.
 
     The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once for all calls, is
     marked ``once``; a step of a reference kernel ``REFERENCE``.
+
+    With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """
     name = letters(index for index, _ in plan.expr.size_items)
-    rows = [_COLUMNS, *[_row(step, name) for step in plan.steps]]
-    return "\n".join([*_header(plan), "", *_aligned(rows), "", *_totals(plan)])
+    rows = [_row(step, name) for step in plan.steps]
+    titles, totals = _COLUMNS, _totals(plan)
+    if profile is not None:
+        titles = (*_COLUMNS[:-1], *_MEASURED)
+        rows = [(*row, *_measured(time)) for row, time in zip(rows, profile.mean().steps)]
+        totals.insert(1, _measured_total(profile))
+    return "\n".join([*_header(plan), "", *_aligned([titles, *rows]), "", *totals])
 
 
 def is_reference(step: Step) -> bool:
@@ -52,6 +61,18 @@ def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
     )
 
 
+def _measured(time: StepTime) -> tuple[str, ...]:
+    if not time.seconds:
+        return ("-",) * (1 + len(PARTS))
+    return (duration(time.seconds), *(duration(getattr(time, part)) for part in PARTS))
+
+
+def _measured_total(profile: Profile) -> str:
+    calls = f"{profile.calls} call{'s' if profile.calls > 1 else ''}"
+    shares = ", ".join(f"{part} {100 * profile.share(part):.1f} %" for part in PARTS)
+    return f"measured {duration(profile.mean().seconds)}, mean of {calls}: {shares}"
+
+
 def _dimensions(kind: str, indices: Sequence[tuple[Any, int]], name: dict[Any, str]) -> str:
     """``M[i=4 j=3]``."""
     return f"{kind}[{' '.join(f'{name.get(index, index)}={size}' for index, size in indices)}]"
@@ -70,7 +91,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     for row in rows:
         cells = [
             cell.rjust(width) if title in _RIGHT else cell.ljust(width)
-            for cell, width, title in zip(row, widths, _COLUMNS)
+            for cell, width, title in zip(row, widths, rows[0])
         ]
         lines.append("  ".join(cells).rstrip())
     return lines

@@ -41,6 +41,10 @@ class BoundedCache:
             self._young = {}
         self._young[key] = value
 
+    def values(self) -> list[Any]:
+        """All entries, oldest generation first."""
+        return list({**self._old, **self._young}.values())
+
     def clear(self) -> None:
         """Forget everything."""
         self._young = {}

@@ -12,6 +12,7 @@ import numpy as np
 from . import config, dtypes
 from .errors import EngineTypeError, EngineValueError
 from .memory import NO_LIMIT, MemoryLimit, parse_memory_limit
+from .planners.objective import checked
 
 
 class CallOptions(TypedDict, total=False):
@@ -30,6 +31,7 @@ class CallOptions(TypedDict, total=False):
     threads: int | None
     memory_limit: int | str | None
     max_time: float | None
+    minimize: Any
 
 
 class CompileOptions(CallOptions, total=False):
@@ -39,11 +41,13 @@ class CompileOptions(CallOptions, total=False):
     constants: Any
     backend: str
     layouts: str
+    profile: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checked options. ``dtype`` and ``accumulate`` are NumPy dtypes, ``conj`` sorted operand positions."""
+    """Checked options. ``dtype`` and ``accumulate`` are NumPy dtypes, ``conj`` sorted operand positions; ``profile``,
+    which only `compile` takes, has every call measured."""
 
     dtype: np.dtype | None = None
     casting: str = "safe"
@@ -59,6 +63,8 @@ class Options:
     memory_limit: MemoryLimit = NO_LIMIT
     max_time: float | None = None
     layouts: str = "solve"  # of `compile` alone
+    minimize: Any = "flops"
+    profile: bool = False
 
     @property
     def plain(self) -> bool:
@@ -108,7 +114,7 @@ def _one_of(name: str, values: tuple[str, ...], default: str) -> Callable[[Any],
     return check
 
 
-def _flag(name: str) -> Callable[[Any], bool]:
+def check_flag(name: str) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
         if not isinstance(value, (bool, np.bool)):
             raise EngineTypeError(f"{name}={value!r}: expected True or False, not {type(value).__name__}")
@@ -174,10 +180,11 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "alpha": partial(parse_factor, "alpha"),
     "beta": partial(parse_factor, "beta"),
     "conj": _positions,
-    "strict": _flag("strict"),
+    "strict": check_flag("strict"),
     "accumulate": _dtype("accumulate"),
-    "copy": _flag("copy"),
+    "copy": check_flag("copy"),
     "threads": _threads,
     "memory_limit": parse_memory_limit,
     "max_time": _seconds,
+    "minimize": checked,
 }

@@ -74,7 +74,8 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
 class Buffer:
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
 
-    ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it.
+    ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it. Buffers of one
+    name are one tensor under other indices, which are in the same order.
     """
 
     name: str

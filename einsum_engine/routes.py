@@ -2,14 +2,14 @@
 
 A route computes a fresh result (``fresh``) and may have a quick function for the same (``entry``); where ``direct`` is
 true it also writes into an array of the planned strides (``into``). All take exact NumPy arrays that match what the
-route was made for.
+route was made for; where it relies on some of them being the same array, ``same`` says so (see `PlanRequest`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,12 +18,18 @@ from .executor import address
 from .expr import Expr
 from .memory import empty
 from .plan import Plan
+from .profile import Profile
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _no_entry(route: Any, scalar: bool, kinds: Any) -> None:
     """The general path is all there is."""
+
+
+def _no_profiles(route: Any) -> tuple[()]:
+    """No step of ours runs."""
+    return ()
 
 
 class NativeRoute:
@@ -40,6 +46,10 @@ class NativeRoute:
         # Counts to 2: the quick function takes a while to make, which a single call does not pay for.
         self.calls = 0
         self._quick: Any = None
+
+    @property
+    def same(self) -> tuple[int, ...]:
+        return self.plan.request.same
 
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
         if self._quick is not None and alpha == 1:
@@ -61,9 +71,9 @@ class NativeRoute:
         """
         if self._quick is None and self.order == "C" and not self.direct:
             self._quick = self.native.entry
-        entry = self._quick
-        if entry is None:
+        if self._quick is None:
             return None
+        entry = guarded(self._quick, self.same)
         if self.shape or scalar:
             return entry
 
@@ -73,10 +83,16 @@ class NativeRoute:
 
         return array_entry
 
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """The plan and what was measured, where calls are and there were some."""
+        profile = self.native.profile
+        if profile is not None and profile.calls:
+            yield self.plan, profile
+
     @property
     def into_entry(self) -> Any:
         """The quick function of `into`, which takes the operands and the output; None before the second call."""
-        return self._quick if self.direct else None
+        return guarded(self._quick, self.same) if self.direct and self._quick is not None else None
 
     def freeze(self, constants: Mapping[int, np.ndarray]) -> None:
         """Do now what depends on the constant operands alone; ``constants`` are arrays by operand position."""
@@ -93,11 +109,32 @@ class NativeRoute:
             self.native.run(arrays, out, alpha, beta)
 
 
+def guarded(entry: Callable[..., Any], same: tuple[int, ...]) -> Callable[..., Any]:
+    """``entry``, for calls in which the operands that ``same`` says so are one object; NotImplemented for others.
+
+    It is called with the operands and perhaps an output. Without ``same`` it is the entry itself.
+    """
+    pairs = [(first, position) for position, first in enumerate(same) if first != position]
+    if not pairs:
+        return entry
+    count = len(same)
+
+    def guard(*arrays: Any) -> Any:
+        if len(arrays) < count:
+            return NotImplemented
+        for first, position in pairs:
+            if arrays[first] is not arrays[position]:
+                return NotImplemented
+        return entry(*arrays)
+
+    return guard
+
+
 class ZeroRoute:
     """An index of size 0: every sum is empty, and no kernel runs."""
 
     __slots__ = ("shape", "dtype", "order", "plan")
-    direct, calls = False, 0
+    direct, calls, same = False, 0, ()
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, order: str, plan: Plan) -> None:
         self.shape, self.dtype, self.order, self.plan = shape, dtype, order, plan
@@ -105,27 +142,34 @@ class ZeroRoute:
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
         return empty(self.shape, self.dtype, self.order, zero=True)
 
-    entry = _no_entry
+    entry, profiles = _no_entry, _no_profiles
 
 
 class SpreadRoute:
     """A repeated output index: the result of the inner contraction on the diagonal, zeros elsewhere."""
 
-    __slots__ = ("inner", "expr", "dtype", "order", "plan")
+    __slots__ = ("inner", "expr", "dtype", "order", "plan", "same")
     direct, calls = False, 0
 
-    def __init__(self, inner: Any, operands: Any, expr: Expr, dtype: np.dtype, order: str) -> None:
+    def __init__(
+        self, inner: Any, operands: Any, expr: Expr, dtype: np.dtype, order: str, same: tuple[int, ...] = ()
+    ) -> None:
         self.inner, self.expr, self.dtype, self.order = inner, expr, dtype, order
         strides: dict[Any, int] = {}
         for index, stride in zip(expr.output, contiguous_strides(expr.output_shape, dtype.itemsize, order)):
             strides[index] = strides.get(index, 0) + stride
-        plan = inner.route(operands, (dtype, tuple(strides.values()))).plan
+        route = inner.route(operands, (dtype, tuple(strides.values())), same=same)
+        plan, self.same = route.plan, route.same
         self.plan = replace(plan, output_bytes=prod(expr.output_shape) * dtype.itemsize)
 
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
         out = empty(self.expr.output_shape, self.dtype, self.order, zero=True)
         self.inner.call(arrays, diagonal(out, self.expr.output), alpha, 0)
         return out
+
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """Those of the inner contraction."""
+        return self.inner.profiles()
 
     entry = _no_entry
 
@@ -134,7 +178,7 @@ class ExternalRoute:
     """Dtypes that only NumPy computes (longdouble, object): its einsum, one pair of operands at a time."""
 
     __slots__ = ("expr", "path", "options", "dtype", "plan")
-    direct, calls = False, 0
+    direct, calls, same = False, 0, ()
 
     def __init__(
         self, expr: Expr, path: tuple[tuple[int, ...], ...], options: Any, dtype: np.dtype, plan: Plan
@@ -156,7 +200,7 @@ class ExternalRoute:
             result = as_array(result * alpha)
         return result.astype(self.dtype, order=self.options.order, casting="unsafe")
 
-    entry = _no_entry
+    entry, profiles = _no_entry, _no_profiles
 
     def _kept(self, chosen: Any, pending: Any) -> tuple[Any, ...]:
         """The term of one step's result: in the output's order where it is the last step."""
@@ -219,7 +263,8 @@ class View:
     """What `einsum` returns without computing: one operand whose axes are reordered or put on a diagonal."""
 
     __slots__ = ("term", "output", "shape", "subscripts", "permutation")
-    calls = 2
+    calls, same = 2, ()
+    profiles = _no_profiles
 
     def __init__(self, expr: Expr) -> None:
         (self.term,), self.output = expr.inputs, expr.output

@@ -33,7 +33,8 @@ class State:
 
     With these it becomes the same plan on any machine that has the instruction set, whatever was measured there.
 
-    ``kinds`` are the dtype and the strides (bytes) of each operand, ``constants`` arrays by operand position.
+    ``kinds`` are the dtype and the strides (bytes) of each operand, ``constants`` arrays by operand position, ``same``
+    says which operands are one array, as in a `PlanRequest`.
     """
 
     expr: Expr
@@ -42,6 +43,7 @@ class State:
     constants: Mapping[int, np.ndarray]
     order: Order
     machine: Machine
+    same: tuple[int, ...] = ()
 
 
 def dump(state: State, plan: Plan) -> str:
@@ -57,6 +59,7 @@ def dump(state: State, plan: Plan) -> str:
         "expr": {"text": expr.text, "inputs": expr.inputs, "output": expr.output, "shapes": expr.shapes},
         "options": _dump_options(state.options),
         "operands": [{"dtype": _dtype_text(dtype), "strides": strides} for dtype, strides in state.kinds],
+        "same": state.same,
         "constants": {str(position): _dump_array(array, expr) for position, array in state.constants.items()},
         "order": asdict(order),
         "machine": asdict(state.machine),
@@ -192,6 +195,7 @@ def _read_state(document: Mapping[str, Any]) -> State:
         constants={int(position): _read_array(array) for position, array in document["constants"].items()},
         order=Order(**{**order, "path": _tuples(order["path"])}),
         machine=Machine(**document["machine"]),
+        same=_tuples(document.get("same", [])),
     )
 
 
@@ -213,6 +217,7 @@ def _dump_options(options: Options) -> dict[str, Any]:
         "memory_limit": asdict(options.memory_limit),
         "max_time": options.max_time,
         "layouts": options.layouts,
+        "profile": options.profile,
     }
 
 

@@ -118,7 +118,7 @@ def choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group
     """O, J and the loops left over, of loops sorted by the output's strides."""
     straight = not dims or direct(dims[0], items)
     if straight and (len(dims) <= 1 or dims[0][0] >= LONG_ROW):
-        return _choose_direct(dims, items, budget)
+        return choose_rows(dims, items, budget)
     runs = chain(dims, OUT, items[OUT])
     across = (chain(dims, x, items[x]) for x in range(1, len(items)) if _strided(dims[0], x, items))
     fast = next(filter(None, across), [])
@@ -129,11 +129,11 @@ def choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group
     first = [d for d in fast if d in rest]
     j, outer = take(first + without(rest, first), max(1, min(GATHERED, min(BOX, budget) // o.count)))
     if straight and ROW_COST / dims[0][0] < _staging_cost(o, j, items):
-        return _choose_direct(dims, items, budget)
+        return choose_rows(dims, items, budget)
     return o, j, outer
 
 
-def _choose_direct(dims: list[Dim], items: list[int], budget: int):
+def choose_rows(dims: list[Dim], items: list[int], budget: int):
     """`choose` where every operand runs along the first loop."""
     o, left = take(dims[:1], min(budget, max(64, ROW_BYTES // max(items))))
     j, outer = take(left + dims[1:], max(1, min(512, budget // o.count)))

@@ -14,12 +14,11 @@ from typing import Iterable
 from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
-from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, run_of, tile_cut, without
+from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
 from .nest_problem import Dim, NestProblem
-from .nest_rows import WIDEST, RowBuilder, move_mode, share
+from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, share
 from .row import Row
 
-STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 LONG_OUT, LONG_IN, LONG_NEAR = 1024, 64, 256  # bytes that the output and the input should run in a box
 BOX_BYTES = 128 << 10
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
@@ -102,7 +101,7 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
 def _lower_rows(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
     """Long rows of both operands."""
-    o, j, outer = choose(dims, [item, item], BOX_BYTES // item)
+    o, j, outer = choose_rows(dims, [item, item], BOX_BYTES // item)
     builder = RowBuilder(o, j, outer, shifts)
     builder.kernels[abi.FN] = "nest_copy"
     _stream(builder, item, 1, j, A)

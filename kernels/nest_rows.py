@@ -18,6 +18,8 @@ from .row import Row
 TASK_BYTES = 32 << 10  # smaller work stays in one task
 PARALLEL_BYTES = 256 << 10  # less is moved before a second thread is awake
 TASKS_PER_THREAD = 4
+STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
+STREAM_ROW = 512  # bytes, at least
 WIDEST = 16  # bytes of the largest element that is moved as one
 
 
@@ -136,9 +138,18 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     builder = RowBuilder(o, j, outer, shifts)
     builder.words[na.N_FLAGS] = _flags(problem)
     builder.kernels[abi.FN] = _kernel(problem)
+    if _streams(problem, o, items[OUT]):
+        builder.words[na.N_FLAGS] |= na.STREAM
     for operand, item in enumerate(items):
         builder.place(operand, item, broadcast=problem.op == "mul" and operand == A)
     return builder.row(min(tasks, builder.boxes), problem.bytes), names
+
+
+def _streams(problem: NestProblem, o: Group, item: int) -> bool:
+    """A product in long rows, whose result does not fit in cache."""
+    if problem.op != "mul" or problem.accumulate or not o.contiguous(OUT, item):
+        return False
+    return item * problem.elements >= STREAM_BYTES and o.count * item >= STREAM_ROW
 
 
 def _exchange(dim: Dim) -> Dim:

@@ -24,12 +24,15 @@ class Family:
     ``requires``: for the left and right operand, the layouts that it reads, cheapest first, with the cost in element
     moves per element (0: in place, 1: one read and one write, 4: scattered); ``produces``: the layouts it writes, with
     the cost of a store per element against a vector store. ``names``: kernels on an instruction set.
+    ``timed``: with `tiles.TIMED` behind it, each is the name of one that counts packing and unpacking. These are compiled
+    when somebody profiles, never by warm-up.
     """
 
     name: str
     requires: tuple[tuple[tuple[str, float], ...], ...]
     produces: tuple[tuple[str, float], ...]
     names: Callable[[ISA], tuple[str, ...]]
+    timed: bool = False
 
 
 def _gemm(isa: ISA) -> tuple[str, ...]:
@@ -99,7 +102,7 @@ _OUT = (("lanes", 1.0), ("panels", 1.0), ("any", 4.0))
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family(name="gemm", requires=(_ANY, (("panels", 0.0), ("any", 0.0))), produces=_OUT, names=_gemm),
+        Family(name="gemm", requires=(_ANY, (("panels", 0.0), ("any", 0.0))), produces=_OUT, names=_gemm, timed=True),
         Family(name="pack", requires=((("lanes", 1.0), ("k", 1.0), ("any", 4.0)),), produces=(("panels", 1.0),), names=_pack),
         Family(name="dot", requires=((("k", 0.0),), (("k", 0.0),)), produces=(("any", 1.0),), names=_dot),
         Family(name="batched", requires=((("batch", 0.0),),) * 2, produces=(("batch", 1.0),), names=_batched),

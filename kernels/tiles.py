@@ -29,6 +29,8 @@ ITEMSIZE = {
 }
 # Bytes between panels: at distances of whole pages they would all fall into the same cache sets.
 PANEL_GAP = 64
+# Ending of a kernel's name that also counts where its time goes (`cpu.stopwatch`).
+TIMED = "_timed"
 
 _TALL = ((3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1))
 # (registers or instruction set, kind) -> tiles, from the widest N down

@@ -1,6 +1,6 @@
 """`build_plan`: the whole way from a request to a `Plan`.
 
-1. operations on values (`operations`), in execution order;
+1. operations on values (`operations`), in execution order, each done once (`sharing`);
 2. layouts, backwards: the output's is known, and the planner of each operation lays out its free operands;
 3. an arena offset for each intermediate and packed copy, by lifetime;
 4. one step per row of the step table, forwards.
@@ -26,27 +26,18 @@ from .memo import Times
 from .nests import NestPlan
 from .operations import PARTS, Operation, OperationList, Value, itemsize
 from .parts import Part
-from .request import PlanRequest
+from .request import COMPUTE, PlanRequest
+from .sharing import share
 from .sides import LEFT, OUT, RIGHT
 from .unpacked import UnpackedPlan
 
 __all__ = ["PlanRequest", "build_plan"]
 
-# compute dtype of storage dtypes that have no kernels of their own
-_COMPUTE = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "uint8": "int8",
-    "uint16": "int16",
-    "uint32": "int32",
-    "uint64": "int64",
-}
-
 
 def compute_dtype(request: PlanRequest) -> str:
     """The dtype that kernels compute in: that of the result or of `accumulate`, as the kernels know it."""
     name = request.accumulate or request.dtype
-    return _COMPUTE.get(name, name)
+    return COMPUTE.get(name, name)
 
 
 def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Plan:
@@ -69,6 +60,8 @@ class _Builder:
 
     def build(self) -> Plan:
         self.list.build()
+        if self.request.same and not share(self.list):
+            self.request = replace(self.request, same=())
         LayoutSolver(self.list, self.isa, self.request.threads, self.machine, self.request.layouts).solve()
         arena, kept = self._allocate()
         for value in self.list.values:
@@ -95,7 +88,8 @@ class _Builder:
         for number, operation in enumerate(self.list.operations):
             born[operation.output.number] = number
             for value in operation.inputs:
-                dies[value.number] = number if operation.constant or not value.constant else forever
+                last = number if operation.constant or not value.constant else forever
+                dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
             for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
                 packs[key] = (id(part), side)
@@ -103,7 +97,7 @@ class _Builder:
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         for value in self.list.values:
-            if value.kind == "arena":
+            if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
                 first = born[value.number]
                 life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
@@ -115,6 +109,8 @@ class _Builder:
                 if value.number in offsets and value.kind == "arena":
                     value.slot, value.offset = self._slot(kept), offsets[value.number]
             self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
+        for value in self.list.values:
+            value.slot, value.offset = value.memory.slot, value.memory.offset
         return sizes[False], sizes[True]
 
     def _slot(self, kept: bool) -> int:
@@ -134,7 +130,7 @@ class _Builder:
     def _buffer(self, value: Value) -> Buffer:
         axes = tuple(value.axes[i] for i in value.term)
         return Buffer(
-            name={"input": f"in{value.slot}", "output": "out"}.get(value.kind, f"t{value.number}"),
+            name={"input": f"in{value.slot}", "output": "out"}.get(value.kind, f"t{value.memory.number}"),
             kind=value.kind,
             slot=value.slot,
             offset=value.offset,

@@ -2,15 +2,19 @@
 
 `best_order` looks at every binary tree, outer products included; it is meant for up to about a dozen operands.
 `best_connected_order` skips outer products of connected parts, which sparse networks of some dozen operands allow.
-Both minimise flops and, among equals, the elements written; both can be held to a largest intermediate.
+Both minimise flops, or the costs that ``weigh`` gives to steps, and among equals the elements written; both can be
+held to a largest intermediate.
 """
 
 from __future__ import annotations
 
 import heapq
+from math import inf
 from time import monotonic
 from typing import Any, Callable, Sequence
 
+# Cost of a step from elements of its operands and its result, points of its index space, and whether it sums.
+Weigh = Callable[[int, int, int, int, bool], float]
 FULL_OPERANDS = 8  # every tree of so many operands is searched in a few milliseconds
 CHECK_EVERY = 2048  # pairs between two looks at the clock
 
@@ -60,12 +64,15 @@ class Masks:
             self._products[mask] = found
         return found
 
-    def above_all(self) -> int:
-        """A number of flops that no order reaches: an infinity that adds to integers of any length."""
+    def above_all(self, weigh: Weigh | None = None) -> float:
+        """A cost that no order reaches: of flops an infinity that adds to integers of any length."""
         everything = self.output
         for term in self.terms:
             everything |= term
-        return 4 * len(self.terms) * self.product(everything) + 1
+        points = self.product(everything)
+        if weigh is not None:
+            return len(self.terms) * weigh(points, points, points, points, True)
+        return 4 * len(self.terms) * points + 1
 
 
 def _kept(masks: Masks) -> list[int]:
@@ -101,17 +108,19 @@ def best_order(
     *,
     limit: int | None = None,
     budget: Budget | None = None,
+    weigh: Weigh | None = None,
 ) -> Any:
     """The cheapest binary tree of all, as nested pairs; None where every one has an intermediate over ``limit``.
 
-    ``sizes[i]`` is the size of index ``i``. Time is proportional to 3**operands.
+    ``sizes[i]`` is the size of index ``i``; ``weigh`` the cost of a step, flops where it is None. Time is
+    proportional to 3**operands.
     """
     masks = Masks(terms, output, sizes)
     product = masks.product
     kept = _kept(masks)
     full = len(kept) - 1
-    infinite = masks.above_all()
-    flops = [0] * (full + 1)
+    infinite = masks.above_all() if weigh is None else inf
+    flops: list[float] = [0] * (full + 1)
     written = [0] * (full + 1)
     split = [0] * (full + 1)
     for subset in range(3, full + 1):
@@ -130,13 +139,17 @@ def best_order(
                 cost = flops[left] + flops[right]
                 if cost <= best:
                     space = kept[left] | kept[right]
-                    cost += product(space) if space == keep else 2 * product(space)
+                    if weigh is None:
+                        cost += product(space) if space == keep else 2 * product(space)
+                    else:
+                        read = product(kept[left]), product(kept[right])
+                        cost += weigh(*read, elements, product(space), space != keep)
                     write = written[left] + written[right]
                     if cost < best or (cost == best and write < best_written):
                         best, best_written, best_left = cost, write, left
                 right = (right - 1) & rest
         flops[subset], written[subset], split[subset] = best, best_written + elements, best_left
-    return None if flops[full] == infinite else _tree(split.__getitem__, full)
+    return None if not split[full] and full & (full - 1) else _tree(split.__getitem__, full)
 
 
 class _Network:
@@ -196,10 +209,12 @@ class _Network:
 
 
 # One partial order: flops, elements written, indices of its result, left part of its last step.
-_Part = tuple[int, int, int, int]
+_Part = tuple[float, int, int, int]
 
 
-def _search_component(network: _Network, part: int, cap: int, limit: int | None, budget: Budget) -> dict[int, _Part]:
+def _search_component(
+    network: _Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
+) -> dict[int, _Part]:
     """Best orders of the connected subsets of ``part`` that cost at most ``cap``; has ``part`` itself if one exists."""
     product = network.masks.product
     count = part.bit_count()
@@ -250,10 +265,13 @@ def _search_component(network: _Network, part: int, cap: int, limit: int | None,
                             continue
                         result = network.join(subset, small_keep, keep)
                         space = small_keep | keep
-                        cost += product(space) if space == result else 2 * product(space)
+                        elements = product(result)
+                        if weigh is None:
+                            cost += product(space) if space == result else 2 * product(space)
+                        else:
+                            cost += weigh(product(small_keep), product(keep), elements, product(space), space != result)
                         if cost > cap:
                             continue
-                        elements = product(result)
                         if limit is not None and elements > limit:
                             continue
                         written += small_written + elements
@@ -266,17 +284,20 @@ def _search_component(network: _Network, part: int, cap: int, limit: int | None,
     return best
 
 
-def _component_tree(network: _Network, part: int, cap: int, limit: int | None, budget: Budget) -> Any:
+def _component_tree(
+    network: _Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
+) -> Any:
     """The best tree of one component and the indices of its result, or None. The cap grows until a tree is found."""
     if not part & (part - 1):
         number = part.bit_length() - 1
         return number, network.alone(number)
     masks = network.masks
     # Every operand is read once, so no order is cheaper than its largest operand.
-    bound = max(masks.product(network.alone(n)) for n in range(len(masks.terms)) if part >> n & 1)
+    elements = max(masks.product(network.alone(n)) for n in range(len(masks.terms)) if part >> n & 1)
+    bound = elements if weigh is None else weigh(elements, 1, 1, elements, False)
     while True:
         bound = min(bound, cap)
-        best = _search_component(network, part, bound, limit, budget)
+        best = _search_component(network, part, bound, limit, budget, weigh)
         if part in best:
             return _tree(lambda subset: best[subset][3], part), best[part][2]
         if bound >= cap:
@@ -289,21 +310,22 @@ def best_connected_order(
     output: Sequence[int],
     sizes: Sequence[int],
     *,
-    cap: int | None = None,
+    cap: float | None = None,
     limit: int | None = None,
     budget: Budget | None = None,
+    weigh: Weigh | None = None,
 ) -> Any:
     """The cheapest tree without outer products inside a connected part; None where none meets ``cap`` and ``limit``.
 
-    ``cap`` is a known cost that the order need not exceed, in flops. Parts that share no summed index are searched
-    apart and their results multiplied, smallest first.
+    ``cap`` is a known cost that the order need not exceed, in flops or what ``weigh`` counts. Parts that share
+    no summed index are searched apart and their results multiplied, smallest first.
     """
     masks = Masks(terms, output, sizes)
     network = _Network(masks)
-    cap = masks.above_all() if cap is None else cap
+    cap = masks.above_all(weigh) if cap is None else cap
     trees = []
     for part in network.components():
-        found = _component_tree(network, part, cap, limit, budget or Budget())
+        found = _component_tree(network, part, cap, limit, budget or Budget(), weigh)
         if found is None:
             return None
         trees.append(found)

@@ -96,9 +96,12 @@ def _greedy_trial(inputs: Any, output: Any, size_dict: dict[str, int], share: fl
 
 
 def cotengra_hyper(
-    problem: Problem, methods: tuple[str, ...], *, trials: int = 128, minimize: str = "flops"
+    problem: Problem, methods: tuple[str, ...], *, trials: int = 128, minimize: str = ""
 ) -> Found:
-    """cotengra's hyper-optimiser in this process: the best tree of ``trials``, or of those that fit ``max_time``."""
+    """cotengra's hyper-optimiser in this process: the best tree of ``trials``, or of those that fit ``max_time``.
+
+    ``minimize`` is a name that cotengra knows, by default what the problem minimises.
+    """
     cotengra = import_module("cotengra")
     import_module("cotengra.hyperoptimizers.hyper").register_hyper_function(
         HYPER_GREEDY,
@@ -113,7 +116,7 @@ def cotengra_hyper(
         methods=list(methods),
         max_repeats=trials,
         max_time=problem.max_time,
-        minimize=minimize,
+        minimize=minimize or problem.objective or "flops",
         parallel=False,
         optlib="random",
         seed=problem.seed,
@@ -133,6 +136,14 @@ def cotengra_optimizer(problem: Problem, kind: str, **options: Any) -> Found:
     with seeded(problem.seed):
         path = getattr(cotengra, kind)(**options)(terms, output, sizes)
     return problem.found_path(path, split_by(problem))
+
+
+def cotengra_optimal(problem: Problem) -> Found:
+    """cotengra's exact search; instead of times it minimises the larger of multiplications and weighed writes."""
+    goal = problem.objective
+    if goal is None:
+        return cotengra_optimizer(problem, "OptimalOptimizer")
+    return cotengra_optimizer(problem, "OptimalOptimizer", minimize=goal.get_dynamic_programming_minimize())
 
 
 def cotengra_random_greedy(problem: Problem, trials: int) -> Found:

@@ -1,6 +1,7 @@
 """From a contraction path to operations on single-assignment values, before any layout is chosen.
 
-Each value is produced once and consumed at most once. Operations: ``copy`` (cast, permutation, diagonal, scaling),
+Each value is produced once and consumed at most once, unless `sharing` finds that it is the value of others too.
+Operations: ``copy`` (cast, permutation, diagonal, scaling),
 ``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices).
 """
 
@@ -22,7 +23,10 @@ REAL_PART = {"complex64": "float32", "complex128": "float64"}
 
 @dataclass(eq=False)
 class Value:
-    """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read."""
+    """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read.
+
+    ``source``: the value whose memory it is, under other indices, where it has none of its own.
+    """
 
     number: int
     term: tuple[Index, ...]
@@ -37,6 +41,12 @@ class Value:
     layout_kind: str = "strided"
     panel: int = 0
     constant: bool = False  # depends on constant operands alone
+    source: Value | None = None
+
+    @property
+    def memory(self) -> Value:
+        """The value whose memory this one is read from: mostly itself."""
+        return self if self.source is None else self.source
 
     def real_view(self, parts: bool) -> tuple[tuple[Index, ...], dict[Index, Axis] | None]:
         """Term and axes; with ``parts`` of a complex tensor as a real one that has the index PARTS besides."""

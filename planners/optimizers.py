@@ -15,7 +15,10 @@ RUNS_ON = "runs to its end"
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """A row: a name and its search, other names for it, what ``max_time=`` does to it, the package that it needs."""
+    """A row: a name and its search, other names for it, what ``max_time=`` does to it, the package that it needs.
+
+    ``timed``: ``minimize="time"`` changes what it finds; other searches know flops or memory alone.
+    """
 
     name: str
     search: Callable[[Problem], Found]
@@ -23,6 +26,7 @@ class Optimizer:
     max_time: str = RUNS_ON
     aliases: tuple[str, ...] = ()
     needs: str = ""
+    timed: bool = False
 
 
 def _row(name: str, search: Callable[[Problem], Found], summary: str, **fields: Any) -> Optimizer:
@@ -32,29 +36,39 @@ def _row(name: str, search: Callable[[Problem], Found], summary: str, **fields: 
 _STOPS = "stops, best so far"
 _GREEDY = "stops, greedy order instead"
 _BUILT_IN = (
-    _row("auto", searches.auto, "exact for few operands; for many greedy, improved while that pays", max_time=_STOPS),
-    _row("auto-hq", searches.auto_hq, "exact up to 16 operands, else the best of 128 random greedy", max_time=_STOPS),
-    _row("optimal", searches.optimal, "every tree, up to 14 operands; beyond as dp", max_time=_GREEDY),
     _row(
-        "dp", searches.dp, "cheapest order without outer products", max_time=_GREEDY, aliases=("dynamic-programming",)
+        "auto", searches.auto, "exact for few operands; for many greedy, improved while that pays", max_time=_STOPS,
+        timed=True,
+    ),
+    _row(
+        "auto-hq", searches.auto_hq, "exact up to 16 operands, else the best of 128 random greedy", max_time=_STOPS,
+        timed=True,
+    ),
+    _row("optimal", searches.optimal, "every tree, up to 14 operands; beyond as dp", max_time=_GREEDY, timed=True),
+    _row(
+        "dp", searches.dp, "cheapest order without outer products", max_time=_GREEDY,
+        aliases=("dynamic-programming",), timed=True,
     ),
     _row(
         "greedy", searches.greedy, "the pair that frees most memory, again and again",
         aliases=("eager", "opportunistic"),
     ),
-    _row("random-greedy", partial(searches.random_greedy, trials=32), "best of 32 random greedy", max_time=_STOPS),
-    _row("random-greedy-128", partial(searches.random_greedy, trials=128), "best of 128", max_time=_STOPS),
+    _row(
+        "random-greedy", partial(searches.random_greedy, trials=32), "best of 32 random greedy", max_time=_STOPS,
+        timed=True,
+    ),
+    _row("random-greedy-128", partial(searches.random_greedy, trials=128), "best of 128", max_time=_STOPS, timed=True),
     _row("branch-all", partial(searches.branch, branches=None), "tries all likely pairs", max_time=_STOPS),
     _row("branch-2", partial(searches.branch, branches=2), "tries the 2 likeliest pairs", max_time=_STOPS),
     _row("branch-1", partial(searches.branch, branches=1), "takes the likeliest pair", max_time=_STOPS),
     _row("left-to-right", searches.left_to_right, "the operands in the order in which they are written"),
     _row(
         "hyper", partial(foreign.cotengra_hyper, methods=foreign.HYPER_METHODS),
-        "cotengra's hyper-optimiser, 128 trials", max_time=_STOPS, needs="cotengra",
+        "cotengra's hyper-optimiser, 128 trials", max_time=_STOPS, needs="cotengra", timed=True,
     ),
     _row(
         "hyper-greedy", partial(foreign.cotengra_hyper, methods=(foreign.HYPER_GREEDY,)),
-        "the same with greedy trees alone", max_time=_STOPS, needs="cotengra",
+        "the same with greedy trees alone", max_time=_STOPS, needs="cotengra", timed=True,
     ),
     _row(
         "hyper-size", partial(foreign.cotengra_hyper, methods=foreign.HYPER_METHODS, minimize="size"),
@@ -65,8 +79,8 @@ _BUILT_IN = (
         "cotengra's greedy search", needs="cotengra",
     ),
     _row(
-        "cotengra-optimal", partial(foreign.cotengra_optimizer, kind="OptimalOptimizer"),
-        "cotengra's exact search, exponential time", needs="cotengra",
+        "cotengra-optimal", foreign.cotengra_optimal,
+        "cotengra's exact search, exponential time", needs="cotengra", timed=True,
     ),
     _row(
         "cotengra-random-greedy", partial(foreign.cotengra_random_greedy, trials=128),

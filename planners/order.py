@@ -16,6 +16,7 @@ from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
 from .exact import Budget, OutOfBudget, best_connected_order
 from .foreign import HYPER_METHODS, check_installed, cotengra_hyper, is_tree, object_search, tree_search
+from .objective import objective
 from .optimizers import (
     Optimizer,
     get_optimizer,
@@ -64,12 +65,15 @@ def find_order(
     max_time: float | None = None,
     seed: int = 0,
     text: str = "",
+    minimize: Any = "flops",
 ) -> Order:
     """The order in which to contract ``terms`` (the indices of each operand) into ``output``.
 
     ``optimize`` is True or ``"auto"``; False (left to right); a name of `optimizers()`; a path as opt_einsum has
     it, or as NumPy has it (``["einsum_path", (0, 1), ...]``); a pair of name and memory limit, as in NumPy; an
     optimiser object of opt_einsum or cotengra, or one with their interface; a cotengra ``ContractionTree``.
+    ``minimize`` is ``"flops"``, ``"time"`` (what the engine predicts for float64) or a `TimeObjective`; a search that
+    knows only its own measure says so in the order's ``optimizer``.
     ``memory_limit`` is in elements of the largest intermediate (``"max_input"``: of the largest operand). An order
     over it is replaced by one within it; where none is found, `EngineValueError` gives the numbers. ``max_time``, in
     seconds, bounds the search as the table of optimisers says. The same arguments and ``seed`` give the same order,
@@ -85,13 +89,15 @@ def find_order(
         optimize, number = optimize
         own_limit = _checked_limit(int(number), terms, sizes)
         limit = own_limit if limit is None else min(limit, limit if own_limit is None else own_limit)
-    max_time = _checked_time(max_time)
+    max_time, goal = _checked_time(max_time), objective(minimize)
     if len(terms) <= 2 and (optimize is True or isinstance(optimize, str)):
         name = "auto" if optimize is True else get_optimizer(optimize).name
         order = _only_order(terms, output, sizes, name)
         if limit is None or order.largest <= limit:
             return order
-    problem = Problem.of(terms, output, sizes, limit=limit, max_time=max_time, seed=seed, text=text)
+    problem = Problem.of(
+        terms, output, sizes, limit=limit, max_time=max_time, seed=seed, text=text, objective=goal
+    )
     name, found = _search(problem, optimize)
     if limit is not None and found.largest > limit:
         found = _within_limit(problem, found, name)
@@ -117,13 +123,22 @@ def optimize_key(optimize: Any) -> Hashable | None:
 
 
 def leaner_orders(
-    terms: Sequence[Term], output: Term, sizes: Sizes, *, below: int, max_time: float | None = None, seed: int = 0
+    terms: Sequence[Term],
+    output: Term,
+    sizes: Sizes,
+    *,
+    below: int,
+    max_time: float | None = None,
+    seed: int = 0,
+    minimize: Any = "flops",
 ) -> Iterator[Order]:
     """Orders with ever smaller largest intermediates, each below the one before it and the first ``<= below``.
 
     For a plan that must fit into memory: try each until one does. Each is the cheapest found within its limit.
     """
-    problem = Problem.of(terms, output, sizes, limit=below, max_time=_checked_time(max_time), seed=seed)
+    problem = Problem.of(
+        terms, output, sizes, limit=below, max_time=_checked_time(max_time), seed=seed, objective=objective(minimize)
+    )
     while problem.limit >= problem.output_elements:  # type: ignore[operator]
         found = next((each for each in _lean_searches(problem) if each.largest <= problem.limit), None)
         if found is None:
@@ -144,7 +159,11 @@ def _search(problem: Problem, optimize: Any) -> tuple[str, Found]:
         found = trivial(problem)
         if found is None and row.needs:
             check_installed(row.needs, row.name)
-        return row.name, found or row.search(problem)
+        if found is None:
+            found = row.search(problem)
+            if problem.objective is not None and not row.timed:
+                found = found.noted("; ".join(filter(None, (found.note, "not by time"))))
+        return row.name, found
     if isinstance(optimize, Order):
         optimize = optimize.path
     if isinstance(optimize, (list, tuple)):
@@ -224,7 +243,7 @@ def _lean_searches(problem: Problem) -> Iterator[Found]:
     try:
         tree = best_connected_order(
             problem.terms, problem.output, problem.search_sizes,
-            limit=problem.limit, budget=Budget(LIMIT_PAIRS, problem.deadline),
+            limit=problem.limit, budget=Budget(LIMIT_PAIRS, problem.deadline), weigh=problem.weigh,
         )  # fmt: skip
         if tree is not None:
             yield problem.found_tree(tree)

@@ -71,6 +71,7 @@ def contract_path(
     max_time: float | None = None,
     strict: bool = False,
     seed: int = 0,
+    minimize: Any = "flops",
     **unknown: Any,
 ) -> tuple[list[tuple[int, ...]], PathInfo]:
     """Find a contraction order without contracting: the path and a printable `PathInfo`, as opt_einsum gives them.
@@ -93,7 +94,7 @@ def contract_path(
        1       0,1        3    108         6  kl,ik->il    il->il
     """
     if unknown:
-        valid = "max_time, memory_limit, optimize, seed, shapes, strict"
+        valid = "max_time, memory_limit, minimize, optimize, seed, shapes, strict"
         raise EngineTypeError(f"contract_path() has no option {next(iter(unknown))!r}; its options are {valid}")
     expr = _expr(subscripts, operands, shapes, strict)
     order = find_order(
@@ -105,6 +106,7 @@ def contract_path(
         max_time=max_time,
         seed=seed,
         text=expr.text,
+        minimize=minimize,
     )
     path = [tuple(step) for step in order.path]
     return path, _info(expr, path, order.optimizer)

@@ -9,17 +9,22 @@ from typing import Any, Mapping, Sequence
 
 from ..expr import letters
 from ..plan import Index
-from .exact import Budget
+from .exact import Budget, Weigh
+from .objective import Objective
 from .steps import Term, binary_ids, check_path, show, to_positions, totals, tree_to_ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An order: ``ids`` of binary steps, with what it costs. ``note`` says where it is not what the name promises."""
+    """An order: ``ids`` of binary steps, with what it costs. ``note`` says where it is not what the name promises.
+
+    ``cost`` is what the search minimises: ``flops``, or nanoseconds of the problem's objective.
+    """
 
     ids: tuple[tuple[int, ...], ...]
     flops: int
     largest: int
+    cost: float
     note: str = ""
 
     def noted(self, note: str) -> "Found":
@@ -33,6 +38,7 @@ class Problem:
 
     ``sizes[i]`` is the size of index ``i``; ``names[i]`` what the user calls it. ``limit`` is in elements of the
     largest intermediate, ``max_time`` in seconds and ``deadline`` the moment (`time.monotonic`) at which it ends.
+    ``objective`` is what the search minimises, None for flops.
     """
 
     terms: tuple[tuple[int, ...], ...]
@@ -44,6 +50,7 @@ class Problem:
     deadline: float | None = None
     seed: int = 0
     text: str = ""
+    objective: Objective = None
 
     @classmethod
     def of(
@@ -56,12 +63,11 @@ class Problem:
         max_time: float | None = None,
         seed: int = 0,
         text: str = "",
+        objective: Objective = None,
     ) -> "Problem":
         """The problem of an expression; a repeated index within one term counts once."""
         numbers: dict[Index, int] = {}
-        rows = tuple(
-            tuple(dict.fromkeys(numbers.setdefault(index, len(numbers)) for index in term)) for term in terms
-        )
+        rows = tuple(tuple(dict.fromkeys(numbers.setdefault(index, len(numbers)) for index in term)) for term in terms)
         return cls(
             terms=rows,
             output=tuple(numbers.setdefault(index, len(numbers)) for index in output),
@@ -72,6 +78,7 @@ class Problem:
             deadline=None if max_time is None else monotonic() + max_time,
             seed=seed,
             text=text,
+            objective=objective,
         )
 
     @property
@@ -117,7 +124,15 @@ class Problem:
     def found(self, ids: Sequence[tuple[int, ...]], note: str = "") -> Found:
         """An order in binary steps, with its cost at the true sizes."""
         flops, largest = totals(self.terms, self.output, self.sizes, ids)
-        return Found(ids=tuple(ids), flops=flops, largest=largest, note=note)
+        cost = flops
+        if self.objective is not None:
+            cost = self.objective.of(self.terms, self.output, self.sizes, ids)
+        return Found(ids=tuple(ids), flops=flops, largest=largest, cost=cost, note=note)
+
+    @property
+    def weigh(self) -> Weigh | None:
+        """What a step costs where not flops are minimised."""
+        return None if self.objective is None else self.objective.pair
 
     def found_tree(self, tree: Any, note: str = "") -> Found:
         return self.found(tree_to_ids(tree, self.count), note)

@@ -10,6 +10,16 @@ from typing import Any
 # reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.
 LAYOUTS = ("solve", "natural", "merged", "panels")
 
+# compute dtype of storage dtypes that have no kernels of their own
+COMPUTE = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "uint8": "int8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
@@ -20,7 +30,8 @@ class PlanRequest:
     (a repeated output index addresses a diagonal); ``dtype``: of the result; ``accumulate``: dtype in which sums are
     kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
     ``order``: an `order.Order`; ``constants``: operand positions whose values never change; ``layouts``: one of
-    `LAYOUTS`.
+    `LAYOUTS`; ``same``: for each operand the first position that is the same array (memory, shape, strides and dtype),
+    empty where each is another one. In the request of a plan it is empty unless the plan makes use of it.
     """
 
     expr: Any
@@ -37,3 +48,4 @@ class PlanRequest:
     constants: tuple[int, ...] = ()
     byteswapped: tuple[int, ...] = ()
     layouts: str = "solve"
+    same: tuple[int, ...] = ()

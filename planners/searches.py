@@ -14,7 +14,7 @@ from typing import Any
 from .exact import FULL_OPERANDS, Budget, OutOfBudget, best_connected_order, best_order
 from .greedy import greedy_ids
 from .problem import Found, Problem
-from .steps import SplitStep, totals
+from .steps import SplitStep
 
 OUTER_OPERANDS = 14  # up to so many, `optimal` looks at every tree
 CONNECTED_OPERANDS = 16  # up to so many, `auto` and `auto_hq` try for the best connected order
@@ -47,13 +47,13 @@ def own_greedy(problem: Problem, **chance: Any) -> Found:
 def random_greedy(problem: Problem, trials: int, *, size_first: bool = False, start: Found | None = None) -> Found:
     """The best of ``trials`` greedy orders; the first, or ``start``, is without chance.
 
-    Best means the fewest flops, or the smallest ``largest`` with ``size_first``; an order over the problem's limit
+    Best means the least cost, or the smallest ``largest`` with ``size_first``; an order over the problem's limit
     loses against one within it. ``max_time`` ends the search after the trial that passes it.
     """
 
-    def rank(found: Found) -> tuple[int, int, int]:
+    def rank(found: Found) -> tuple[int, float, float]:
         over = int(problem.limit is not None and found.largest > problem.limit)
-        return (over, found.largest, found.flops) if size_first else (over, found.flops, found.largest)
+        return (over, found.largest, found.cost) if size_first else (over, found.cost, found.largest)
 
     chosen = start or greedy(problem)
     done = 1
@@ -79,7 +79,9 @@ def best(problem: Problem) -> Found | None:
     """The cheapest order of few operands within the problem's limit; None where there is none."""
     if problem.count <= 2:
         return trivial(problem)
-    tree = best_order(problem.terms, problem.output, problem.search_sizes, limit=problem.limit)
+    tree = best_order(
+        problem.terms, problem.output, problem.search_sizes, limit=problem.limit, weigh=problem.weigh
+    )
     return None if tree is None else problem.found_tree(tree)
 
 
@@ -106,12 +108,12 @@ def left_to_right(problem: Problem) -> Found:
 def _improved(problem: Problem, start: Found, budget: Budget) -> Found | None:
     """The best connected order if it is cheaper than ``start``; None where there is none."""
     sizes = problem.search_sizes
-    cap, _ = totals(problem.terms, problem.output, sizes, start.ids)
+    cap = problem.replace(sizes=sizes).found(start.ids).cost
     tree = best_connected_order(
-        problem.terms, problem.output, sizes, cap=cap, limit=problem.limit, budget=budget
+        problem.terms, problem.output, sizes, cap=cap, limit=problem.limit, budget=budget, weigh=problem.weigh
     )
     found = None if tree is None else problem.found_tree(tree)
-    return found if found and found.flops < start.flops else None
+    return found if found and found.cost < start.cost else None
 
 
 def dp(problem: Problem) -> Found:
@@ -136,7 +138,9 @@ def optimal(problem: Problem) -> Found:
         found = dp(problem)
         return found.noted(found.note or "without outer products")
     try:
-        tree = best_order(problem.terms, problem.output, problem.search_sizes, budget=problem.budget(PAIRS))
+        tree = best_order(
+            problem.terms, problem.output, problem.search_sizes, budget=problem.budget(PAIRS), weigh=problem.weigh
+        )
     except OutOfBudget as stop:
         return greedy(problem, note=f"{stop}: greedy")
     return problem.found_tree(tree)
@@ -158,7 +162,7 @@ def auto(problem: Problem) -> Found:
         except OutOfBudget:
             pass
     if start.flops > FOREIGN_FLOPS:
-        start = min(start, greedy(problem), key=lambda found: found.flops)
+        start = min(start, greedy(problem), key=lambda found: found.cost)
     trials = int(min(64, AUTO_WORK / problem.count, seconds / (problem.count * SECONDS_PER_OPERAND)))
     return random_greedy(problem, trials, start=start).noted("") if trials > 1 else start
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from einsum_engine.bench import cases, check, peers, run, timing
+from einsum_engine.profile import Profile, StepTime
 
 SOME_PATHS = {2: ((0, 1),), 3: ((0, 1), (0, 1))}
 
@@ -20,19 +21,25 @@ class Engine:
         self.spoil = spoil
         self.compiled = []
 
-    def compile(self, expr, *shapes, dtypes, threads, optimize=None):
+    def compile(self, expr, *shapes, dtypes, threads, optimize=None, profile=False):
         self.compiled.append((expr, shapes, tuple(dtypes), threads, optimize))
         path = SOME_PATHS.get(len(shapes), ((0,),)) if optimize is None else optimize
         step = SimpleNamespace(kernel="gemm", family="gemm")
         plan = SimpleNamespace(path=tuple(path), flops=1, bytes_moved=2, peak_bytes=3, steps=(step,))
-        return _Compiled(expr, plan, self.spoil)
+        return _Compiled(expr, plan, self.spoil, profile)
 
 
 class _Compiled:
-    def __init__(self, expr, plan, spoil):
+    """With ``profile`` every call is said to have taken so many seconds as there were calls, half of it packing."""
+
+    def __init__(self, expr, plan, spoil, profile):
         self.expr, self.plan, self.spoil = expr, plan, spoil
+        self.profiles = ((plan, Profile(calls=0, steps=(StepTime(),))),) if profile else ()
 
     def __call__(self, *arrays, out=None):
+        for _, profile in self.profiles:
+            half = (profile.calls + 1) / 2
+            self.profiles = ((self.plan, profile.with_call([StepTime(kernel=half, packing=half)])),)
         result = self.spoil(np.array(np.einsum(self.expr, *arrays), order="C"))
         if out is None:
             return result

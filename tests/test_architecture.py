@@ -49,6 +49,8 @@ GROUPS = {
     "einsum_engine.planners.": "planners",
     "einsum_engine.plan": "plan",
     "einsum_engine.cost": "plan",
+    "einsum_engine.profile": "plan",
+    "einsum_engine.profiler": "executor",
     "einsum_engine.executor": "executor",
     "einsum_engine.fastcall": "executor",
     "einsum_engine.recycle": "base",

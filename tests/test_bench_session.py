@@ -60,10 +60,10 @@ def test_a_run_prints_and_returns_everything(request_of, tmp_path, capsys):
 class Stopping(Engine):
     """An engine that is interrupted in the middle of a run."""
 
-    def compile(self, expr, *shapes, dtypes, threads, optimize=None):
+    def compile(self, expr, *shapes, dtypes, **options):
         if dtypes[0] == "float64":
             raise KeyboardInterrupt
-        return super().compile(expr, *shapes, dtypes=dtypes, threads=threads, optimize=optimize)
+        return super().compile(expr, *shapes, dtypes=dtypes, **options)
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_has_and_is_resumed(request_of, tmp_path):

@@ -28,7 +28,7 @@ def test_help_names_what_there_is(capsys, command):
     words = {
         "": ("bench", "explain", "warmup", "info"),
         "bench": ("FAMILY", "--cases", "--peers", "--only", "--threads", "--json", "--resume", "--plot", "--large"),
-        "explain": ("EXPR", "--shapes", "--dtype", "--optimize", "--plot"),
+        "explain": ("EXPR", "--shapes", "--dtype", "--optimize", "--profile", "--plot"),
         "info": ("--threads",),
         "warmup": ("Compiles every kernel",),
     }["".join(command)]
@@ -75,6 +75,14 @@ def test_explain_prints_the_plan(capsys):
     assert cli.main(["explain", "ij,jk,kl->il", "--shapes", "20,30", "30,40", "40,5", "--dtype", "float32"]) == 0
     printed = capsys.readouterr().out
     assert "ij,jk,kl->il" in printed and "flops" in printed
+
+
+@pytest.mark.parametrize("dtypes", [["float32"], ["float64", "complex64", "int16"]], ids=len)
+def test_explain_measures(capsys, dtypes):
+    shapes = ["20,30", "30,40", "40,5"]
+    assert cli.main(["explain", "ij,jk,kl->il", "--shapes", *shapes, "--dtype", *dtypes, "--profile"]) == 0
+    printed = capsys.readouterr().out
+    assert "predicted  measured" in printed and f"mean of {cli._PROFILED_CALLS} calls: kernel" in printed
 
 
 def test_explain_says_what_does_not_fit(capsys):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import nest_moves
+from einsum_engine.kernels import nest_moves, nest_rows
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -66,6 +66,28 @@ def products(draw) -> Case:
 @RANDOM
 @given(case=products())
 def test_mul(isa, case):
+    case.check(isa)
+
+
+@ISAS
+@RANDOM
+@given(case=products())
+def test_mul_past_the_caches(isa, case):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_rows, "STREAM_BYTES", 0)
+        patch.setattr(nest_rows, "STREAM_ROW", 0)
+        case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex128"])
+@pytest.mark.parametrize("shift", [0, 4, 16, 1])
+def test_long_rows_of_products_past_the_caches(isa, dtype, shift, monkeypatch):
+    monkeypatch.setattr(nest_rows, "STREAM_BYTES", 0)
+    item = item_of(dtype)
+    dims = ((1033, item, item, 0), (3, 1040 * item, 0, item))
+    case = Case(NestProblem(op="mul", dims=dims, out=dtype, a=dtype, b=dtype), shift=shift)
+    assert lower(case.problem).rows[0].words[nest_abi.N_FLAGS] & nest_abi.STREAM
     case.check(isa)
 
 

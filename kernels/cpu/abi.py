@@ -38,7 +38,12 @@ CTX_THREADS = 4  # workers to use, the caller included
 CTX_DEADLINE = 5  # CLOCK_MONOTONIC ns after which the walker returns between steps, 0: never
 CTX_PROFILE = 6  # accumulate TICKS
 CTX_CLOCK = 7  # address of clock_gettime
+CTX_SPLIT = 8  # address of SPLIT_WORDS counters per worker; read by timed kernels alone
 CTX_WORDS = 16
+
+# -- counters of a worker, in ticks of the processor's clock: see `stopwatch` -------------------------------------
+SPLIT_TOTAL, SPLIT_PACKING, SPLIT_UNPACKING = 0, 1, 2
+SPLIT_WORDS = 8  # a cache line, so that workers do not share one
 
 # -- family: gemm ----------------------------------------------------------------------------------------------
 # lanes side M (operand A), broadcast side N (operand B), four outer loops with a table per operand

@@ -48,8 +48,11 @@ class Converter:
         value = self.f.load(ty, addr) if mask is None else self.f.load_masked(ty, addr, self.part_mask(name, mask))
         return self.byteswap(value) if swap and STORAGES[name].bits > 8 else value
 
-    def store(self, name: str, value: Val, addr: Val, *, mask: Val | None = None) -> None:
-        if mask is None:
+    def store(self, name: str, value: Val, addr: Val, *, mask: Val | None = None, past: bool = False) -> None:
+        """``past``: the caches, at a multiple of its size."""
+        if past:
+            self.f.stream(value, addr)
+        elif mask is None:
             self.f.store(value, addr)
         else:
             self.f.store_masked(value, addr, self.part_mask(name, mask))

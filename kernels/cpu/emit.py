@@ -302,6 +302,16 @@ class Fn:
             slot.align = align
             return Val(self, self.b.ptrtoint(slot, I64))
 
+    def ticks(self) -> Val:
+        """The processor's clock, in units of its own, once all instructions before have their results."""
+        if self.module.triple.startswith("x86"):
+            self.b.call(self._declare("llvm.x86.sse2.lfence", VOID, []), [])
+            return Val(self, self.b.call(self._declare("llvm.readcyclecounter", I64, []), []))
+        # LLVM's cycle counter of AArch64 is a register that user programs may not read; the timer is open to them
+        self.b.call(self._declare("llvm.aarch64.isb", VOID, [I32]), [ir.Constant(I32, 15)])
+        read = self._declare("llvm.read_volatile_register.i64", I64, [ir.MetaDataType()])
+        return Val(self, self.b.call(read, [self.module.add_metadata(["cntvct_el0"])]))
+
     # -- vectors ---------------------------------------------------------------------------------------------
     def _declare(self, name: str, ret: ir.Type, args: Sequence[ir.Type]) -> ir.Function:
         existing = self.module.globals.get(name)

@@ -25,17 +25,20 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from .emit import I64, Fn, Val, Var
+from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
-    inner = Fn(module, "tiles", [I64] * 13, internal=True)
+    inner = Fn(module, "tiles", [I64] * (13 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
     TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
     inner.ret()
     f = Fn(module, spec.name, [I64] * 4)
-    GemmNest(f, TileEmitter(f, spec, isa), inner).emit()
+    nest = GemmNest(f, TileEmitter(f, spec, isa), inner)
+    with nest.watch.part(abi.SPLIT_TOTAL):
+        nest.emit()
     f.ret()
     return (spec.name,)
 
@@ -54,6 +57,7 @@ class GemmNest:
         self.c = f.word(bases, word(abi.OUT_SLOT)) + word(abi.OUT_OFFSET)
         self.scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
         self.task = task
+        self.watch = Stopwatch.of_worker(f, ctx, worker, self.spec.timed)
 
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
@@ -107,7 +111,9 @@ class GemmNest:
                     panels, stride = left, f.i64(0)
                 columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
-                f.call(self.tiles, [self.step, *block, self.p0, self.p1, self.n0, self.n1])
+                span = (self.p0, self.p1, self.n0, self.n1)
+                counters = () if self.watch.counters is None else (self.watch.counters,)
+                f.call(self.tiles, [self.step, *block, *span, *counters])
 
     def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
         """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
@@ -164,7 +170,8 @@ class GemmNest:
         """Calls the pack function whose address is in that word of the step."""
         for index, value in args.items():
             self.f.store(value, self.pack_args + 8 * index)
-        self.f.call(self.word(function), [self.pack_args])
+        with self.watch.part(abi.SPLIT_PACKING):
+            self.f.call(self.word(function), [self.pack_args])
 
 
 class TileLoop:
@@ -172,7 +179,8 @@ class TileLoop:
 
     def __init__(self, f: Fn, tile: TileEmitter):
         self.f, self.tile, self.spec = f, tile, tile.spec
-        self.step, *self.block, self.p0, self.p1, self.n0, self.n1 = f.args
+        self.step, *self.block, self.p0, self.p1, self.n0, self.n1 = f.args[:13]
+        self.watch = Stopwatch(f, f.args[13] if self.spec.timed else None)
         self.stack = f.stack(tile.mr * tile.spec.nr * tile.item)
 
     def word(self, index: int) -> Val:
@@ -241,16 +249,20 @@ class TileLoop:
         def product(mask_of=None):
             return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of), signs)
 
+        def finish(result, store):
+            with self.watch.part(abi.SPLIT_UNPACKING):
+                store(result, edge)
+
         if self.spec.a_packed:
-            self._store(product(), edge)
+            finish(product(), self._store)
             return
         with f.if_else(edge.valid.eq(tile.mr)) as (then, otherwise):
             with then:
-                self._store(product(), edge)
+                finish(product(), self._store)
             with otherwise:
                 # read in place: lanes past the valid ones may lie outside the operand
                 masks = tile.lane_masks(edge.valid)
-                self._store_partial(product(lambda i: masks[i]), edge)
+                finish(product(lambda i: masks[i]), self._store_partial)
 
     def _store(self, result, edge: "_Edge") -> None:
         f, tile = self.f, self.tile

@@ -20,6 +20,7 @@ from llvmlite import ir
 from ... import config
 from .. import diskcache
 from ..isa import ISA
+from ..tiles import TIMED
 from . import batched, calibrate, codegen, dot, entry, gemm, nest, pack, small, walker
 from .tile import TileSpec
 
@@ -34,7 +35,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"walk"), walker.build_walker),
     (re.compile(r"entry"), entry.build_entry),
     (re.compile(r"worker_loop"), walker.build_worker_loop),
-    (re.compile(r"gemm_\w+_\d+x\d+_[pd][pd]"), _gemm),
+    (re.compile(rf"gemm_\w+_\d+x\d+_[pd][pd]({TIMED})?"), _gemm),
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
     (re.compile(r"packtask"), pack.build_pack_task),

@@ -23,7 +23,7 @@ from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var
 from .move import build_move
 from .stream import LINE, stream
-from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, row_width
+from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, emit_row_past, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 
@@ -108,7 +108,7 @@ def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool,
 
     def rows(to: Val, x: Val, y: Val, no: Val) -> None:
         def loop(first) -> None:
-            def body(w: int, i: Val, mask: Val | None) -> None:
+            def body(w: int, i: Val, mask: Val | None = None, past: bool = False) -> None:
                 c, op = Converter(f, isa, w), Arithmetic(f, isa, compute, w)
                 left, right = first(c, i, mask), get(c, b, y + i * ib, na.CONJ_B, mask)
                 if add:
@@ -116,9 +116,17 @@ def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool,
                     value = op.mul_add(left, right, old)
                 else:
                     value = op.mul(left, right)
-                c.store(out, c.cast(value, compute, out), to + i * io, mask=mask)
+                c.store(out, c.cast(value, compute, out), to + i * io, mask=mask, past=past)
 
-            emit_row(f, isa, row_width(isa, (a, b, out, compute)), no, body)
+            width = row_width(isa, (a, b, out, compute))
+            if add:
+                emit_row(f, isa, width, no, body)
+                return
+            with f.if_else((flags & na.STREAM).ne(0)) as (then, otherwise):
+                with then:
+                    emit_row_past(f, isa, width, io, to, no, lambda w, i, past: body(w, i, past=past))
+                with otherwise:
+                    emit_row(f, isa, width, no, body)
 
         with f.if_else(broadcast) as (then, otherwise):
             with then:
@@ -127,10 +135,10 @@ def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool,
             with otherwise:
                 loop(lambda c, i, mask: get(c, a, x + i * ia, na.CONJ_A, mask))
 
-    _elementwise(frame, rows, read_out=add)
+    _elementwise(frame, rows, read_out=add, fence=not add)
 
 
-def _elementwise(frame: Frame, rows, read_out: bool | Val = False) -> None:
+def _elementwise(frame: Frame, rows, read_out: bool | Val = False, fence: bool = False) -> None:
     """Stage the operands of each box, run ``rows(addresses..., no)`` for each j, unstage the output."""
     f = frame.f
     stages = [Stage(frame, which) for which in frame.operands]
@@ -145,6 +153,8 @@ def _elementwise(frame: Frame, rows, read_out: bool | Val = False) -> None:
         stages[0].leave(box.at[0], bases[0], box.no, box.nj)
 
     frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    if fence:
+        f.store_fence()
     f.ret()
 
 

@@ -11,6 +11,7 @@ from . import abi
 from . import nest_abi as na
 from .emit import I1, Fn, Val, Var
 from .storage import STORAGES
+from .stream import LINE
 
 OUT, A, B = 0, 1, 2
 _SLOTS = (abi.OUT_SLOT, abi.A_SLOT, abi.B_SLOT)
@@ -186,6 +187,25 @@ def emit_row(f: Fn, isa: ISA, width: int, count: Val, body, unroll: int = 4) -> 
             body(w, done.get(), None)
             done.add(w)
         w //= 2
+
+
+def emit_row_past(f: Fn, isa: ISA, width: int, item: int, to: Val, count: Val, body) -> None:
+    """`emit_row` where ``count`` elements of ``item`` bytes are written from ``to`` on, past the caches from the first
+    line boundary on: ``body(w, i, past)``."""
+    before = (f.i64(0) - to) & (LINE - 1)
+    done = f.var(0)
+    with f.if_((before % item).eq(0)):
+        done.set(f.min(before // item, count))
+    with f.range(0, done.get()) as i:
+        body(1, i, False)
+    step = max(LINE // item, width)
+    with f.if_(((to + done.get() * item) & (LINE - 1)).eq(0)):
+        with f.range(done.get(), count - (step - 1), step) as i:
+            for k in range(0, step, width):
+                body(width, i + k, True)
+            done.set(i + step)
+    with f.range(done.get(), count) as i:
+        body(1, i, False)
 
 
 def count_mask(f: Fn, count: Val, width: int) -> Val:

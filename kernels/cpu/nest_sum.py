@@ -187,14 +187,20 @@ class SumNest:
         for group in (_GROUP, 4, 2, 1):
             with f.range(done.get(), nq - (group - 1), group) as q:
                 rows = [a + f.word(table, q + k) for k in range(group)]
-                self._add_rows(rows, to, no, q.eq(0))
+                ahead = []
+                if group == _GROUP:
+                    # Rows are short pieces of memory, which hardware does not foresee.
+                    ahead = [a + f.word(table, f.min(q + group + k, nq - 1)) for k in range(group)]
+                self._add_rows(rows, ahead, to, no, q.eq(0))
                 done.set(q + group)
 
-    def _add_rows(self, rows: list[Val], to: Val, no: Val, first: Val) -> None:
+    def _add_rows(self, rows: list[Val], ahead: list[Val], to: Val, no: Val, first: Val) -> None:
         f = self.f
 
         def body(w: int, i: Val, mask: Val | None) -> None:
             c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
+            for row in ahead:
+                f.prefetch(row + i * self.item_a, locality=2)
             values = [self._value(c, row + i * self.item_a, mask) for row in rows]
             while len(values) > 1:
                 values = [op.add(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]

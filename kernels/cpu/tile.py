@@ -13,29 +13,35 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..isa import ISA
+from ..tiles import TIMED
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileSpec:
-    """One generated GEMM: dtype, tile and how each operand is read (``packed`` panels or ``direct`` in place)."""
+    """One generated GEMM: dtype, tile and how each operand is read (``packed`` panels or ``direct`` in place).
+
+    ``timed``: it counts the ticks of packing and of stores (`stopwatch`)."""
 
     dtype: str
     mv: int
     nr: int
     a_packed: bool
     b_packed: bool
+    timed: bool = False
 
     @property
     def name(self) -> str:
         modes = f"{'p' if self.a_packed else 'd'}{'p' if self.b_packed else 'd'}"
-        return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
+        return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}{TIMED if self.timed else ''}"
 
     @classmethod
     def from_name(cls, name: str) -> "TileSpec":
-        _, dtype, tile, modes = name.split("_")
+        plain = name.removesuffix(TIMED)
+        _, dtype, tile, modes = plain.split("_")
         mv, nr = map(int, tile.split("x"))
-        return cls(dtype=dtype, mv=mv, nr=nr, a_packed=modes[0] == "p", b_packed=modes[1] == "p")
+        a_packed, b_packed = (mode == "p" for mode in modes)
+        return cls(dtype=dtype, mv=mv, nr=nr, a_packed=a_packed, b_packed=b_packed, timed=name != plain)
 
 
 class TileEmitter:

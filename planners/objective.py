@@ -1,0 +1,183 @@
+"""What a search for a contraction order minimises: flops, or the time that the engine predicts.
+
+`TimeObjective` is also an objective for the searches of others: ``minimize=`` of cotengra's optimisers and
+refinements, and of opt_einsum's ``DynamicProgramming``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2, prod
+from typing import Any, Iterable, Sequence
+
+from .. import config, cost, dtypes
+from ..errors import EngineTypeError, EngineValueError
+from ..kernels import isa as isa_table
+from .operations import itemsize
+from .request import COMPUTE
+from .steps import Sizes, Term, walk
+
+MINIMIZE = ("flops", "time")
+_MOST = 1e300  # of one step: sums of it are finite
+_UNIT = 1e9  # costs are in nanoseconds: over 1 for every step, so that logarithms are positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeObjective:
+    """Predicted time of binary steps in nanoseconds: the larger of flops over peak and bytes over bandwidth, and a
+    constant per step (`cost.seconds`).
+
+    ``dtype``: what is computed in, by NumPy name; ``threads`` and ``isa``: of the machine that will run it.
+
+    >>> time = TimeObjective(dtype="float64", threads=1, isa="avx2")
+    >>> round(time.pair(10**6, 10**6, 10**6, 10**9, True)) > round(time.pair(10**6, 10**6, 10**6, 10**6, False))
+    True
+    """
+
+    dtype: str
+    threads: int
+    isa: str
+
+    def pair(self, left: int, right: int, out: int, points: int, summed: bool) -> float:
+        """Of a product of tensors with so many elements over so many ``points`` of its index space."""
+        return self._nanoseconds(cost.contraction_flops(points, self.dtype, summed), left + right + out)
+
+    def alone(self, elements: int, out: int) -> float:
+        """Of a sum over indices of one tensor."""
+        return self._nanoseconds(elements, elements + out)
+
+    def of(self, terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[int, ...]]) -> float:
+        """Of an order in ids, with the sums of single tensors before its products."""
+        total = 0.0
+        for step in walk(terms, output, sizes, ids):
+            keep, elements = frozenset(step.result), []
+            for number, mine in enumerate(step.inputs):
+                others = frozenset().union(*(term for n, term in enumerate(step.inputs) if n != number))
+                stay = [index for index in mine if index in keep or index in others]
+                whole = prod([sizes[index] for index in mine])
+                elements.append(prod([sizes[index] for index in stay]))
+                if len(stay) < len(mine):
+                    total += self.alone(whole, elements[-1])
+            if len(elements) == 2:
+                space = frozenset().union(*step.inputs) & (keep | (frozenset(step.inputs[0]) & set(step.inputs[1])))
+                points = prod([sizes[index] for index in space])
+                total += self.pair(*elements, step.elements, points, not keep >= space)
+        return total
+
+    def _nanoseconds(self, flops: int, elements: int) -> float:
+        moved = elements * itemsize(self.dtype)
+        try:
+            return min(_UNIT * cost.seconds(flops, moved, self.dtype, _machine(self.isa), self.threads), _MOST)
+        except OverflowError:  # integers that are no floats
+            return _MOST
+
+    # -- for other packages ------------------------------------------------------------------------------------
+    def __call__(self, trial: Any, *merge: Any) -> float | None:
+        """cotengra's score of a trial, which has a tree: the logarithm (base 2) of the time of all slices.
+
+        With the arguments of a merge in opt_einsum's dynamic programming, of which ``trial`` is the first, what that
+        does: enters the merge where it is the best so far.
+        """
+        if merge:
+            return self._merge(trial, *merge)
+        tree = trial["tree"]
+        seconds = sum(self.cost_local_tree_node(tree, node) for node, _, _ in tree.traverse())
+        return log2(max(seconds, 1.0) * max(getattr(tree, "nslices", 1), 1))
+
+    def cost_local_tree_node(self, tree: Any, node: Any) -> float:
+        """cotengra: of the step that makes ``node``."""
+        left, right = tree.children[node]
+        sizes = [tree.get_size(each) for each in (left, right, node)]
+        points = tree.get_flops(node)
+        return self.pair(*sizes, points, points > sizes[2])
+
+    def score_local(self, **known: Any) -> float:
+        """cotengra: of steps of which the multiplications and the sizes of the results are known."""
+        flops, sizes = known["flops"], known["size"]
+        if not hasattr(flops, "__iter__"):
+            flops, sizes = [flops], [sizes]
+        steps = [self._nanoseconds(self._flops(points), size) for points, size in zip(flops, sizes)]
+        return log2(max(sum(steps), 1.0))
+
+    def score_slice_index(self, costs: Any, ix: Any) -> float:
+        """cotengra: of slicing an index, by what that saves."""
+        saved, written = costs._flop_reductions[ix], costs._write_reductions[ix]
+        return log2(1.0 + saved + self.factor * written)
+
+    def get_dynamic_programming_minimize(self) -> str:
+        """cotengra: the nearest objective that its own exact search knows, the larger of multiplications and writes."""
+        return f"limit-{self.factor:.6g}"
+
+    @property
+    def factor(self) -> float:
+        """Multiplications in the time in which an element is written to memory."""
+        machine = _machine(self.isa)
+        peak = machine.peak.get(self.dtype, 1e9) / self._flops(1)
+        return peak * itemsize(self.dtype) / machine.memory_bandwidth
+
+    def _flops(self, points: int) -> int:
+        return cost.contraction_flops(points, self.dtype, True)
+
+    def _merge(
+        self, cost1: float, cost2: float, union: Any, sizes: Any, cap: float, s1: int, s2: int, found: dict,
+        everything: int, tensors: int, inputs: Any, shared: Any, limit: int | None, tree1: Any, tree2: Any,
+    ) -> None:  # fmt: skip
+        """One merge of opt_einsum's dynamic programming (its ``_dp_compare_flops`` with another cost)."""
+        from opt_einsum.paths import _dp_calc_legs, compute_size_by_dict
+
+        subset = s1 | s2
+        legs = _dp_calc_legs(everything, tensors, subset, inputs, shared, union)
+        out, points = compute_size_by_dict(legs, sizes), compute_size_by_dict(union, sizes)
+        # The parts come without their indices: they are those of their tensors that the step sees.
+        legs_of = [frozenset().union(*(i for n, i in enumerate(inputs) if part >> n & 1)) & union for part in (s1, s2)]
+        read = [compute_size_by_dict(part, sizes) for part in legs_of]
+        total = cost1 + cost2 + self.pair(*read, out, points, points > out)
+        better = total <= cap and (subset not in found or total < found[subset][1])
+        if better and (limit is None or out <= limit):
+            found[subset] = legs, total, (tree1, tree2)
+
+
+Objective = TimeObjective | None  # None: flops
+
+
+def time_objective(dtype: Any = "float64", *, threads: int | None = None) -> TimeObjective:
+    """The time that the engine predicts for a contraction in ``dtype``, as what a search minimises.
+
+    ``minimize=`` takes it: that of `einsum`, `compile` and `contract_path`, of cotengra's optimisers
+    (``HyperOptimizer`` and its refinements), and of opt_einsum's ``DynamicProgramming``. ``threads`` as in `einsum`.
+
+    >>> time_objective("complex64", threads=1).dtype
+    'complex64'
+    """
+    row = dtypes.row(dtypes.to_dtype(dtype, "dtype="))
+    name = "float64" if row.kind == "external" else row.name
+    return TimeObjective(
+        dtype=COMPUTE.get(name, name), threads=config.threads(threads), isa=isa_table.active_isa().name
+    )
+
+
+def checked(minimize: Any) -> Any:
+    """``minimize=``: one of `MINIMIZE` or a `TimeObjective`; None means flops."""
+    if minimize is None:
+        return "flops"
+    if isinstance(minimize, TimeObjective) or (isinstance(minimize, str) and minimize in MINIMIZE):
+        return minimize
+    expected = f"expected {' or '.join(map(repr, MINIMIZE))}, or what time_objective() returns"
+    if isinstance(minimize, str):
+        raise EngineValueError(f"minimize={minimize!r}: {expected}")
+    raise EngineTypeError(f"minimize={minimize!r}: {expected}, not {type(minimize).__name__}")
+
+
+def objective(minimize: Any, dtype: Any = "float64", threads: int | None = None) -> Objective:
+    """What ``minimize=`` means for a contraction in ``dtype``."""
+    minimize = checked(minimize)
+    if isinstance(minimize, TimeObjective):
+        return minimize
+    return time_objective(dtype, threads=threads) if minimize == "time" else None
+
+
+@lru_cache(maxsize=8)
+def _machine(isa: str) -> cost.Machine:
+    row = isa_table.get(isa)
+    return cost.typical_machine(row.name, row.vector_bits, row.fma)
