@@ -75,8 +75,8 @@ class Profile:
 def part_of(step: Step, steps: Sequence[Step]) -> str:
     """What the time of ``step`` is spent on where the step does not count itself; ``steps``: all of its plan.
 
-    A step that only moves elements is packing if it makes panels, or a contraction reads what it leaves, else unpacking if it moves what a
-    contraction left. A plan that does nothing else, such as a transposition, is a kernel of its own.
+    A step that only moves elements is packing if it makes panels, or a contraction reads what it leaves, else unpacking
+    if it moves what a contraction left. A plan that does nothing else, such as a transposition, is a kernel of its own.
     """
     if step.family not in _MOVES:
         return "kernel"

@@ -255,11 +255,18 @@ print("right")
 """
 
 
+def _heed_interrupts() -> None:
+    """In the child: a shell's background jobs ignore SIGINT, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("into", ["fresh", "out"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_stops_a_long_call_between_steps(threads, into):
     arguments = [sys.executable, "-c", INTERRUPTED, str(threads), into]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=250, check=False, preexec_fn=_heed_interrupts
+    )
     assert done.returncode == 0 and done.stdout.endswith("right\n"), done.stdout + done.stderr
     for line in done.stdout.splitlines()[:2]:
         waited, rest = map(float, line.split())
@@ -275,7 +282,8 @@ def test_ctrl_c_ends_a_program_as_python_does():
         "print('started', flush=True)\n"
         "while True: f(*[a] * 30)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, "-c", code], **pipes, preexec_fn=_heed_interrupts)
     try:
         assert child.stdout.readline() == "started\n"
         time.sleep(0.5)

@@ -49,8 +49,8 @@ def plans(monkeypatch):
     made = []
     build = contractor.build_plan
 
-    def kept(request):
-        made.append(build(request))
+    def kept(*args):
+        made.append(build(*args))
         return made[-1]
 
     monkeypatch.setattr(contractor, "build_plan", kept)
