@@ -29,12 +29,28 @@ def gemm_blocks(
         return max(1, outer // (2 * wanted)), panel_block, columns
     if tasks * outer < wanted:
         panel_block = _rounded(max(1, panels * outer // wanted), grain, panels)
-        tasks = -(-panels // panel_block)
+    panel_block = _balanced(panel_block, grain, panels, outer, threads)
+    tasks = -(-panels // panel_block)
     column_block = columns
     if tasks * outer < wanted and columns > 2 * nr:
         pieces = min(-(-wanted // (tasks * outer)), -(-columns // nr))
         column_block = -(-(-(-columns // pieces)) // nr) * nr
     return 1, panel_block, column_block
+
+
+def _balanced(block: int, grain: int, panels: int, outer: int, threads: int) -> int:
+    """The block, or a smaller one down to two thirds of it, with which the last threads are done first.
+
+    >>> _balanced(3, 1, 32, 1, 2), _balanced(3, 1, 33, 1, 2)
+    (2, 3)
+    """
+
+    def longest(size: int) -> int:
+        """Panels of the thread that has most."""
+        return -(-(-(-panels // size) * outer) // threads) * size
+
+    smaller = range(block, max(grain, -(-2 * block // 3)) - 1, -grain)
+    return min(smaller, key=lambda size: (longest(size), -size), default=block)
 
 
 def _rounded(block: int, grain: int, panels: int) -> int:
