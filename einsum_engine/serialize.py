@@ -24,7 +24,7 @@ from .planners.order import Order
 from .version import __version__
 
 FORMAT = "einsum_engine plan"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
