@@ -344,3 +344,16 @@ def _integer_tuples(rows: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...
 def with_full_range(cases: Iterable[Case]) -> list[Case]:
     """``cases``, each integer one followed by itself over the full range of its dtype."""
     return [variant for case in cases for variant in ((case, case.full_range()) if case.is_integer else (case,))]
+
+
+def case_from_data(data: dict[str, Any]) -> Case:
+    """The case of a record of results; an external one has no expression any more."""
+    return Case(
+        family=data["family"],
+        name=data["name"],
+        expr=data.get("expr", ""),
+        shapes=tuple(map(tuple, data.get("shapes", ()))),
+        dtype=data["dtype"],
+        values=data["values"],
+        external="expr" not in data,
+    )

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from ..errors import EngineError
 from . import cases as case_table
-from .cases import Case
+from .cases import Case, case_from_data
 from .check import make_reference
 from .figures import geometric_mean
 from .report import format_seconds
@@ -196,13 +196,4 @@ _COPIED = ("key", "seconds", "predicted", "same", "wrong", "skipped")
 
 def from_json(data: dict[str, Any]) -> LayoutResult:
     """What `to_json` made of a result; an external case has no expression any more."""
-    case = Case(
-        family=data["family"],
-        name=data["name"],
-        expr=data.get("expr", ""),
-        shapes=tuple(map(tuple, data.get("shapes", ()))),
-        dtype=data["dtype"],
-        values=data["values"],
-        external="expr" not in data,
-    )
-    return LayoutResult(case=case, **{name: data[name] for name in _COPIED})
+    return LayoutResult(case=case_from_data(data), **{name: data[name] for name in _COPIED})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from ..errors import EngineValueError
-from .cases import Case
+from .cases import case_from_data
 from .check import Verdict
 from .figures import Figure
 from .run import CaseResult, KernelResult, PeerResult
@@ -51,17 +51,8 @@ def case_to_json(result: CaseResult) -> dict[str, Any]:
 
 def case_from_json(data: dict[str, Any]) -> CaseResult:
     """What `case_to_json` made of a result; an external case has no expression any more."""
-    case = Case(
-        family=data["family"],
-        name=data["name"],
-        expr=data.get("expr", ""),
-        shapes=tuple(map(tuple, data.get("shapes", ()))),
-        dtype=data["dtype"],
-        values=data["values"],
-        external="expr" not in data,
-    )
     return CaseResult(
-        case=case,
+        case=case_from_data(data),
         key=data["key"],
         **{name: data[name] for name in _COPIED},
         error=_number(data["error"]),

@@ -45,14 +45,10 @@ class Group:
     def count(self) -> int:
         return prod(d[0] for d in self.dims)
 
-    def offsets(self, operand: int, more: int = 0) -> np.ndarray:
-        """Bytes from the first entry to each, and to ``more`` entries of the next chunk where there are chunks."""
+    def offsets(self, operand: int) -> np.ndarray:
+        """Bytes from the first entry to each."""
         offsets = np.zeros(1, np.int64)
-        dims = list(self.dims)
-        if more and self.chunks[0] > 1:
-            size, *strides = dims[-1]
-            dims[-1] = (size + -(-more * size // self.count), *strides)
-        for dim in dims:
+        for dim in self.dims:
             offsets = (np.arange(dim[0], dtype=np.int64)[:, None] * dim[1 + operand] + offsets).ravel()
         return offsets
 

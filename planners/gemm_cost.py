@@ -16,7 +16,7 @@ from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, PackProblem
 from ..kernels.isa import ISA
-from .gemm import IN_PLACE_BYTES, GemmPlan
+from .gemm import IN_PLACE_BYTES
 
 TILE = 20.0  # cycles: to start and end a tile
 STORE = 1.0  # a whole vector of C
@@ -28,12 +28,6 @@ SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
 CACHE_BYTES = 1 << 20
 MEMORY_RATE = 20e9  # bytes a second, of what is written to memory and read again
-
-
-def gemm_seconds(plan: GemmPlan, isa: ISA, machine: cost.Machine) -> float:
-    """Seconds on one thread of the product and of the packing before it."""
-    packs = sum(pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right) if side is not None)
-    return product_seconds(plan.problem, isa, machine) + packs
 
 
 def product_seconds(p: GemmProblem, isa: ISA, machine: cost.Machine) -> float:
