@@ -93,7 +93,8 @@ def _sum(isa: ISA) -> tuple[str, ...]:
 
 
 def _walk(isa: ISA) -> tuple[str, ...]:
-    return ("walk", "worker_loop", "entry")
+    """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
+    return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
 
 
 _ANY = (("panels", 0.0), ("lanes", 0.0), ("any", 1.0))

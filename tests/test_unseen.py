@@ -13,7 +13,7 @@ import random_cases
 from random_cases import KERNEL_DTYPES, Case, draw_case
 
 import einsum_engine as engine
-from einsum_engine import contractor
+from einsum_engine import contractor, measured
 from einsum_engine.explain import REFERENCE_MARK, explain, is_reference
 from einsum_engine.kernels import isa, registry
 from einsum_engine.kernels.cpu import library
@@ -81,6 +81,7 @@ def _plan(case: Case) -> None:
 def test_every_kernel_of_unseen_expressions_is_one_of_warm_up(row, plans, monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
     names = set(registry.kernel_names(row))
+    assert measured.machine(row).isa == row.name  # measured before the first plan, once for each machine
     before = library.compilations
     used = set()
     for seed in range(UNSEEN):
