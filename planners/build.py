@@ -149,9 +149,11 @@ class _Builder:
             if each.times is not None:
                 yield from self._emit_gemm(operation, part, work, each.times)
             else:
-                yield from self._emit_rows(operation, part, work)
+                yield from self._emit_rows(operation, part, work, each.seconds)
 
-    def _emit_rows(self, operation: Operation, part: Part, work: "_Work") -> Iterator[Step]:
+    def _emit_rows(
+        self, operation: Operation, part: Part, work: "_Work", known: float | None = None
+    ) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
@@ -160,10 +162,31 @@ class _Builder:
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
             places[name] = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
+        if isinstance(plan, UnpackedPlan):
+            yield from self._emit_copies(operation, plan, places, work)
         for row in plan.rows(places):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+            seconds = seconds if known is None else self._time(known, row)
             yield self._step(operation, work, row, family, (), (), seconds)
             work = replace(work, flops=0, moved=0)  # later rows add up what the first left
+
+    def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "_Work") -> Iterator[Step]:
+        value = operation.inputs[plan.exchanged]
+        for row in plan.copies(places):
+            copying = replace(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
+            place = self.position[id(value)]
+            yield self._made(
+                copying,
+                row,
+                family="copy",
+                kernel=row.kernels[abi.FN],
+                tile=(),
+                inputs=(place,),
+                output=self.position[id(operation.output)],
+                layouts=(self.layouts[place], "strided"),
+                once=operation.constant,
+                seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
+            )
 
     def _emit_gemm(self, operation: Operation, part: Part, work: "_Work", times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan

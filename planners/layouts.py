@@ -18,6 +18,7 @@ from typing import Iterator, Mapping
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
+from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
 from .layout import dense_axes
@@ -52,10 +53,13 @@ class Given:
 @dataclass(frozen=True, kw_only=True)
 class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
-    producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second)."""
+    producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
+
+    ``inherit``: free operands lie as the large operands of their producers do."""
 
     flip: bool = False
     near: int = 0
+    inherit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +81,10 @@ class LayoutSolver:
         self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
         least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
         self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
+        self.inherited = inherited(listed) if policy == "solve" else {}
+        # what reads or writes values that may inherit their order is drawn up in that order too
+        heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
+        self.several = self.worth | heirs
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
@@ -132,7 +140,7 @@ class LayoutSolver:
 
     def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
-        if id(operation) not in self.worth:  # asked for once
+        if id(operation) not in self.several:  # asked for once
             draft = self._draw_up(operation, out, Orientation())
             return draft.seconds, draft
         key = (operation.output.number, out.key)
@@ -146,13 +154,17 @@ class LayoutSolver:
     def _before(self, operation: Operation, draft: Draft) -> float:
         """Predicted time of what computes the inputs that got a layout."""
         makers = [(self.producers[number], given) for number, given in draft.given.items() if number in self.producers]
-        return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.worth)
+        return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.several)
 
     # -- drafts ----------------------------------------------------------------------------------------------
     def _orientations(self, operation: Operation) -> Iterator[Orientation]:
         yield Orientation()
         free = [value for value in operation.inputs if value.axes is None]
         if operation.kind != "gemm" or self.policy != "solve":
+            return
+        if any(value.number in self.inherited for value in free):
+            yield Orientation(inherit=True)
+        if id(operation) not in self.worth:
             return
         for flip in (False, True):
             for near in range(3 if free else 1):
@@ -196,20 +208,32 @@ class LayoutSolver:
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         self._read_through_casts(operation)
-        given = self._settled(operation) or self._beside(operation)
+        given = self._inherit(operation) if orientation.inherit else {}
+        given |= self._settled(operation) or self._beside(operation)
         contraction = self._contraction(operation, orientation)
         found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
         for each in found:
-            if each.times is None:
+            if each.seconds is None:
                 seconds += each.part.share * self.seconds[id(operation)]
                 continue
-            seconds += each.times.total + self.machine.step_seconds
+            seconds += each.seconds + self.machine.step_seconds
+            if each.times is None:
+                continue
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
             for value, layout in zip(sides, each.layouts):
                 if layout is not None:
                     given[value.number] = _given(layout)
         return Draft(parts=found, given=given, seconds=seconds)
+
+    def _inherit(self, operation: Operation) -> dict[int, Given]:
+        """The order of the large operand of their producer, for free inputs that may have it."""
+        given = {}
+        for value in operation.inputs:
+            if value.axes is None and value.number in self.inherited:
+                value.axes = dense_axes(self.inherited[value.number], self.list.sizes, itemsize(value.dtype))
+                given[value.number] = Given(axes=value.axes)
+        return given
 
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""

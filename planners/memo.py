@@ -20,6 +20,8 @@ from .contraction import Axes, BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
 from .parts import Part, plan_parts
+from .unpacked import UnpackedPlan
+from .unpacked_cost import unpacked_seconds
 
 REMEMBERED = 512  # at least, and up to twice as many
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
@@ -40,11 +42,14 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM."""
+    """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM.
+
+    ``seconds``: predicted for one thread; None where nothing better is known than a roofline."""
 
     part: Part
     layouts: tuple[Layout | None, Layout | None] = (None, None)
     times: Times | None = None
+    seconds: float | None = None
 
 
 _known = BoundedCache(REMEMBERED)
@@ -104,10 +109,10 @@ def _places(axes: Axes | None, names: tuple[Index, ...]) -> Hashable:
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     plan = part.plan
     if not isinstance(plan, GemmPlan):
-        return Planned(part=part)
+        return Planned(part=part, seconds=unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None)
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
     times = Times(product=product_seconds(plan.problem, isa, machine), left=left, right=right)
-    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times)
+    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times, seconds=times.total)
 
 
 def _is_small(each: Planned) -> bool:
@@ -137,4 +142,4 @@ def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
         return replace(old, axes=tuple([replace(axis, index=names[axis.index]) for axis in old.axes]))
 
     left, right = each.layouts
-    return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times)
+    return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times, seconds=each.seconds)

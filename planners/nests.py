@@ -70,6 +70,11 @@ def plan_nest(operation: Operation, sizes: Mapping[Index, int], threads: int) ->
         swap_a=first.swapped_bytes,
         scaled=operation.scaled,
     )
+    return lowered(problem, threads)
+
+
+def lowered(problem: NestProblem, threads: int) -> NestPlan:
+    """The plan of a nest problem."""
     return NestPlan(problem=problem, lowered=nest_family.lower(problem, threads))
 
 

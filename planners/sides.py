@@ -150,7 +150,7 @@ def join_rows(dims: Sequence[Dim], item: int, most: int) -> list[Dim]:
         slow, turns = rest.pop(0), []
         if run is not None and not slow.tables:
             # A table of rows has an entry for each value of the dimension along which A runs, too.
-            slow, *turns = cut(slow, _largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
+            slow, *turns = cut(slow, largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
         rest, whole = turns + rest, not turns
         table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
         fast = Dim(
@@ -167,7 +167,7 @@ def _joins(fast: Dim, slow: Dim, item: int, most: int) -> bool:
     return in_c and slow.stride(LEFT) != item and fast.size * slow.size <= most
 
 
-def _largest_divisor(size: int, most: int) -> int:
+def largest_divisor(size: int, most: int) -> int:
     """The largest divisor that is at most ``most``, but not 1; the size itself where there is none."""
     return next((d for d in range(min(most, size), 1, -1) if size % d == 0), size)
 

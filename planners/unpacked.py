@@ -1,8 +1,9 @@
 """Plans contractions that need no packing because of how their operands lie.
 
 A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
-runs its lanes along a batch dimension that is contiguous in all three tensors; *small* products are many matrices of
-a few elements. `choose` walks the table of these and returns the first that is the right one.
+runs its lanes along a batch dimension that is contiguous in all three tensors, or in all but a small one, of which it
+reads a copy; *small* products are many matrices of a few elements. `choose` walks the table of these and returns the
+first that is the right one.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
+from .beside import Copied, beside
 from .contraction import BinaryContraction
-from .sides import LEFT, OUT, RIGHT, Dim, flat_table, fuse, levels, make_dim, total
+from .nests import NestPlan, lowered
+from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fuse, largest_divisor, levels, make_dim, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
+_MOST_ROWS = 4096  # of lanes in the operands of one product, 256 KB of whole cache lines
+_FEW_ROWS = 4  # that are worth a turn of the loops outside
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
 
@@ -41,13 +46,24 @@ class UnpackedPlan:
     isa: ISA
     threads: int
     exchanged: bool = False  # the second operand is the problem's left one
+    copy: NestPlan | None = None  # of the left operand, into temporary memory, where it is read from
+    copied_bytes: int = 0
 
     @property
     def temporary_bytes(self) -> int:
+        if self.copy is not None:
+            return self.copied_bytes
         return dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
+
+    def copies(self, places: Mapping[str, Operand]) -> list[Row]:
+        """Rows to run before."""
+        if self.copy is None:
+            return []
+        return self.copy.rows({"out": places["temp"], "a": places["b" if self.exchanged else "a"]})
 
     def rows(self, places: Mapping[str, Operand]) -> tuple[Row, ...]:
         left, right = ("b", "a") if self.exchanged else ("a", "b")
+        left = left if self.copy is None else "temp"
         placed = replace(self.problem, a=places[left], b=places[right], c=places["out"])
         if self.family == "dot":
             return dot_family.lower(placed, self.threads, places["temp"])
@@ -67,6 +83,15 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
         view = views[row.exchanged]
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
+    return _choose_beside(c, isa)
+
+
+def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
+    """The batched family with a copy of the small operand."""
+    for exchanged in (False, True):
+        copied = beside(c.swapped() if exchanged else c)
+        if copied is not None and _batched_fits(view := _View(copied.contraction), isa):
+            return Choice(row=replace(_BATCHED, exchanged=exchanged), view=view, isa=isa, copied=copied)
     return None
 
 
@@ -162,17 +187,48 @@ def _batched_fits(view: _View, isa: ISA) -> bool:
     batch, k = view.batch, total(view.k)
     if not batch or not view.contiguous(batch[-1], (LEFT, RIGHT, OUT)) or k > _MAX_RUNS:
         return False
-    return batched_family.fits(isa, view.c.dtype, lanes=batch[-1].size, m=total(view.m), n=total(view.n), k=k)
+    _, m, n = _loops_outside(view)
+    return batched_family.fits(isa, view.c.dtype, lanes=batch[-1].size, m=total(m), n=total(n), k=k)
+
+
+def _loops_outside(view: _View) -> tuple[list[Dim], list[Dim], list[Dim]]:
+    """Dimensions (slow to fast) that are looped outside, and those of M and N: with all of them, the rows of lanes of one
+    product might not fit a cache, where there is no blocking; and what is read once is best read in its own order."""
+    outer, sides, most = view.batch[:-1], [view.m, view.n], _MOST_ROWS // max(1, total(view.k))
+    while total(sides[0]) + total(sides[1]) > most:
+        wide = int(total(sides[1]) >= total(sides[0]))
+        found = _cut_outside(sides[wide], most - total(sides[1 - wide]))
+        if found is None:
+            break
+        outside, sides[wide] = found
+        outer = [*outer, outside]
+    for i, wide in enumerate(sides):
+        if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= _FEW_ROWS:
+            outer, sides[i] = [*outer, *wide[:-1]], wide[-1:]
+    return sorted(outer, key=lambda dim: -abs(dim.stride(OUT))), *sides
+
+
+def _cut_outside(dims: list[Dim], most: int) -> tuple[Dim, list[Dim]] | None:
+    """The slowest dimension or part of it, and the rest: at most ``most`` values where that can be."""
+    if not dims:
+        return None
+    slow, *rest = dims
+    room = most // total(rest)
+    inner, *turns = cut(slow, largest_divisor(slow.size, room) if room > 1 else slow.size)
+    if turns:
+        return turns[0], [inner, *rest]
+    return (slow, rest) if rest else None
 
 
 def _batched(view: _View, threads: int) -> BatchedProblem:
-    c, batch, m, n, k = view.c, view.batch, view.m, view.n, view.k
+    c, batch, k = view.c, view.batch, view.k
+    outer, m, n = _loops_outside(view)
     return BatchedProblem(
         dtype=c.dtype,
         a=_NOWHERE,
         b=_NOWHERE,
         c=_NOWHERE,
-        outer=_loops(levels(batch[:-1], LEVELS)),
+        outer=_loops(levels(outer, LEVELS)),
         lanes=batch[-1].size,
         tm_a=flat_table(m, LEFT),
         tm_c=flat_table(m, OUT),
@@ -183,7 +239,7 @@ def _batched(view: _View, threads: int) -> BatchedProblem:
         conj_a=c.conj_left,
         conj_b=c.conj_right,
         accumulate=c.accumulate,
-        parallel=_parallel(threads, batch, m, n, k),
+        parallel=_parallel(threads, batch, view.m, view.n, k),
     )
 
 
@@ -258,12 +314,13 @@ def _last_batch(view: _View) -> Dim:
     return view.batch[-1]
 
 
+_BATCHED = _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch)
 # The first that fits a contraction runs it.
 _FAMILIES = (
     _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch),
     _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch, exchanged=True),
     _Family(name="dot", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
-    _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch),
+    _BATCHED,
     _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch),
     _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch, exchanged=True),
 )
@@ -276,6 +333,7 @@ class Choice:
     row: _Family
     view: _View
     isa: ISA
+    copied: Copied | None = None
 
     @property
     def along(self) -> Dim:
@@ -283,7 +341,13 @@ class Choice:
         return self.row.along(self.view)
 
     def plan(self, threads: int) -> UnpackedPlan:
-        problem = self.row.problem(self.view, threads)
+        copied = self.copied
         return UnpackedPlan(
-            family=self.row.name, problem=problem, isa=self.isa, threads=threads, exchanged=self.row.exchanged
+            family=self.row.name,
+            problem=self.row.problem(self.view, threads),
+            isa=self.isa,
+            threads=threads,
+            exchanged=self.row.exchanged,
+            copy=None if copied is None else lowered(copied.copy, threads),
+            copied_bytes=0 if copied is None else copied.nbytes,
         )

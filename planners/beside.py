@@ -1,0 +1,79 @@
+"""Batches that run along a large operand: products that read it where it lies, and results that lie as it does.
+
+Where a batch index is fastest in a large operand, packing it would go through memory element by element. The batched
+family reads it in place where the other operand and the result have that index fastest, too: a small operand is copied
+into the order of the large one (`beside`), and a free result may inherit that order (`inherited`), down a chain of
+products each of which has the result of the one before as its large operand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ..kernels.nest import NestProblem
+from ..kernels.tiles import ITEMSIZE
+from ..plan import Index
+from .contraction import BinaryContraction
+from .layout import dense_axes
+from .operations import Operation, OperationList, Value, itemsize
+
+SMALL_SHARE = 8  # how many times as many bytes the large operand has
+LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copied:
+    """A contraction whose left operand is a copy of another one, in the order of the right one."""
+
+    contraction: BinaryContraction
+    copy: NestProblem
+    nbytes: int
+
+
+def beside(c: BinaryContraction) -> Copied | None:
+    """``c`` with a copy of its left operand; None where that is not small, or cannot help.
+
+    The right operand and the result have a batch index fastest that the left operand has elsewhere.
+    """
+    item, left = ITEMSIZE[c.dtype], (*c.batch, *c.m, *c.k)
+    if not any(c.right[i].stride == item == c.out[i].stride != c.left[i].stride for i in c.batch):
+        return None
+    small, large = (item * prod(c.sizes[i] for i in indices) for indices in (left, (*c.batch, *c.n, *c.k)))
+    if small * SMALL_SHARE > large or large < LARGE_BYTES:
+        return None
+    order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
+    axes = dense_axes((*order, *c.m), c.sizes, item)
+    dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
+    copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
+    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small)
+
+
+def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
+    """Values that may lie as the large operand of their producer does: their indices, fastest first, by number."""
+    orders: dict[int, tuple[Index, ...]] = {}
+    shared = {value.memory.number for value in listed.values if value.source is not None}
+    for operation in listed.operations:
+        output = operation.output
+        if operation.kind == "gemm" and not operation.mixed and output.kind == "arena" and output.number not in shared:
+            order = _order_of_large(listed, operation, orders)
+            if order:
+                kept = [i for i in order if i in output.term]
+                orders[output.number] = (*kept, *[i for i in reversed(output.term) if i not in order])
+    return orders
+
+
+def _order_of_large(listed: OperationList, operation: Operation, orders: dict) -> tuple[Index, ...]:
+    """Indices of the large operand, fastest first, where the fastest is a batch index; empty where there is none."""
+    small, large = sorted(operation.inputs, key=listed.nbytes)
+    if large.source is not None or listed.nbytes(large) < max(LARGE_BYTES, SMALL_SHARE * listed.nbytes(small)):
+        return ()
+    order = orders.get(large.number) or _order(large)
+    return order if order and order[0] in small.term and order[0] in operation.output.term else ()
+
+
+def _order(value: Value) -> tuple[Index, ...]:
+    if value.kind != "input":
+        return ()
+    order = sorted(value.term, key=lambda i: abs(value.axes[i].stride))
+    return tuple(order) if order and value.axes[order[0]].stride == itemsize(value.dtype) else ()

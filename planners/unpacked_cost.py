@@ -1,0 +1,44 @@
+"""Predicted time of the products that need no packing: what the layout solver compares them with GEMMs by."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .. import cost
+from ..kernels import tiles as tile_table
+from ..kernels.batched import BatchedProblem, tile_for
+from ..kernels.isa import ISA
+from ..kernels.loops import outer_total
+from .unpacked import UnpackedPlan
+
+TILE = 10.0  # cycles: to start and end a tile of vectors
+STORE = 2.0  # a vector of C
+MEMORY_RATE = 20e9  # bytes a second, of what does not come from cache
+CACHE_BYTES = 1 << 20
+
+
+def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> float | None:
+    """Seconds on one thread, copies included; None where there is no better prediction than a roofline."""
+    if plan.family != "batched":
+        return None
+    problem = plan.problem
+    vector = (4 if problem.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, problem.dtype)
+    arithmetic = _cycles(problem, isa) * vector / machine.peak.get(problem.dtype, 1e9)
+    return arithmetic + _moved(problem) + cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
+
+
+def _cycles(p: BatchedProblem, isa: ISA) -> float:
+    m, n = max(p.m, p.n), min(p.m, p.n)
+    mt, nt = tile_for(isa, p.dtype, m, n)
+    vectors = outer_total(p.outer) * -(-p.lanes // tile_table.elements(isa, p.dtype))
+    parts = 2 if p.dtype in tile_table.COMPLEX else 1
+    tile = p.k * parts * (mt * nt + mt + nt) + TILE + STORE * mt * nt
+    return vectors * -(-m // mt) * -(-n // nt) * tile
+
+
+def _moved(p: BatchedProblem) -> float:
+    """Seconds to read and write what does not fit the caches."""
+    item = tile_table.ITEMSIZE[p.dtype]
+    rows = (prod(count for count, *tables in p.outer if tables[tensor].any()) for tensor in range(3))
+    sizes = [x * y * z * p.lanes * item for x, y, z in zip(rows, (p.m, p.n, p.m), (p.k, p.k, p.n))]
+    return sum(size for size in sizes if size > CACHE_BYTES) / MEMORY_RATE

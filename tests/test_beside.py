@@ -1,0 +1,155 @@
+"""Products along a batch that is fastest in a large operand: the copy of the small one, inherited orders, results."""
+
+import numpy as np
+import oracle
+import pytest
+
+import einsum_engine as engine
+from einsum_engine.kernels import tiles
+from einsum_engine.plan import Axis
+from einsum_engine.planners import beside, memo
+from einsum_engine.planners.contraction import BinaryContraction
+
+SIZES = dict(a=2, b=32, e=2, f=3, p=4, w=5, i=2, o=3)
+PRODUCT = "abef,fpewaib->pewaib"
+CHAIN = "abef,fpewaib,beop->beoawi"
+
+
+@pytest.fixture(autouse=True)
+def small_is_large(monkeypatch):
+    """The same plans for tensors that the oracle is done with soon."""
+    monkeypatch.setattr(beside, "LARGE_BYTES", 1 << 11)
+    memo.forget()
+    engine.clear_cache()
+    yield
+    memo.forget()
+    engine.clear_cache()
+
+
+def operands(expression, dtype, sizes=SIZES, seed=0):
+    rng = np.random.default_rng(seed)
+    terms = expression.split("->")[0].split(",")
+    return [oracle.random(rng, [sizes[i] for i in term], dtype) for term in terms]
+
+
+def kinds(f):
+    return [step.family for step in f.plan.steps]
+
+
+def check(expression, arrays, conj=(), **options):
+    f = engine.compile(expression, *arrays, conj=conj, **options)
+    oracle.check(f(*arrays), oracle.einsum(expression, *arrays, conj=conj), context=f.explain())
+    return f
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_small_operand_is_copied_and_the_large_one_read_in_place(dtype, threads):
+    f = check(PRODUCT, operands(PRODUCT, dtype, SIZES), threads=threads)
+    assert kinds(f) == ["copy", "batched"]
+    copy, product = f.plan.steps
+    assert copy.expr == "copy abef" and copy.flops == 0 and product.flops > 0
+    assert f.plan.flops == product.flops
+
+
+def test_either_operand_may_be_the_small_one():
+    swapped = "fpewaib,abef->pewaib"
+    assert kinds(check(swapped, operands(swapped, "float32"))) == ["copy", "batched"]
+
+
+@pytest.mark.parametrize("conj", [(0,), (1,), (0, 1)])
+def test_conjugated(conj):
+    arrays = operands(PRODUCT, "complex64")
+    assert kinds(check(PRODUCT, arrays, conj=conj)) == ["copy", "batched"]
+
+
+def test_a_real_operand_beside_a_complex_one():
+    large, small = operands(PRODUCT, "complex64")[1], operands(PRODUCT, "float32")[0]
+    check(PRODUCT, [small, large])
+    check("fpewaib,abef->pewaib", [operands(PRODUCT, "float32")[1], operands(PRODUCT, "complex64")[0]])
+
+
+@pytest.mark.parametrize("constant", [0, 1])
+def test_constants(constant):
+    arrays = operands(PRODUCT, "float32")
+    answer = oracle.einsum(PRODUCT, *arrays)
+    rest = [x for position, x in enumerate(arrays) if position != constant]
+    f = engine.compile(PRODUCT, *arrays, constants={constant: arrays[constant]})
+    for _ in range(2):
+        oracle.check(f(*rest), answer)
+
+
+def test_results_of_a_chain_lie_as_its_large_operand():
+    f = check(CHAIN, operands(CHAIN, "float32"), optimize=[(0, 1), (0, 1)])
+    assert kinds(f)[:2] == ["copy", "batched"]
+    order = ["p", "e", "w", "a", "i", "b"]
+    layout = next(b.layout for b in f.plan.buffers if b.name.startswith("t"))
+    assert sorted(order, key=lambda i: -next(a.stride for a in layout.axes if a.index == i)) == order
+
+
+@pytest.mark.parametrize("layouts", ["natural", "merged", "panels"])
+def test_other_policies_inherit_nothing_and_agree(layouts):
+    check(CHAIN, operands(CHAIN, "float32"), optimize=[(0, 1), (0, 1)], layouts=layouts)
+
+
+def test_results_that_are_used_twice_agree():
+    twice = "abef,fpewaib,abef,fpewaib->pewaib"
+    arrays = operands(twice, "float64")
+    arrays[2:] = arrays[:2]
+    check(twice, arrays, optimize=[(0, 1), (0, 1), (0, 1)])
+
+
+@pytest.mark.parametrize("k", [1, 4095, 4097, 8192])
+def test_long_sums_and_no_rows(k):
+    sizes = dict(b=16, k=k)
+    check("bk,kb->b", operands("bk,kb->b", "float32", sizes))
+
+
+@pytest.mark.parametrize("n", [(1,), (7, 31), (64, 64), (3, 61, 67), (4099,)])
+def test_rows_that_are_looped_outside(n):
+    letters = "wxyz"[: len(n)]
+    expression = f"bmk,k{letters}b->m{letters}b"
+    sizes = dict(zip(letters, n), b=9, m=2, k=5)
+    check(expression, operands(expression, "float64", sizes))
+
+
+def contraction(left="ab", right="fxab", out="fxab", sizes=None) -> BinaryContraction:
+    sizes = sizes or dict(a=8, b=8, f=64, x=64)
+
+    def axes(term):
+        strides, step = {}, 4
+        for i in reversed(term):
+            strides[i], step = Axis.strided(i, sizes[i], step), step * sizes[i]
+        return strides
+
+    groups = {
+        "batch": [i for i in left if i in right and i in out],
+        "m": [i for i in left if i not in right],
+        "n": [i for i in right if i not in left],
+        "k": [i for i in left if i in right and i not in out],
+    }
+    groups = {name: tuple(indices) for name, indices in groups.items()}
+    return BinaryContraction(dtype="float32", sizes=sizes, left=axes(left), right=axes(right), out=axes(out), **groups)
+
+
+def test_nothing_is_copied_without_need_or_at_a_loss():
+    assert beside.beside(contraction(left="ba")) is not None
+    assert beside.beside(contraction(left="ab")) is None  # contiguous already
+    assert beside.beside(contraction(left="ba", out="abfx")) is None  # the result is not
+    assert beside.beside(contraction(left="ba", sizes=dict(a=8, b=8, f=2, x=2))) is None  # within the cache
+    assert beside.beside(contraction(left="ba", sizes=dict(a=256, b=256, f=2, x=2))) is None  # not small
+
+
+def test_the_copy_is_in_the_order_of_the_large_operand():
+    found = beside.beside(contraction(left="mba", right="fxab", out="mfxab", sizes=dict(a=8, b=8, f=64, x=64, m=2)))
+    strides = {i: axis.stride for i, axis in found.contraction.left.items()}
+    assert strides == {"b": 4, "a": 32, "m": 256} and found.nbytes == 512
+    assert set(found.copy.dims) == {(8, 4, 32, 0), (8, 32, 4, 0), (2, 256, 256, 0)}
+
+
+def test_predictions_are_finite_and_grow_with_the_work():
+    seconds = []
+    for p in (8, 16, 32):
+        f = engine.compile(PRODUCT, *operands(PRODUCT, "float32", SIZES | {"p": p}))
+        seconds.append(f.plan.steps[-1].seconds)
+    assert 0 < seconds[0] < seconds[1] < seconds[2] < 1
