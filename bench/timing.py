@@ -33,6 +33,9 @@ _POLL_SECONDS = 20e-3
 _HOPELESS = 10
 # Comparisons of long calls may end earlier than after all rounds: (share of the budget that is used up, rounds).
 _EARLY_ENDS = ((1.5, 2), (3.0, 1))
+# Where the fastest candidate that is always sampled and the fastest other one are within this of each other, those near
+# them get more samples, as long as so many budgets last: a comparison of two samples each is chance.
+_CLOSE, _DECIDING_BUDGETS = 1.3, 6
 # Calls shorter than this are repeated once untimed after a switch: each finds its own data in cache, its threads awake.
 _WARM_SECONDS = 50e-3
 
@@ -58,20 +61,22 @@ class Candidate:
 class TimeBudget:
     """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders.
 
-    ``long`` are the seconds of a call that nobody waits for twice if it cannot win.
+    ``long`` are the seconds of a call that nobody waits for twice if it cannot win; ``deciding`` the samples that those
+    have at least who are close to each other.
     """
 
     seconds: float = 3.0
     least_rounds: int = 5
     most_rounds: int = 25
     long: float = 1.0
+    deciding: int = 7
 
     def half(self) -> "TimeBudget":
         """Half the time, the same numbers of rounds."""
         return replace(self, seconds=self.seconds / 2)
 
 
-QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9, long=0.3)
+QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9, long=0.3, deciding=0)
 
 
 def time_calls(candidate: Candidate, calls: int) -> float:
@@ -173,10 +178,31 @@ def compare(
             if _is_over(number, time.perf_counter() - start, budget):
                 break
             chosen = [each for each in candidates if _is_due(each, candidates, always, budget)]
-            turn = number % max(1, len(chosen))
-            for candidate in chosen[turn:] + chosen[:turn]:
-                settle()
-                _sample(candidate)
+            _round(number, chosen, settle)
+        for number in range(budget.deciding):
+            chosen = _undecided(candidates, always, budget.deciding)
+            if not chosen or time.perf_counter() - start > _DECIDING_BUDGETS * budget.seconds:
+                break
+            _round(number, chosen, settle)
+
+
+def _round(number: int, chosen: Sequence[Candidate], settle: Callable[[], Any]) -> None:
+    turn = number % max(1, len(chosen))
+    for candidate in (*chosen[turn:], *chosen[:turn]):
+        settle()
+        _sample(candidate)
+
+
+def _undecided(candidates: Sequence[Candidate], always: Sequence[str], enough: int) -> list[Candidate]:
+    """Those whose order a few samples do not tell, as long as they have few."""
+    ours = [each for each in candidates if each.name in always]
+    rivals = [each for each in candidates if each.name not in always]
+    if not ours or not rivals:
+        return []
+    best, rival = (min(each.median for each in group) for group in (ours, rivals))
+    near = [*ours, *(each for each in rivals if each.median <= _CLOSE * rival)]
+    few = min(len(each.samples) for each in near) < enough
+    return near if few and max(best, rival) <= _CLOSE * min(best, rival) else []
 
 
 def _is_over(rounds: int, elapsed: float, budget: TimeBudget) -> bool:

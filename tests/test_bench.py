@@ -45,7 +45,7 @@ def test_compare_alternates_and_samples_everyone():
     candidates = [
         timing.Candidate(name=name, function=lambda name=name: calls.append(name)) for name in ("a", "b", "c")
     ]
-    budget = timing.TimeBudget(seconds=60.0, least_rounds=3, most_rounds=3)
+    budget = timing.TimeBudget(seconds=60.0, least_rounds=3, most_rounds=3, deciding=0)
     timing.compare(candidates, always=("a",), budget=budget, settle=lambda: calls.append("settle"))
     assert all(len(each.samples) >= 1 and each.median > 0 for each in candidates)
     assert len(candidates[0].samples) == 4
@@ -89,6 +89,18 @@ def test_long_comparisons_end_soon_after_their_budget():
     assert [timing._is_over(rounds, 6.5, budget) for rounds in (0, 1)] == [False, True]
     assert [timing._is_over(rounds, 2.5, budget) for rounds in (4, 5)] == [False, True]
     assert not timing._is_over(9, 1.9, budget)
+
+
+def test_close_candidates_get_more_samples(monkeypatch):
+    times = {"ours": 2e-2, "near": 2.1e-2, "far": 5e-2}
+    monkeypatch.setattr(timing, "time_calls", lambda candidate, calls: times[candidate.name])
+    candidates = [timing.Candidate(name=name, function=list) for name in times]
+    budget = timing.TimeBudget(seconds=9.0, least_rounds=1, most_rounds=1, deciding=4)
+    timing.compare(candidates, always=("ours",), budget=budget, settle=list)
+    assert [len(each.samples) for each in candidates] == [4, 4, 2]
+    assert timing._undecided(candidates, ("ours",), 4) == []
+    assert timing._undecided(candidates, ("ours",), 5) == candidates[:2]
+    assert timing._undecided(candidates[::2], ("ours",), 5) == timing._undecided(candidates, (), 5) == []
 
 
 def test_memory_is_touched_once_a_second_at_most():
