@@ -1,4 +1,4 @@
-"""Families made by rule: permutations of one tensor, and one large matrix product."""
+"""Families made by rule: permutations of one tensor, one large matrix product, gates on a state vector."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _GEMM_SIZES = (1024, 2048, 4096)
 _GEMM_DTYPES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 # int64 goes to no BLAS: a peer takes seconds at 1024 already.
 _INTEGER_SIZES = (512, 1024)
+
+_QUBITS = 22
+_GATES = ((0,), (10,), (17,), (20,), (21,), (3, 10), (16, 19), (20, 21))
+_GATE_DTYPES = ("complex64",)
 
 
 def permutation_cases(large: bool = False) -> list[Case]:
@@ -84,5 +88,27 @@ def _gemm(size: int, dtype: str, short: str) -> Case:
     )
 
 
+def gate_cases(large: bool = False) -> list[Case]:
+    """Gates on one and two qubits of a state vector of 22, complex64: 2 x 2 and 4 x 4 matrices, 32 MiB in and out."""
+    return [_gate(qubits, dtype) for dtype in _GATE_DTYPES for qubits in _GATES]
+
+
+def _gate(qubits: tuple[int, ...], dtype: str) -> Case:
+    """The qubits between those of the gate are one dimension each: ``abc,bd->adc`` for a gate on one."""
+    edges = (-1, *qubits, _QUBITS)
+    between = [1 << (right - left - 1) for left, right in zip(edges, edges[1:])]
+    old, new, rest = "BD"[: len(qubits)], "xy"[: len(qubits)], "ace"[: len(between)]
+    state = "".join(x for pair in zip(rest, old + " ") for x in pair).strip()
+    shape = tuple(x for size in between for x in (size, 2))[:-1]
+    return Case(
+        family="gates",
+        name=f"gate on {' and '.join(map(str, qubits))}",
+        expr=f"{state},{old}{new}->{state.replace('B', 'x').replace('D', 'y')}",
+        shapes=(shape, (2,) * len(old + new)),
+        dtype=dtype,
+    )
+
+
 register_family("permutations", permutation_cases)
 register_family("gemm", gemm_cases)
+register_family("gates", gate_cases)

@@ -94,9 +94,9 @@ class ResultPool:
 
 def _memory_is_low() -> bool:
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        available, total = (int(fields[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+        with open("/proc/meminfo", "rb") as file:  # bytes: at exit of the interpreter there are no codecs any more
+            fields = dict(line.split(b":", 1) for line in file)
+        available, total = (int(fields[name].split()[0]) for name in (b"MemAvailable", b"MemTotal"))
     except (OSError, KeyError, ValueError):
         return False
     return available < _LOW_MEMORY * total

@@ -37,7 +37,8 @@ class SmallProblem:
 
     ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``t``: products, with strides
     ``(a, b, c)``; ``m``: rows, strides ``(a, c)``; ``k``: terms, strides ``(a, b)``; ``n``: columns, contiguous in C,
-    with ``n_stride`` in B (``None``: contiguous).
+    with ``n_stride`` in B (``None``: contiguous). Four rows or terms may be two dimensions of 2, where there is a kernel
+    for 4 x 4: ``m_half`` and ``k_half`` are the strides of the slow one (``None``: one dimension).
     """
 
     dtype: str
@@ -53,6 +54,8 @@ class SmallProblem:
     k: int
     k_strides: tuple[int, int]
     n_stride: int | None = None
+    m_half: tuple[int, int] | None = None
+    k_half: tuple[int, int] | None = None
     conj_a: bool = False
     conj_b: bool = False
     accumulate: bool = False
@@ -97,10 +100,19 @@ def kernel_for(p: SmallProblem, isa: ISA) -> str:
     """Name of the kernel: with rows and terms written out where there is one for these sizes."""
     width = width_for(isa, p.dtype, p.n, p.strided)
     name = f"small_{p.dtype}_{width}{'s' if p.strided else ''}"
+    fixed = is_written_out(isa, p.dtype, m=p.m, n=p.n, k=p.k, strided=p.strided, accumulate=p.accumulate)
+    assert fixed or p.m_half is None is p.k_half, "other kernels have one stride"
+    return f"{name}_{p.m}x{p.k}" if fixed else name
+
+
+def is_written_out(
+    isa: ISA, dtype: str, *, m: int, n: int, k: int, strided: bool = False, accumulate: bool = False
+) -> bool:
+    """Whether there is a kernel with these rows and terms written out."""
+    width = width_for(isa, dtype, n, strided)
     # Last columns that are computed again must not be added twice.
-    whole = p.n % width == 0 or (isa.masks and p.n < width) or (p.n > width and not p.accumulate)
-    fixed = p.m == p.k and p.m in FIXED and p.dtype in FIXED_DTYPES
-    return f"{name}_{p.m}x{p.k}" if fixed and whole else name
+    whole = n % width == 0 or (isa.masks and n < width) or (n > width and not accumulate)
+    return m == k and m in FIXED and dtype in FIXED_DTYPES and whole
 
 
 def names(isa: ISA) -> tuple[str, ...]:
@@ -151,6 +163,8 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
         sa.S_T_TASKS: t_tasks,
         sa.S_ACCUMULATE: int(p.accumulate),
         sa.S_N_B: p.n_stride if p.strided else ITEMSIZE[p.dtype],
+        **dict(zip((sa.S_M_A_HALF, sa.S_M_C_HALF), _half(p.m_strides, p.m_half))),
+        **dict(zip((sa.S_K_A_HALF, sa.S_K_B_HALF), _half(p.k_strides, p.k_half))),
         sa.S_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     outer = outer_words(p.outer)
@@ -163,19 +177,29 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
     )
 
 
+def _half(strides: tuple[int, int], half: tuple[int, int] | None) -> tuple[int, int]:
+    return (2 * strides[0], 2 * strides[1]) if half is None else half
+
+
 # -- reference ---------------------------------------------------------------------------------------------------
 def reference(p: SmallProblem, memory: dict[int, np.ndarray]) -> None:
     """What the row computes, with NumPy: ``memory[slot]`` is the uint8 view that starts at the slot's base."""
     item = ITEMSIZE[p.dtype]
-    t, m, n, k = (np.arange(count, dtype=np.int64) for count in (p.t, p.m, p.n, p.k))
-    in_a = _sum(t * p.t_strides[0], m * p.m_strides[0], k * p.k_strides[0])
-    in_b = _sum(t * p.t_strides[1], k * p.k_strides[1], n * (p.n_stride if p.strided else item))
-    in_c = _sum(t * p.t_strides[2], m * p.m_strides[1], n * item)
+    t, n = (np.arange(count, dtype=np.int64) for count in (p.t, p.n))
+    (m_a, m_c), (k_a, k_b) = _offsets(p.m, p.m_strides, p.m_half), _offsets(p.k, p.k_strides, p.k_half)
+    in_a = _sum(t * p.t_strides[0], m_a, k_a)
+    in_b = _sum(t * p.t_strides[1], k_b, n * (p.n_stride if p.strided else item))
+    in_c = _sum(t * p.t_strides[2], m_c, n * item)
     for outer_a, outer_b, outer_c in zip(*(outer_offsets(p.outer, operand) for operand in range(3))):
         left = read(memory[p.a.slot], p.a.offset + outer_a + in_a, p.dtype, p.conj_a)
         right = read(memory[p.b.slot], p.b.offset + outer_b + in_b, p.dtype, p.conj_b)
         product = np.einsum("tmk,tkn->tmn", left, right)
         write(memory[p.c.slot], p.c.offset + outer_c + in_c, product, p.dtype, p.accumulate)
+
+
+def _offsets(count: int, strides: tuple[int, int], half: tuple[int, int] | None) -> list[np.ndarray]:
+    i = np.arange(count, dtype=np.int64)
+    return [i * x if half is None else i % 2 * x + i // 2 * y for x, y in zip(strides, half or strides)]
 
 
 def _sum(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:

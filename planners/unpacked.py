@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Callable, Mapping
 
 from ..kernels import batched as batched_family
@@ -32,6 +33,9 @@ from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fuse, largest_divisor
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
 _MOST_ROWS = 4096  # of lanes in the operands of one product, 256 KB of whole cache lines
+_GATE = 16  # elements of a matrix that is applied to a large operand with few adjacent elements in each piece
+_GATE_BYTES = 1 << 14  # of the large operand at least
+_GATE_ROWS = 8
 _FEW_ROWS = 4  # that are worth a turn of the loops outside
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
@@ -96,9 +100,17 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
 
 
 def _may_lie_right(c: BinaryContraction) -> bool:
-    """Whether there is a batch, or a sum along adjacent elements: without, no family here fits."""
+    """Whether there is a batch, a sum along adjacent elements, or a gate: without, no family here fits."""
     item = tile_table.ITEMSIZE[c.dtype]
-    return bool(c.batch) or any(c.left[i].stride == item == c.right[i].stride for i in c.k)
+    adjacent = any(c.left[i].stride == item == c.right[i].stride for i in c.k)
+    return bool(c.batch) or adjacent or is_gate(c)
+
+
+def is_gate(c: BinaryContraction) -> bool:
+    """Whether a few numbers on one side are applied to all of a large operand on the other."""
+    m, n, k = (prod([c.sizes[i] for i in indices]) for indices in (c.m, c.n, c.k))
+    few, many = min(m, n) * k, max(m, n)
+    return 0 < few <= _GATE and many * k * tile_table.ITEMSIZE[c.dtype] >= _GATE_BYTES
 
 
 class _View:
@@ -117,6 +129,10 @@ class _View:
         axes = self.axes
         ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
         return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
+
+    @cached_property
+    def is_gate(self) -> bool:
+        return is_gate(self.c)
 
     @cached_property
     def batch(self) -> list[Dim]:
@@ -244,18 +260,53 @@ def _batched(view: _View, threads: int) -> BatchedProblem:
 
 
 # -- small -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _Matrices:
+    """Dimensions of many small products, slow to fast: C[products, m, n] = sum_k A[products, m, k] B[products, k, n]."""
+
+    products: list[Dim]
+    m: list[Dim]
+    n: Dim
+    k: list[Dim]
+
+
+def _matrices(view: _View) -> _Matrices | None:
+    """The products of a batch; without one, those of one small matrix with all pieces of a large operand."""
+    products, m, n, k = view.batch, view.m, view.n, view.k
+    if not products and view.is_gate:
+        if total(n) > total(m):
+            products, n = n[:-1], n[-1:]
+        elif n and n[-1].stride(RIGHT) == view.item:
+            inner, *turns = _rows_of_gate(m[-1], total(k))
+            products, m, n = [*n[:-1], *m[:-1], *turns], [inner], n[-1:]
+    if not products or len(n) != 1 or n[0].stride(OUT) != view.item or not k:
+        return None
+    return _Matrices(products=products, m=m, n=n[0], k=k)
+
+
+def _rows_of_gate(rows: Dim, k: int) -> list[Dim]:
+    """Rows of a large operand as matrices of few rows: as many as terms where there is a kernel for that."""
+    inner = k if rows.size % k == 0 else largest_divisor(rows.size, _GATE_ROWS)
+    return cut(rows, inner)
+
+
 def _small_fits(view: _View, isa: ISA) -> bool:
-    batch, m, n, k = view.batch, view.m, view.n, view.k
-    if not batch or len(m) > 1 or len(n) != 1 or len(k) != 1 or n[0].stride(OUT) != view.item:
+    found = _matrices(view)
+    if found is None:
         return False
-    return small_family.fits(
-        isa,
-        view.c.dtype,
-        products=total(batch),
-        m=total(m),
-        n=n[0].size,
-        k=k[0].size,
-        strided=n[0].stride(RIGHT) != view.item,
+    m, n, k = total(found.m), found.n, total(found.k)
+    strided = n.stride(RIGHT) != view.item
+    if (len(found.m) > 1 or len(found.k) > 1) and not _are_pairs(found, view.c, isa, strided):
+        return False
+    return small_family.fits(isa, view.c.dtype, products=total(found.products), m=m, n=n.size, k=k, strided=strided)
+
+
+def _are_pairs(found: _Matrices, c: BinaryContraction, isa: ISA, strided: bool) -> bool:
+    """Whether rows and terms are four each, as one dimension or two of 2, and a kernel has them written out."""
+    groups = (found.m, found.k)
+    four = all(total(dims) == 4 and len(dims) <= 2 for dims in groups)
+    return four and small_family.is_written_out(
+        isa, c.dtype, m=4, n=found.n.size, k=4, strided=strided, accumulate=c.accumulate
     )
 
 
@@ -264,26 +315,29 @@ def _tiny_fits(view: _View, isa: ISA) -> bool:
 
 
 def _small(view: _View, threads: int) -> SmallProblem:
-    c, batch, m, (n,), (k,) = view.c, view.batch, view.m, view.n, view.k
-    products = batch[-1]
+    c, found = view.c, _matrices(view)
+    *outer, products = found.products
+    m, n, k = found.m, found.n, found.k
     return SmallProblem(
         dtype=c.dtype,
         a=_NOWHERE,
         b=_NOWHERE,
         c=_NOWHERE,
-        outer=_loops(levels(batch[:-1], LEVELS)),
+        outer=_loops(levels(outer, LEVELS)),
         t=products.size,
-        t_strides=tuple(products.stride(t) for t in (LEFT, RIGHT, OUT)),
+        t_strides=tuple(products.stride(t) or 0 for t in (LEFT, RIGHT, OUT)),
         m=total(m),
-        m_strides=(m[0].stride(LEFT), m[0].stride(OUT)) if m else (0, 0),
+        m_strides=(m[-1].stride(LEFT), m[-1].stride(OUT)) if m else (0, 0),
+        m_half=(m[0].stride(LEFT), m[0].stride(OUT)) if len(m) > 1 else None,
         n=n.size,
-        k=k.size,
-        k_strides=(k.stride(LEFT), k.stride(RIGHT)),
+        k=total(k),
+        k_strides=(k[-1].stride(LEFT), k[-1].stride(RIGHT)),
+        k_half=(k[0].stride(LEFT), k[0].stride(RIGHT)) if len(k) > 1 else None,
         n_stride=None if n.stride(RIGHT) == view.item else n.stride(RIGHT),
         conj_a=c.conj_left,
         conj_b=c.conj_right,
         accumulate=c.accumulate,
-        parallel=_parallel(threads, batch, view.m, view.n, view.k),
+        parallel=_parallel(threads, found.products, m, [n], k),
     )
 
 
@@ -314,15 +368,19 @@ def _last_batch(view: _View) -> Dim:
     return view.batch[-1]
 
 
+def _last_product(view: _View) -> Dim:
+    return _matrices(view).products[-1]
+
+
 _BATCHED = _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch)
 # The first that fits a contraction runs it.
 _FAMILIES = (
-    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch),
-    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_batch, exchanged=True),
+    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_product),
+    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
     _Family(name="dot", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
     _BATCHED,
-    _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch),
-    _Family(name="small", fits=_small_fits, problem=_small, along=_last_batch, exchanged=True),
+    _Family(name="small", fits=_small_fits, problem=_small, along=_last_product),
+    _Family(name="small", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
 )
 
 

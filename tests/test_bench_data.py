@@ -10,7 +10,7 @@ import pytest
 from einsum_engine.bench import cases, families, limits, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
-ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm"])
+ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
 
 
 def case(expr, shapes, dtype="float32", name="case", family="family", **options):
@@ -38,6 +38,7 @@ def test_families_hold_what_they_should():
         "permutations_f64": 57,
         **{f"gemm_{short}": 3 for short in ("f32", "f64", "c64", "c128")},
         "gemm_i64": 2,
+        "gates": 8,
     }
     assert len({(each.family, each.name) for each in ALL_CASES}) == len(ALL_CASES)
     assert len({each.key for each in ALL_CASES}) == len(ALL_CASES)
@@ -71,6 +72,16 @@ def test_expression_of_a_case_parses_and_fits_its_shapes(each):
     assert math.prod(expression.output_shape) < 2**29
 
 
+def test_gates_leave_the_qubits_in_their_order():
+    for each in families.gate_cases():
+        state, gate = each.shapes
+        assert math.prod(state) == 2**22 and set(gate) == {2} and len(gate) in (2, 4)
+        term, output = each.expr.split(",")[0], each.expr.split("->")[1]
+        assert output.translate(str.maketrans("xy", "BD")) == term
+        qubits = [int(word) for word in each.name.split() if word.isdigit()]
+        assert [math.prod(state[: term.index(i)]) for i in "BD"[: len(qubits)]] == [2**qubit for qubit in qubits]
+
+
 def test_permuted_networks_are_the_same_networks():
     """As the thesis says: network 3 is 0 and network 4 (mended) is 1, with other orders of dimensions."""
     by_name = {each.name: each.expr for each in ALL_CASES if each.family == "thesis_networks_small"}
@@ -97,7 +108,7 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    known = "families: thesis, tccg, permutations, gemm, kernels, calls, scaling"
+    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, scaling"
     with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
 

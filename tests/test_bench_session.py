@@ -175,7 +175,7 @@ def test_goals_take_means_and_worst_cases_of_their_families():
 
 
 def test_every_pattern_of_a_goal_names_a_family_that_there_is():
-    parts = {each.family for each in cases.select(["thesis", "tccg", "permutations", "gemm"])}
+    parts = {each.family for each in cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])}
     own = [goal for goal in figures.GOALS if not goal.title.startswith("cases file")]
     inside = {goal.title: [each for each in ALL if goal.holds(run.CaseResult(case=each))] for goal in own}
     assert all(inside.values())
@@ -183,7 +183,7 @@ def test_every_pattern_of_a_goal_names_a_family_that_there_is():
     assert parts == covered
 
 
-ALL = cases.select(["thesis", "tccg", "permutations", "gemm"])
+ALL = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
 
 
 def test_permuted_variants_are_held_beside_each_other():

@@ -116,6 +116,42 @@ def test_sizes_written_out(row, dtype, size):
     assert "s" in fixed and len(fixed) > 1 and names <= set(small.names(row))
 
 
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", small.FIXED_DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 16])
+def test_four_rows_and_terms_may_be_two_dimensions(row, dtype, n):
+    """A[t, m1, k1, m0, k0], B[k1, t, k0, n], C[m1, t, m0, n]."""
+    rng, item = np.random.default_rng(n), np.dtype(dtype).itemsize
+    shapes = ((5, 2, 2, 4), (2, 5, 2, n), (2, 5, 2, n))
+    operands = [strided.make(rng, shape, dtype, fixed=[3], exact=True) for shape in shapes]
+    (a, b, c), strides = operands, [x.view.strides for x in operands]
+    p = small.SmallProblem(
+        dtype=dtype,
+        a=replace(A, offset=a.start),
+        b=replace(B, offset=b.start),
+        c=replace(C, offset=c.start),
+        t=5,
+        t_strides=(strides[0][0], strides[1][1], strides[2][1]),
+        m=4,
+        m_strides=(strides[0][2], strides[2][2]),
+        m_half=(strides[0][1], strides[2][0]),
+        n=n,
+        k=4,
+        k_strides=(item, strides[1][2]),
+        k_half=(2 * item, strides[1][0]),
+    )
+    if not small.is_written_out(row, dtype, m=4, n=n, k=4):
+        with pytest.raises(AssertionError, match="one stride"):
+            small.lower(p, row)
+        return
+    check(p, operands, row)
+    left = a.view.reshape(5, 4, 4)
+    expected = np.einsum("tmk,tkn->tmn", left, b.view.transpose(1, 0, 2, 3).reshape(5, 4, n))
+    reference = [x.copy() for x in operands]
+    small.reference(p, {slot: x.memory for slot, x in enumerate(reference)})
+    np.testing.assert_array_equal(reference[2].view.transpose(1, 0, 2, 3).reshape(5, 4, n), expected)
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_tasks_cover_the_results_once(threads, monkeypatch):
     monkeypatch.setattr(small, "SHARED_TERMS", 64)

@@ -12,7 +12,8 @@
     C[o, t, m, n] (+)= the same, rows and terms fixed             small_<dtype>_<W>_<M>x<K>
     C[o, t, m, n] (+)= the same, columns strided in B             small_<dtype>_<W>s, small_<dtype>_<W>s_<M>x<K>
 
-W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out. The last columns
+W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out; 4 of them may be two
+dimensions of 2, as in a gate on two qubits. The last columns
 go through masks, or as the last W columns computed again, or one by one. Nothing outside the operands is read. C is
 read only to accumulate.
 """
@@ -207,10 +208,11 @@ class _Fixed(_Nest):
 
     def _loop(self, start: _Product, first: Val, last: Val) -> None:
         f, width, n = self.f, self.lanes.elems, self.word(sa.S_N)
-        words = (sa.S_T_A, sa.S_T_B, sa.S_T_C, sa.S_M_A, sa.S_M_C, sa.S_K_A, sa.S_K_B)
-        *strides, a_row, self.c_row, a_term, b_term = (self.word(w) for w in words)
-        self.a_rows = [a_row * i for i in range(self.m)]
-        self.a_terms, self.b_terms = ([stride * k for k in range(self.k)] for stride in (a_term, b_term))
+        strides = [self.word(w) for w in (sa.S_T_A, sa.S_T_B, sa.S_T_C)]
+        rows, terms = (sa.S_M_A, sa.S_M_A_HALF), (sa.S_K_A, sa.S_K_A_HALF)
+        self.a_rows, self.a_terms = self._offsets(self.m, *rows), self._offsets(self.k, *terms)
+        self.c_rows = self._offsets(self.m, sa.S_M_C, sa.S_M_C_HALF)
+        self.b_terms = self._offsets(self.k, sa.S_K_B, sa.S_K_B_HALF)
         self.accumulate = self.word(sa.S_ACCUMULATE)
         with f.if_else(n >= width) as (wide, narrow):
             with wide:
@@ -242,4 +244,12 @@ class _Fixed(_Nest):
             for branch, accumulate in ((add, True), (overwrite, False)):
                 with branch:
                     for i, sums in enumerate(rows):
-                        self._store(lanes, sums, at.c + self.c_row * i, mask, accumulate)
+                        self._store(lanes, sums, at.c + self.c_rows[i], mask, accumulate)
+
+    def _offsets(self, count: int, stride: int, half: int) -> list[Val]:
+        """Of rows or terms; four may be two times two."""
+        step = self.word(stride)
+        if count != 4:
+            return [step * i for i in range(count)]
+        slow = self.word(half)
+        return [step * (i % 2) + slow * (i // 2) for i in range(count)]
