@@ -10,6 +10,8 @@ from .sides import panel_rows
 
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
+RUN_COST = 4.0  # per scattered run of half a vector or a quarter
+EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 
 
 @lru_cache(maxsize=4096)
@@ -22,6 +24,8 @@ def choose_tile(
     efficiency, starting each tile, stores.
     """
     best, best_cost = ((0, 0), False), float("inf")
+    scattered = _scattered(isa, dtype, rows[0]) if contiguous else SCATTER_COST
+    extra = EXTEND_COST if contiguous else 0.0
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype):
         mv, nr = tile
@@ -31,11 +35,18 @@ def choose_tile(
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
-            stores = columns * (mv if contiguous and taken <= 1 else box * SCATTER_COST)
-            cost = padded // width * (work + stores)
+            stores = columns * (mv if contiguous and taken <= 1 else mv + box * scattered)
+            cost = padded // width * (work + stores) + (extra if taken > 1 else 0.0)
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best
+
+
+def _scattered(isa: ISA, dtype: str, run: int) -> float:
+    """What an element costs that is stored in runs of a fast dimension of size ``run``, shorter than a vector."""
+    lanes = tile_table.elements(isa, dtype)
+    chunk = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
+    return RUN_COST / chunk if run < lanes and chunk > 1 else SCATTER_COST
 
 
 @lru_cache(maxsize=None)

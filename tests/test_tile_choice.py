@@ -1,0 +1,39 @@
+"""Which tile a product gets, and whether lanes are filled from several dimensions."""
+
+import oracle
+import pytest
+from plan_cases import operands, plan, run
+
+from einsum_engine.kernels import isa, tiles
+from einsum_engine.planners.tile_choice import choose_tile
+
+AVX512 = isa.get("avx512")
+
+
+@pytest.mark.parametrize("dtype, fast", [("float32", 8), ("float32", 4), ("float64", 4), ("float64", 2)])
+def test_short_rows_fill_whole_vectors(dtype, fast):
+    """The fastest dimension has fewer elements than a vector, and the result is worth it."""
+    lanes = tiles.elements(AVX512, dtype)
+    assert fast < lanes
+    (mv, _), several = choose_tile(AVX512, dtype, (fast, 8, 8), 512, 8, True)
+    assert several and mv * lanes >= 2 * fast
+
+
+@pytest.mark.parametrize("rows, columns, terms", [((4, 2, 2), 4, 4), ((2, 2, 2), 2, 8)])
+def test_tiny_products_store_what_lies_together(rows, columns, terms):
+    assert not choose_tile(AVX512, "float32", rows, columns, terms, True)[1]
+
+
+@pytest.mark.parametrize("columns", [44, 512])
+def test_rows_of_whole_vectors_are_stored_as_they_are(columns):
+    assert not choose_tile(AVX512, "float32", (48, 44, 44), columns, 48, True)[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16"])
+@pytest.mark.parametrize("size", [3, 4, 6, 8])
+def test_lanes_of_several_dimensions_compute_the_same(dtype, size):
+    """K too short for anything else to matter, results in runs of ``size``, all of them scattered."""
+    equation = "fhij,gikl->fkhgjl"
+    arrays = operands(equation, {letter: size for letter in "fghijkl"}, dtype)
+    made = plan(equation, arrays)
+    oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
