@@ -32,7 +32,7 @@ _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
 _POOLED = 4096  # entries of an offset vector
-_KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are recycled between plans
+_KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
@@ -87,17 +87,21 @@ class NativePlan:
         """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
-        None where there is none: scaling, a plan so long that it returns to Python between steps, a result or an
-        arena so large that its memory is recycled, dtypes that are not NumPy's own, another Python or NumPy than the
-        entry knows.
+        None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
+        that its memory is recycled, an arena that is larger than the common one, dtypes that are not NumPy's own,
+        another Python or NumPy than the entry knows.
         """
         plan, request = self.plan, self.plan.request
         plain = not request.scaled and not request.byteswapped and plan.output_bytes < LARGE_RESULT
-        if self._long or not plain or plan.arena_bytes > _KEPT_BYTES or not _numpy_only(plan):
+        if self._long or not plain or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
             return None
-        frame = self._frame()
+        nbytes = plan.arena_bytes - plan.constant_bytes
+        common = recycle.common(nbytes) if nbytes > _KEPT_BYTES else None
+        if nbytes > _KEPT_BYTES and common is None:
+            return None
+        frame = self._frame(common)
         frame.context[abi.CTX_POOL] = self._pool_address()
         return fastcall.make_entry(
             isa=self._isa,
@@ -109,9 +113,10 @@ class NativePlan:
             out_strides=request.out_strides,
             context=frame.context_address,
             table=self._table_address,
+            lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or plan.seconds > _TINY_SECONDS,
-            keep=(frame, self._rows, self._tables, plan),
+            keep=(frame, self._rows, self._tables, plan, common),
         )
 
     def _go(self, frame: "_Frame") -> None:
@@ -141,8 +146,8 @@ class NativePlan:
         frame.take_memory()
         return frame
 
-    def _frame(self) -> "_Frame":
-        return _Frame(self.plan, self._scratch, self._constants)
+    def _frame(self, common: recycle.CommonArena | None = None) -> "_Frame":
+        return _Frame(self.plan, self._scratch, self._constants, None if common is None else common.memory)
 
     def freeze(self, addresses: Sequence[int]) -> None:
         """Runs the steps that depend on constant operands alone, once; their results are kept with the plan.
@@ -172,9 +177,9 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class _Frame:
-    """What one call at a time needs: context, base addresses, alpha and beta, arena."""
+    """What one call at a time needs: context, base addresses, alpha and beta, arena (``memory``: that of others too)."""
 
-    def __init__(self, plan: Plan, scratch: int, constants: np.ndarray | None):
+    def __init__(self, plan: Plan, scratch: int, constants: np.ndarray | None, memory: np.ndarray | None = None):
         operands = len(plan.expr.inputs)
         self._plan, self._scratch, self._constants = plan, scratch * plan.threads, constants
         self._nbytes = plan.arena_bytes - plan.constant_bytes
@@ -191,23 +196,30 @@ class _Frame:
         self.context[abi.CTX_CLOCK] = _clock()
         self.context_address = address(self.context)
         self.set_scalars(1, 0)
-        self.take_memory()
+        if memory is None:
+            self.take_memory()
+        else:
+            self._place(memory)
 
     def take_memory(self) -> None:
         """Has an arena afterwards; EngineMemoryError names the bytes where there is no memory for one."""
-        if self._memory is not None:
-            return
+        if self._memory is None:
+            self._place(self._fresh())
+
+    def _fresh(self) -> np.ndarray:
         try:
             if self._nbytes > _KEPT_BYTES:
-                self._memory = recycle.results.take(self._nbytes)
-            else:
-                self._memory = np.empty(self._nbytes + _ALIGNMENT, np.uint8)
+                return recycle.results.take(self._nbytes)
+            return np.empty(self._nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
             raise EngineMemoryError(
                 f"{self._plan.expr.eq!r}: no memory for {self._plan.arena_bytes} bytes of intermediates and scratch "
                 f"(peak_bytes of this plan: {self._plan.peak_bytes})"
             ) from None
-        start = -(-address(self._memory) // _ALIGNMENT) * _ALIGNMENT
+
+    def _place(self, memory: np.ndarray) -> None:
+        self._memory = memory
+        start = -(-address(memory) // _ALIGNMENT) * _ALIGNMENT
         self.bases[len(self._plan.expr.inputs) + 1] = start
         self.context[abi.CTX_SCRATCH] = start + self._nbytes - self._scratch
 

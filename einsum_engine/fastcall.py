@@ -81,6 +81,7 @@ def make_entry(
     out_strides: tuple[int, ...] | None = None,
     context: int,
     table: int,
+    lock: int,
     release_gil: bool,
     keep: tuple,
 ) -> Callable | None:
@@ -89,8 +90,9 @@ def make_entry(
     With ``out_strides`` it is ``f(*arrays, out) -> out``, and an output that is read-only or shares memory with an
     operand is not taken.
 
-    ``context`` and ``table`` are addresses of the call context and the step table; ``keep`` holds their owners alive
-    for as long as the function lives.
+    ``context`` and ``table`` are addresses of the call context and the step table, ``lock`` that of the word which
+    says whether the context's arena is in use (0: nobody else has it); ``keep`` holds their owners alive for as long
+    as the function lives.
     """
     if not available():
         return None
@@ -110,6 +112,7 @@ def make_entry(
         entry.E_OPERANDS: len(dtypes),
         entry.E_ARRAY_TYPE: id(np.ndarray),
         entry.E_NOT_IMPLEMENTED: id(NotImplemented),
+        entry.E_LOCK_AT: lock or record.ctypes.data + 8 * entry.E_LOCK,
         entry.E_CONTEXT: context,
         entry.E_TABLE: table,
         entry.E_WALK: library.address("walk", isa),

@@ -10,7 +10,7 @@ import numpy as np
 import plan_cases
 import pytest
 
-from einsum_engine import executor, fastcall
+from einsum_engine import executor, fastcall, recycle
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="the entry knows no such Python or NumPy")
 
@@ -203,6 +203,69 @@ def test_no_memory_for_the_result_is_an_error(monkeypatch):
         with pytest.raises(MemoryError):
             entry(left, right)
     assert _counts([left, right]) == before
+
+
+WIDE = (
+    ("ab,bc,cd->ad", dict(a=200, b=300, c=400, d=100)),
+    ("ab,bc,cd->da", dict(a=100, b=310, c=600, d=90)),
+)
+
+
+def _wide(number: int):
+    """An entry whose arena is larger than what plans have for themselves, its operands, the exact result."""
+    equation, sizes = WIDE[number]
+    operands = plan_cases.operands(equation, sizes, "float32", seed=number)
+    native = executor.bind(plan_cases.plan(equation, operands))
+    assert native.plan.arena_bytes > executor._KEPT_BYTES
+    expected = np.einsum(equation, *[a.astype(np.int64) for a in operands], optimize=True)
+    return native, native.entry, operands, expected
+
+
+def test_plans_with_large_arenas_compute_in_the_common_one():
+    cases = [_wide(number) for number in range(2)]
+    for _ in range(3):
+        for _, entry, operands, expected in cases:
+            assert np.array_equal(entry(*operands), expected)
+    common = recycle.common(1)
+    assert not common.lock[0]
+    common.lock[0] = 1  # another call is in it
+    try:
+        for native, entry, operands, expected in cases:
+            assert entry(*operands) is NotImplemented
+            out = np.empty(expected.shape, np.float32)
+            native.run(operands, out)
+            assert np.array_equal(out, expected)
+    finally:
+        common.lock[0] = 0
+    assert all(entry(*operands) is not NotImplemented for _, entry, operands, _ in cases)
+
+
+def test_no_common_arena_where_nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "0")
+    assert _wide(0)[1] is None
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "64MiB")
+    assert recycle.common(recycle.COMMON_BYTES) is not None
+    assert recycle.common(recycle.COMMON_BYTES + 1) is None
+
+
+def test_threads_with_plans_of_their_own_share_the_common_arena():
+    cases, wrong, done = [_wide(number) for number in range(2)], [], [0, 0]
+
+    def caller(number: int):
+        _, entry, operands, expected = cases[number]
+        for _ in range(300):
+            result = entry(*operands)
+            if result is not NotImplemented:
+                done[number] += 1
+                if not np.array_equal(result, expected):
+                    wrong.append(number)
+
+    callers = [threading.Thread(target=caller, args=(number,)) for number in (0, 1)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    assert not wrong and sum(done) >= 300
 
 
 def test_threads_share_an_entry():

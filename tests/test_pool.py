@@ -14,7 +14,7 @@ import pytest
 from test_walker import Table
 
 import einsum_engine as engine
-from einsum_engine import executor
+from einsum_engine import executor, recycle
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi, entry, library, pool, walker
 
@@ -200,24 +200,29 @@ def test_an_entry_in_a_forked_child_has_helpers():
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
-    """An entry that is in use, and the lock under which constants are packed."""
+    """An entry that is in use, the common arena, and the lock under which constants are packed."""
     _, call, operands, exact = _case(5, 1)
     matrices, out = [np.eye(20), np.ones((20, 20)), np.ones((20, 20))], np.empty((20, 20))
     plan = engine.compile("ij,jk,kl->il", *matrices, constants=[1, 2], optimize=[(1, 2), (0, 1)]).plan
     packed = executor.bind(plan)  # at its first call
     call.__self__[entry.E_LOCK] = 1  # the record: another thread is in the entry
+    common = recycle.common(1)
+    common.lock[0] = 1
     try:
         with executor._freezing:
             assert call(*operands) is NotImplemented
 
             def child():
                 assert np.array_equal(call(*operands), exact)
+                assert not common.lock[0]
                 packed.run(matrices, out)
                 assert (out == 20).all()
 
             _in_child(child)
+            assert common.lock[0]
     finally:
         call.__self__[entry.E_LOCK] = 0
+        common.lock[0] = 0
     assert np.array_equal(call(*operands), exact)
     packed.run(matrices, out)
     assert (out == 20).all()

@@ -3,8 +3,9 @@
 CPython's per-call work (argument tuples, attribute look-ups, address fetching) costs more than the arithmetic of a
 small network. The entry reads the array structs itself: every operand must be exactly `numpy.ndarray`, with the
 descriptor, rank, shape and strides that the plan was made for. Anything else returns NotImplemented, and the caller
-takes the general path, which converts, replans or explains. It also does so while another thread uses the entry, and
-where the pool lacks helpers, as in a forked child: the general path starts them.
+takes the general path, which converts, replans or explains. It also does so while another thread uses the entry or
+the arena that it shares with others, and where the pool lacks helpers, as in a forked child: the general path starts
+them.
 
 `self` is an int64 array, the *record* (words E_*). The struct offsets are those of NumPy 1.7 to 2.x on 64-bit
 CPython with the GIL; `einsum_engine.fastcall` checks them before the entry is used.
@@ -26,7 +27,7 @@ WRITEABLE = 0x0400
 E_OPERANDS = 0
 E_ARRAY_TYPE = 1
 E_NOT_IMPLEMENTED = 2
-E_LOCK = 3
+E_LOCK = 3  # 1 while a call is in the entry, where it has an arena of its own
 E_CONTEXT = 4
 E_TABLE = 5
 E_WALK = 6
@@ -35,7 +36,8 @@ E_EMPTY, E_RETURN = 10, 11  # PyArray_Empty, PyArray_Return
 E_SAVE, E_RESTORE = 12, 13  # PyEval_SaveThread, PyEval_RestoreThread; 0: keep the GIL
 E_EXPECTED = 14  # address: per array X_DESCR ..., X_WORDS words each
 E_OUT_GIVEN = 15  # 1: the last argument is the output
-E_WORDS = 16
+E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
+E_WORDS = 17
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
 # its memory, from its first element
@@ -51,8 +53,9 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
     result = Var(f, f.word(record, E_NOT_IMPLEMENTED))
     matches = f.var(0)
     given = f.word(record, E_OUT_GIVEN)
+    lock = f.word(record, E_LOCK_AT)
     with f.if_(count.eq(f.word(record, E_OPERANDS) + given)):
-        with f.if_(f.atomic_swap(record + 8 * E_LOCK, 1).eq(0)):
+        with f.if_(f.atomic_swap(lock, 1).eq(0)):
             matches.set(1)
     with f.if_(matches.get().ne(0)):
         context = f.word(record, E_CONTEXT)
@@ -63,7 +66,7 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
             _check_output(f, record, args, count - 1, bases, matches)
         with f.if_(matches.get().ne(0)):
             result.set(_run(f, record, args, count - given, bases, given))
-        f.atomic_store(0, record + 8 * E_LOCK)
+        f.atomic_store(0, lock)
     with f.if_(result.get().eq(f.word(record, E_NOT_IMPLEMENTED))):
         _increment(f, result.get())
     f.ret(result.get())
