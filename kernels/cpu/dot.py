@@ -309,6 +309,9 @@ class _Nest:
         run = self.word(da.D_RUN)
         index, k = Var(f, first // run), Var(f, first)
         start = Var(f, first - index.get() * run)
+        if lanes.masked and body.nt == 1:
+            with f.if_(start.get().eq(0)):
+                self._short_runs(body, acc, left, right, index, k, last)
         with f.while_() as leave:
             leave(k.get() >= last)
             count = f.min(run - start.get(), last - k.get())
@@ -319,6 +322,19 @@ class _Nest:
             index.add(1)
             start.set(0)
         return self._finish(acc)
+
+    def _short_runs(self, body: _Body, acc, left: list[Val], right: list[Val], index: Var, k: Var, last: Val) -> None:
+        """Runs of less than a vector, from ``index`` on and as many as there are sums in turn, under one mask."""
+        f, lanes, run = self.f, self.lanes, self.word(da.D_RUN)
+        with f.if_(run < lanes.elems):
+            mask, end = lanes.mask(f, run), last // run
+            with f.range(index.get(), end - (body.chains - 1), body.chains) as first:
+                for u in range(body.chains):
+                    a, b = (self.entry(table, first + u) for table in (da.D_TK_A, da.D_TK_B))
+                    rows, columns = [x + a for x in left], [y + b for y in right]
+                    self._step(body, acc[u], lambda row: f.load_masked(lanes.vec, row, mask), rows, columns)
+                index.set(first + body.chains)
+            k.set(index.get() * run)
 
     def _run(self, body: _Body, acc, left: list[Val], right: list[Val], ahead: list[Val], count: Val) -> None:
         """Rounds of ``unroll`` vectors, single vectors, and what is left of one."""

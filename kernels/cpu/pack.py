@@ -84,9 +84,17 @@ class Mover:
                 elems //= 2
 
     def zero_run(self, dst: Val, count: Val) -> None:
-        zero = self.f.zero(self.vector(1))
-        with self.f.range(0, count) as i:
-            self.store(zero, dst + i * self.item)
+        """``count`` elements: whole vectors, then halves of a vector down to one element."""
+        f, whole = self.f, count // self.block
+        with f.range(0, whole) as i:
+            self.store(f.zero(self.vector(self.block)), dst + i * (self.block * self.item))
+        with f.if_((count & (self.block - 1)).ne(0)):
+            done, elems = Var(f, whole * self.block), self.block // 2
+            while elems:
+                with f.if_((count & elems).ne(0)):
+                    self.store(f.zero(self.vector(elems)), dst + done.get() * self.item)
+                    done.add(elems)
+                elems //= 2
 
     @property
     def runs(self) -> tuple[int, ...]:
