@@ -31,6 +31,7 @@ from .unpacked import choose
 
 WORTH_SECONDS = 5e-4  # an operation that takes less is drawn up once
 WORTH_SHARE = 0.02  # of all predicted time
+WORTH_FLIP = 2e-5  # one of two operands of the plan is drawn up with the lanes on either side from here on
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
 SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
 EVALUATIONS = 160  # plans drawn up in search of better ones
@@ -81,6 +82,12 @@ class LayoutSolver:
         self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
         least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
         self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
+        flipped = min(WORTH_FLIP, WORTH_SECONDS)
+        self.worth |= {
+            id(operation)
+            for operation in listed.operations
+            if self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs)
+        }
         self.inherited = inherited(listed) if policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
         heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}

@@ -103,6 +103,25 @@ def test_the_number_of_drafts_is_bounded(every_operation_is_worth_it, monkeypatc
     assert len(drawn) == 60
 
 
+def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch):
+    """From some microseconds on: two drafts are no search. What is shorter, or reads a free operand, has one."""
+    drawn = []
+    original = LayoutSolver._draw_up
+
+    def noted(self, operation, out, orientation):
+        drawn.append((len(operation.output.term), orientation.flip))
+        return original(self, operation, out, orientation)
+
+    monkeypatch.setattr(LayoutSolver, "_draw_up", noted)
+    arrays = _arrays([(8,) * 5, (8,) * 6, (8, 8, 8)])
+    call = engine.compile("grwas,fdwsar,dgf->a", *arrays, threads=1, optimize=[(0, 1), (0, 1)])
+    assert drawn == [(1, False), (4, False), (4, True)]
+    np.testing.assert_array_equal(call(*arrays), np.einsum("grwas,fdwsar,dgf->a", *arrays, optimize=True))
+    drawn.clear()
+    engine.compile("ij,jk->ik", (8, 8), (8, 8), threads=1)
+    assert drawn == [(2, False)]
+
+
 # -- policies ------------------------------------------------------------------------------------------------------
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int8", "int32", "int64", "uint16", "bool")
 
