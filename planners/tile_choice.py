@@ -24,8 +24,7 @@ def choose_tile(
     efficiency, starting each tile, stores.
     """
     best, best_cost = ((0, 0), False), float("inf")
-    scattered = _scattered(isa, dtype, rows[0]) if contiguous else SCATTER_COST
-    extra = EXTEND_COST if contiguous else 0.0
+    scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype):
         mv, nr = tile
@@ -35,18 +34,21 @@ def choose_tile(
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
-            stores = columns * (mv if contiguous and taken <= 1 else mv + box * scattered)
+            stores = columns * (mv if contiguous and taken <= 1 else box * scattered)
             cost = padded // width * (work + stores) + (extra if taken > 1 else 0.0)
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best
 
 
-def _scattered(isa: ISA, dtype: str, run: int) -> float:
-    """What an element costs that is stored in runs of a fast dimension of size ``run``, shorter than a vector."""
+def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:
+    """What an element costs whose column is stored in runs of a fast dimension of size ``run``, and what the product
+    costs besides. Runs of a vector or more are no reason to fill panels from several dimensions."""
     lanes = tile_table.elements(isa, dtype)
     chunk = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
-    return RUN_COST / chunk if run < lanes and chunk > 1 else SCATTER_COST
+    if run >= lanes or chunk == 1:
+        return SCATTER_COST, 0.0
+    return RUN_COST / chunk + 1 / lanes, EXTEND_COST
 
 
 @lru_cache(maxsize=None)

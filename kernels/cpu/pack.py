@@ -83,18 +83,19 @@ class Mover:
                     done.add(elems)
                 elems //= 2
 
-    def zero_run(self, dst: Val, count: Val) -> None:
-        """``count`` elements: whole vectors, then halves of a vector down to one element."""
-        f, whole = self.f, count // self.block
-        with f.range(0, whole) as i:
-            self.store(f.zero(self.vector(self.block)), dst + i * (self.block * self.item))
-        with f.if_((count & (self.block - 1)).ne(0)):
-            done, elems = Var(f, whole * self.block), self.block // 2
-            while elems:
-                with f.if_((count & elems).ne(0)):
-                    self.store(f.zero(self.vector(elems)), dst + done.get() * self.item)
-                    done.add(elems)
-                elems //= 2
+    def zero_rows(self, dst: Val, count: Val, rows: Val, pitch: Val) -> None:
+        """``count`` elements from ``dst`` on, and as many in each of the rows after it, ``pitch`` bytes apart."""
+        f = self.f
+        if not self.masked:
+            zero = f.zero(self.vector(1))
+            with f.range(0, rows) as row, f.range(0, count) as i:
+                self.store(zero, dst + row * pitch + i * self.item)
+            return
+        zero = f.zero(self.vector(self.block))
+        with f.range(0, count, self.block) as start:
+            mask = f.lane_mask(f.min(count - start, self.block) * self.group, self.block * self.group)
+            with f.range(0, rows) as row:
+                f.store_masked(zero, dst + row * pitch + start * self.item, mask)
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -296,9 +297,7 @@ class Packer:
                     with otherwise2:
                         self._elements(lanes, dst, valid, f.i64(0), self.k)
         with f.if_(valid < self.width):
-            with f.range(0, self.k) as k:
-                row = dst + (k * self.width + valid) * self.m.item
-                self.m.zero_run(row, self.width - valid)
+            self.m.zero_rows(dst + valid * self.m.item, self.width - valid, self.k, self.width * self.m.item)
 
     def _valid(self, p: Val) -> Val:
         valid = Var(self.f, self.width)
@@ -450,6 +449,5 @@ class Packer:
         f, m = self.f, self.m
         with f.if_(valid < self.width):
             with f.range(0, run) as i:
-                with f.range(0, self.k) as k:
-                    row = self.dst + (p + i) * self.stride + (k * self.width + valid) * m.item
-                    m.zero_run(row, self.width - valid)
+                dst = self.dst + (p + i) * self.stride + valid * m.item
+                m.zero_rows(dst, self.width - valid, self.k, self.width * m.item)
