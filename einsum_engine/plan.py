@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
+from .records import quick
+
 Index = str | int
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     """How one index of a tensor maps to memory: the table ``T[i] = (i // tile) * outer + (i % tile) * stride``.
@@ -35,6 +38,7 @@ class Axis:
         return cls(index=index, size=size, stride=stride, tile=max(size, 1))
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where the elements of one tensor live: a byte offset and one `Axis` per index.
@@ -70,6 +74,7 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
     return True
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
@@ -87,6 +92,7 @@ class Buffer:
     layout: Layout
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One kernel invocation.
@@ -113,6 +119,7 @@ class Step:
     args: Any = field(repr=False, compare=False, default=None)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A contraction, ready to be lowered: order, layouts, buffers and kernels.

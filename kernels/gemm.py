@@ -11,12 +11,12 @@ with M cut into panels of MR lanes (``valid`` of them exist in each panel).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from ..dtypes import as_numpy
+from ..records import lazy, quick
 from . import packs
 from .cpu import abi
 from .row import Operand, Row, operand_words
@@ -25,6 +25,7 @@ from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 ZERO = np.zeros(1, np.int64)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmProblem:
     """One packed or direct GEMM.
@@ -86,7 +87,7 @@ class GemmProblem:
     def panels(self) -> int:
         return len(self.valid)
 
-    @cached_property
+    @lazy
     def rows(self) -> int:
         """Rows that exist, padding not counted."""
         return int(np.add.reduce(self.valid))
@@ -183,6 +184,7 @@ def _four(outer: tuple) -> tuple:
     return ((1, ZERO, ZERO, ZERO),) * (4 - len(outer)) + tuple(outer)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackProblem:
     """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``.

@@ -7,9 +7,11 @@ from typing import Mapping
 
 import numpy as np
 
+from ..records import quick
 from .cpu import abi
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operand:
     """Where an operand of a row starts: slot of the base address and byte offset."""
@@ -24,6 +26,7 @@ def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[in
     return {word: value for slot, offset, at in places if at for word, value in ((slot, at.slot), (offset, at.offset))}
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..records import quick
+
 ALIGNMENT = 64
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
     """A buffer of ``nbytes`` that is live from step ``first`` to step ``last``, both included."""

@@ -19,6 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Layout, Plan, Step
+from ..records import quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .layouts import LayoutSolver
@@ -308,6 +309,7 @@ class _Builder:
         return itemsize(self.request.dtype) * prod(self.request.expr.output_shape)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""

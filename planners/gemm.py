@@ -8,7 +8,6 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..kernels.gemm import GemmProblem, Operand, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
+from ..records import lazy, quick
 from .contraction import BinaryContraction
 from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, PackedSide, pack_side
@@ -57,6 +57,7 @@ KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B pan
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
     """Everything decided about one GEMM; the places of its operands are filled in when the arena is laid out.
@@ -73,7 +74,7 @@ class GemmPlan:
     pack_right: PackedSide | None
     describe: tuple[str, str]
 
-    @cached_property
+    @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
         return lower(self.problem)
@@ -166,7 +167,7 @@ class _Planner:
         return LEFT if c.left is not None else RIGHT
 
     # -- operand A -------------------------------------------------------------------------------------------
-    @cached_property
+    @lazy
     def _lanes_contiguous(self) -> bool:
         """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
         known = self.panels.runs(LEFT, self.items[LEFT])
@@ -426,7 +427,7 @@ class _Planner:
         work = self.panels.padded * self.n_total * total(self.n_outer) * self.k_total * total(self.b_dims)
         return work / (2e10 if self.item <= 4 else 1e10)
 
-    @cached_property
+    @lazy
     def _parallel(self) -> bool:
         return self.threads > 1 and self._seconds() > 4e-5
 

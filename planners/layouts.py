@@ -12,12 +12,14 @@ Other policies than ``solve`` (`request.LAYOUTS`) draw up one way of each, with 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Iterator, Mapping
 
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
+from ..records import quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
@@ -36,6 +38,7 @@ SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
 EVALUATIONS = 160  # plans drawn up in search of better ones
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
@@ -50,6 +53,7 @@ class Given:
         return tuple(self.axes.items())
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
@@ -62,6 +66,7 @@ class Orientation:
     inherit: bool = False
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Draft:
     """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
@@ -104,7 +109,7 @@ class LayoutSolver:
         if self.policy == "solve" and seconds < SMALL_SECONDS and len(drafts) > 1:
             self._take_back(drafts)
             self.policy = "natural"
-            natural = self._drafts()
+            natural = self._drafts(most=seconds)
             if sum(draft.seconds for _, draft in natural) < seconds:
                 drafts = natural
             else:
@@ -114,16 +119,20 @@ class LayoutSolver:
         self.list.drop(self.folded)
         return sum(draft.seconds for _, draft in drafts)
 
-    def _drafts(self) -> list[tuple[Operation, Draft]]:
-        """What each operation does. Consumers first: an operation's output has its layout when its turn comes."""
+    def _drafts(self, most: float = math.inf) -> list[tuple[Operation, Draft]]:
+        """What each operation does, given up where all together take ``most`` seconds or more. Consumers first: an
+        operation's output has its layout when its turn comes."""
         self.found.clear()
-        drafts = []
+        drafts, seconds = [], 0.0
         for operation in reversed(self.list.operations):
             if id(operation) not in self.folded:
                 output = operation.output
                 draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
                 self._take(operation, draft)
                 drafts.append((operation, draft))
+                seconds += draft.seconds
+                if seconds >= most:
+                    break
         return drafts
 
     def _take(self, operation: Operation, draft: Draft) -> None:

@@ -16,6 +16,7 @@ from .. import cost
 from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index, Layout
+from ..records import quick
 from .contraction import Axes, BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
@@ -27,6 +28,7 @@ REMEMBERED = 512  # at least, and up to twice as many
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Seconds on one thread: of the product, and of packing its left and right side before."""
@@ -40,6 +42,7 @@ class Times:
         return self.product + self.left + self.right
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
     """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM.

@@ -15,6 +15,7 @@ from typing import Iterator, Mapping
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
+from ..records import quick
 from .contraction import BinaryContraction
 from .gemm import GemmPlan, plan_gemm
 from .nests import NestPlan
@@ -25,6 +26,7 @@ from .unpacked import UnpackedPlan, choose
 SLENDER = 4096  # bytes that an element of a long dimension addresses, at least, for a table of it to weigh nothing
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """One part of an operation, mostly the whole.

@@ -8,20 +8,23 @@ so that every offset stays a sum of per-dimension tables (no carries between rem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Mapping, Sequence
 
 import numpy as np
 
 from ..plan import Axis, Index
+from ..records import quick
 
 LEFT, RIGHT, OUT = 0, 1, 2
 ZERO = np.zeros(1, np.int64)  # the table of no dimension
-_COUNT = np.arange(1024, dtype=np.int64)
+_FEW = 256  # entries of a table that is kept, since many products have it
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
 RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dim:
     """A dimension with one linear stride (``None``: not linear) or table per tensor; ``free`` tensors have neither."""
@@ -36,13 +39,32 @@ class Dim:
 
     def table(self, tensor: int) -> np.ndarray:
         """Byte offsets of the values of this dimension; zeros where the tensor does not have it."""
-        found = self.tables.get(tensor)
-        if found is not None:
-            return found
-        stride = self.strides.get(tensor)
-        if not stride:
-            return np.zeros(self.size, np.int64)
-        return (_COUNT[: self.size] if self.size <= len(_COUNT) else np.arange(self.size, dtype=np.int64)) * stride
+        found = self.tables.get(tensor) if self.tables else None
+        return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
+
+
+@lru_cache(maxsize=4096)
+def _few_multiples(size: int, stride: int) -> np.ndarray:
+    return _unchanging(np.arange(size, dtype=np.int64) * stride)
+
+
+def _multiples(size: int, stride: int) -> np.ndarray:
+    return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
+
+
+@lru_cache(maxsize=4096)
+def _few_sums(dims: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """The table of some linear dimensions (size, stride), the first slowest."""
+    table = _multiples(*dims[0])
+    for dim in dims[1:]:
+        table = (table[:, None] + _multiples(*dim)).ravel()
+    return _unchanging(table)
+
+
+def _unchanging(table: np.ndarray) -> np.ndarray:
+    """A table that several plans have."""
+    table.flags.writeable = False
+    return table
 
 
 def axis_table(axis: Axis) -> np.ndarray:
@@ -189,6 +211,10 @@ def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
     if not dims:
         return ZERO
+    if len(dims) == 1:
+        return dims[0].table(tensor)
+    if not any([dim.tables for dim in dims]) and total(dims) <= _FEW:
+        return _few_sums(tuple([(dim.size, dim.strides.get(tensor) or 0) for dim in dims]))
     table = dims[0].table(tensor)
     for dim in dims[1:]:
         table = (table[:, None] + dim.table(tensor)).ravel()
@@ -209,6 +235,7 @@ def outer_loop(
     )
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panels:
     """The lanes side: ``lanes`` whole fast dimensions, then ``cut`` by ``tile``, then ``rest`` (slow to fast) and

@@ -9,7 +9,6 @@ first that is the right one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Callable, Mapping
 
@@ -25,6 +24,7 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
+from ..records import lazy, quick
 from .beside import Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
@@ -41,6 +41,7 @@ _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at h
 _NOWHERE = Operand(slot=0, offset=0)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnpackedPlan:
     """A problem of one of these families whose operands get their places when the arena is laid out."""
@@ -121,7 +122,7 @@ class _View:
         self.axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
         self.item = tile_table.ITEMSIZE[c.dtype]
 
-    @cached_property
+    @lazy
     def linear(self) -> bool:
         return all(axis.linear for axes in self.axes.values() for axis in axes.values())
 
@@ -130,23 +131,23 @@ class _View:
         ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
         return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
 
-    @cached_property
+    @lazy
     def is_gate(self) -> bool:
         return is_gate(self.c)
 
-    @cached_property
+    @lazy
     def batch(self) -> list[Dim]:
         return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def m(self) -> list[Dim]:
         return self.dims(self.c.m, (LEFT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def n(self) -> list[Dim]:
         return self.dims(self.c.n, (RIGHT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def k(self) -> list[Dim]:
         return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
 
@@ -384,6 +385,7 @@ _FAMILIES = (
 )
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
     """A family for a contraction."""
