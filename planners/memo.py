@@ -8,9 +8,7 @@ it was asked to do. The memory is bounded, and a plan in it does not know where 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Hashable, Iterator
-
-import numpy as np
+from typing import Hashable
 
 from .. import cost
 from ..kernels.isa import ISA
@@ -114,7 +112,7 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     if not isinstance(plan, GemmPlan):
         return Planned(part=part, seconds=unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None)
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
-    times = Times(product=product_seconds(plan.problem, isa, machine), left=left, right=right)
+    times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
     return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times, seconds=times.total)
 
 
@@ -123,17 +121,14 @@ def _is_small(each: Planned) -> bool:
     plan = each.part.plan
     if each.part.contraction is not None:
         return False
-    return not isinstance(plan, GemmPlan) or sum(table.size for table in _tables(plan)) <= MOST_ENTRIES
+    return not isinstance(plan, GemmPlan) or _entries(plan) <= MOST_ENTRIES
 
 
-def _tables(plan: GemmPlan) -> Iterator[np.ndarray]:
-    p = plan.problem
-    yield from (p.tm_a, p.tm_c, p.tn_b, p.tn_c, p.tk_a, p.tk_b, p.tko_a)
-    for _, *tables in p.outer:
-        yield from tables
-    for side in (plan.pack_left, plan.pack_right):
-        if side is not None:
-            yield side.problem.lanes
+def _entries(plan: GemmPlan) -> int:
+    """Entries of its tables, at most."""
+    w = plan.work
+    packed = [side.problem.lanes.size for side in (plan.pack_left, plan.pack_right) if side is not None]
+    return 2 * w.panels * w.mr + 2 * w.columns + 2 * w.k + 3 * w.outer + sum(packed)
 
 
 def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
