@@ -79,11 +79,11 @@ class GemmProblem:
         modes = ("d" if self.a_mode == "direct" else "p") + ("d" if self.b_mode == "direct" else "p")
         return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
 
-    @property
+    @lazy
     def outer_total(self) -> int:
         return prod([count for count, *_ in self.outer])
 
-    @property
+    @lazy
     def panels(self) -> int:
         return len(self.valid)
 
@@ -92,7 +92,7 @@ class GemmProblem:
         """Rows that exist, padding not counted."""
         return int(np.add.reduce(self.valid))
 
-    @property
+    @lazy
     def tasks(self) -> tuple[int, int, int]:
         """Number of tasks along outer, panels and columns."""
         totals = (self.outer_total, self.panels, len(self.tn_c))

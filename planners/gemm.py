@@ -7,7 +7,7 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.cpu.storage import STORAGES
-from ..kernels.gemm import GemmProblem, Operand, lower
+from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
@@ -29,17 +29,12 @@ from .sides import (
     LEFT,
     OUT,
     RIGHT,
-    ZERO,
     Dim,
     flat_table,
-    fuse,
+    fused_dims,
     join_rows,
-    learned,
     leading,
-    levels,
-    make_dim,
     make_panels,
-    outer_loop,
     run_dim,
     split_long,
     total,
@@ -118,18 +113,17 @@ class _Planner(GemmTables):
         """Fastest first by the stride in ``order_by``, fused where possible, long ones split."""
         if not indices:
             return []
-        known = [t for t in tensors if t in self.known]
-        by = order_by if order_by in self.known else (known[0] if known else None)
+        known = [(t, self.known[t]) for t in tensors if t in self.known]
         ordered = list(indices)
-        if by is not None and len(ordered) > 1:
-            axes = self.known[by]
+        if known and len(ordered) > 1:
+            axes = self.known[order_by if order_by in self.known else known[0][0]]
             ordered.sort(key=lambda i: -abs(axes[i].stride))
-        if RIGHT in tensors and RIGHT not in self.known and LEFT not in known:
-            ordered.sort(key=lambda i: i in self.c.near_right)  # stable
-        dims = [make_dim(i, self.c.sizes[i], {t: self.known[t][i] for t in known}) for i in ordered]
-        if len(known) == len(tensors):
-            dims = split_long(fuse(dims))
-        return dims[::-1]
+        near = self.c.near_right
+        if near and RIGHT in tensors and RIGHT not in self.known and (LEFT not in tensors or LEFT not in self.known):
+            ordered.sort(key=lambda i: i in near)  # stable
+        whole = len(known) == len(tensors)
+        dims = fused_dims(ordered, self.c.sizes, known, whole)
+        return (split_long(dims) if whole else dims)[::-1]
 
     def plan(self) -> GemmPlan:
         c = self.c

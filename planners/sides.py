@@ -15,9 +15,10 @@ from typing import Mapping, Sequence
 import numpy as np
 
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import lazy, quick
 
 LEFT, RIGHT, OUT = 0, 1, 2
+_NONE: Mapping[int, np.ndarray] = {}
 ZERO = np.zeros(1, np.int64)  # the table of no dimension
 _FEW = 256  # entries of a table that is kept, since many products have it
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
@@ -97,29 +98,42 @@ def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
     )
 
 
-def fuse(dims: Sequence[Dim]) -> list[Dim]:
-    """Merges neighbours (slow, fast) that form one linear dimension in every tensor that has them."""
-    if len(dims) < 2:
-        return list(dims)
+def fused_dims(
+    ordered: Sequence[Index],
+    sizes: Mapping[Index, int],
+    known: Sequence[tuple[int, Mapping[Index, Axis]]],
+    whole: bool = True,
+) -> list[Dim]:
+    """Dimensions of indices (slow to fast) with their axes in tensors whose layouts are known.
+
+    ``whole``: these are all tensors that have the indices, and neighbours that form one linear dimension in every one
+    become one.
+    """
     out: list[Dim] = []
-    for dim in dims:
-        if out and _fusable(out[-1], dim):
-            slow = out.pop()
-            dim = Dim(
-                indices=slow.indices + dim.indices, size=slow.size * dim.size, strides=dim.strides, tables={}
-            )
-        out.append(dim)
+    for index in ordered:
+        indices, size = (index,), sizes[index]
+        strides: dict[int, int | None] = {}
+        tables: Mapping[int, np.ndarray] = _NONE
+        for tensor, axes in known:
+            axis = axes[index]
+            if axis.tile >= axis.size:
+                strides[tensor] = axis.stride
+            else:
+                strides[tensor] = None
+                tables = {**tables, tensor: axis_table(axis)}
+        if whole and out and not tables and not out[-1].tables:
+            slow = out[-1]
+            if all([slow.strides[tensor] == stride * size for tensor, stride in strides.items()]):
+                out.pop()
+                indices, size = slow.indices + indices, slow.size * size
+        out.append(Dim(indices=indices, size=size, strides=strides, tables=tables))
     return out
-
-
-def _fusable(slow: Dim, fast: Dim) -> bool:
-    if slow.tables or fast.tables or slow.strides.keys() != fast.strides.keys():
-        return False
-    return all(slow.strides[t] == fast.strides[t] * fast.size for t in fast.strides)
 
 
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
+    if max([dim.size for dim in dims], default=0) <= SPLIT_ABOVE:
+        return list(dims)
     out: list[Dim] = []
     for dim in dims:
         inner = divisor(dim.size) if dim.size > SPLIT_ABOVE and not dim.tables else 0
@@ -138,6 +152,8 @@ def cut(dim: Dim, inner: int) -> list[Dim]:
 
 def levels(dims: Sequence[Dim], most: int) -> list[list[Dim]]:
     """Dimensions (slow to fast) as at most ``most`` loops, one within the other, whose tables are short."""
+    if not dims:
+        return []
     groups: list[list[Dim]] = []
     for dim in reversed(split_long(dims)):
         if groups and (total(groups[0]) * dim.size <= SPLIT_ABOVE or len(groups) == most):
@@ -195,6 +211,8 @@ def largest_divisor(size: int, most: int) -> int:
 
 
 def total(dims: Sequence[Dim]) -> int:
+    if len(dims) < 2:
+        return dims[0].size if dims else 1
     return prod([d.size for d in dims])
 
 
@@ -250,11 +268,11 @@ class Panels:
     run_last: Dim | None  # enumerates panels faster than the cut (see PANEL_RUN)
     outer: tuple[Dim, ...]
 
-    @property
+    @lazy
     def cuts(self) -> int:
         return -(-self.cut.size // self.tile) if self.cut is not None else 1
 
-    @property
+    @lazy
     def count(self) -> int:
         """Panels of the inner part."""
         last = self.run_last.size if self.run_last is not None else 1
@@ -288,7 +306,7 @@ class Panels:
             valid.reshape(-1, self.cuts, self.count // (total(self.rest) * self.cuts))[:, -1] = self.last_valid
         return valid
 
-    @property
+    @lazy
     def last_valid(self) -> int:
         """Lanes of the last panel along the dimension that is cut."""
         if self.cut is None:

@@ -28,7 +28,7 @@ from ..records import lazy, quick
 from .beside import Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
-from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fuse, largest_divisor, levels, make_dim, total
+from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fused_dims, largest_divisor, levels, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
@@ -81,11 +81,13 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
     another dtype: these families read in place."""
     if c.left is None or c.right is None or c.left_dtype or c.right_dtype or not _may_lie_right(c):
         return None
-    views = _View(c), _View(c.swapped())
-    if not views[0].linear:
+    straight, swapped = _View(c), None
+    if not straight.linear:
         return None
     for row in _FAMILIES:
-        view = views[row.exchanged]
+        if row.exchanged and swapped is None:
+            swapped = _View(c.swapped())
+        view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
     return _choose_beside(c, isa)
@@ -129,7 +131,7 @@ class _View:
     def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
         axes = self.axes
         ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
-        return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
+        return fused_dims(ordered, self.c.sizes, [(t, axes[t]) for t in tensors])
 
     @lazy
     def is_gate(self) -> bool:
