@@ -33,6 +33,15 @@ class Axis:
     def linear(self) -> bool:
         return self.tile >= self.size
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """All but the index and its size."""
+        return self.stride, self.tile, self.outer
+
+    def renamed(self, index: Index) -> "Axis":
+        """The same for another index."""
+        return Axis(index=index, size=self.size, stride=self.stride, tile=self.tile, outer=self.outer)
+
     @classmethod
     def strided(cls, index: Index, size: int, stride: int) -> "Axis":
         return cls(index=index, size=size, stride=stride, tile=max(size, 1))

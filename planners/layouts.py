@@ -36,6 +36,7 @@ WORTH_SHARE = 0.02  # of all predicted time
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
 SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
 EVALUATIONS = 160  # plans drawn up in search of better ones
+_NOTHING: frozenset[Index] = frozenset()
 
 
 @quick
@@ -93,6 +94,7 @@ class LayoutSolver:
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
+        self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -252,8 +254,9 @@ class LayoutSolver:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
         mixed = self.mixed[id(operation)]
-        real = [v for v in operation.inputs if mixed and v.dtype in REAL_PART]
-        given |= self._natural(operation, [v for v in operation.inputs if v in real or self._in_order(v)])
+        if mixed or self.policy == "natural":
+            fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
+            given |= self._natural(operation, fixed)
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)
@@ -276,9 +279,11 @@ class LayoutSolver:
     def _read_through_casts(self, operation: Operation) -> None:
         """Once for an operation: a GEMM packs, and does what casts of its inputs do; what reads in place has them
         write densely, in the order in which they read."""
-        casts = [self.producers[v.number] for v in operation.inputs if v.number in self.producers]
-        casts = [cast for cast in casts if cast.kind == "copy" and cast.output.number not in self.dense]
-        if not casts or id(operation) in self.looked_at:
+        if not self.casts or id(operation) in self.looked_at:
+            return
+        casts = [self.producers[v.number] for v in operation.inputs if v.number in self.casts]
+        casts = [cast for cast in casts if cast.output.number not in self.dense]
+        if not casts:
             return
         self.looked_at.add(id(operation))
         before = [value.axes for value in operation.inputs]
@@ -298,7 +303,8 @@ class LayoutSolver:
     def _contraction(self, operation: Operation, orientation: Orientation) -> BinaryContraction:
         (x, y), out, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype = REAL_PART[out.dtype] if parts else out.dtype
-        (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
+        (x_term, x_axes), (y_term, y_axes) = x.real_view(parts), y.real_view(parts)
+        out_term, out_axes = out.real_view(parts)
         return BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
@@ -330,9 +336,9 @@ class LayoutSolver:
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""
-        producer = self.producers.get(value.number)
-        if not side or producer is None or producer.kind != "gemm":
-            return frozenset()
+        producer = self.producers.get(value.number) if side else None
+        if producer is None or producer.kind != "gemm":
+            return _NOTHING
         mine, other = producer.inputs[side - 1], producer.inputs[2 - side]
         return frozenset(i for i in value.term if i in mine.term and i not in other.term)
 

@@ -7,7 +7,7 @@ it was asked to do. The memory is bounded, and a plan in it does not know where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Hashable
 
 from .. import cost
@@ -76,9 +76,9 @@ def forget() -> None:
 
 
 def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int) -> Hashable:
-    sizes = c.sizes
-    flags = (c.conj_left, c.conj_right, c.panels_left, c.panels_right, c.constant_left, c.constant_right)
-    near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
+    near: tuple[int, ...] = ()
+    if c.near_left or c.near_right:
+        near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
     return (
         isa.name,
         threads,
@@ -88,11 +88,16 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
         len(c.batch),
         len(c.m),
         len(c.n),
-        tuple([sizes[i] for i in names]),
-        _places(c.left, names),
-        _places(c.right, names),
-        _places(c.out, names),
-        flags,
+        tuple(map(c.sizes.__getitem__, names)),
+        _places(c.left, (*c.batch, *c.m, *c.k)),
+        _places(c.right, (*c.batch, *c.n, *c.k)),
+        _places(c.out, (*c.batch, *c.m, *c.n)),
+        c.conj_left,
+        c.conj_right,
+        c.panels_left,
+        c.panels_right,
+        c.constant_left,
+        c.constant_right,
         c.only_panels,
         c.accumulate,
         c.flip,
@@ -101,10 +106,8 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
     )
 
 
-def _places(axes: Axes | None, names: tuple[Index, ...]) -> Hashable:
-    if axes is None:
-        return None
-    return tuple([(a.stride, a.tile, a.outer) for i in names if (a := axes.get(i)) is not None])
+def _places(axes: Axes | None, indices: tuple[Index, ...]) -> Hashable:
+    return None if axes is None else tuple([axes[i].place for i in indices])
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
@@ -137,7 +140,8 @@ def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
     def layout(old: Layout | None) -> Layout | None:
         if old is None:
             return None
-        return replace(old, axes=tuple([replace(axis, index=names[axis.index]) for axis in old.axes]))
+        axes = tuple([axis.renamed(names[axis.index]) for axis in old.axes])
+        return Layout(kind=old.kind, axes=axes, itemsize=old.itemsize, panel=old.panel)
 
     left, right = each.layouts
     return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times, seconds=each.seconds)
