@@ -11,6 +11,7 @@ import ctypes
 import os
 import threading
 import time
+from array import array
 from collections import deque
 from functools import cache
 from typing import Callable, Sequence
@@ -131,7 +132,7 @@ class NativePlan:
 
     @property
     def _table_address(self) -> int:
-        return self._rows.ctypes.data
+        return address(self._rows)
 
     def _borrow(self) -> "_Frame":
         try:
@@ -226,9 +227,9 @@ def _clock() -> int:
     return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
 
 
-def address(array: np.ndarray) -> int:
+def address(memory: np.ndarray) -> int:
     """Address of the first element."""
-    return array.__array_interface__["data"][0]
+    return memory.__array_interface__["data"][0]
 
 
 def _numpy_only(plan: Plan) -> bool:
@@ -254,22 +255,27 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     tables = pool.aligned_words(max(length, 1))
     if pooled:
         np.concatenate(pooled, out=tables)
-    base = tables.ctypes.data
-    rows = pool.aligned_words((len(steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
-    for number, step in enumerate(steps):
+    base = address(tables)
+    lowered = array("q")
+    for step in steps:
+        args = step.args
         words = [0] * abi.STEP_WORDS
-        for word, value in step.args.words.items():
+        for word, value in args.words.items():
             words[word] = value
-        for word, table in step.args.tables.items():
+        for word, table in args.tables.items():
             start = starts.get(id(table))
             words[word] = address(table) if start is None else base + 8 * start
-        for word, name in step.args.kernels.items():
+        for word, name in args.kernels.items():
             counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
-        words[abi.NTASKS], words[abi.KIND] = step.args.tasks, abi.RUN
-        rows[number] = words
-    rows[-1, abi.KIND] = abi.STOP
-    return rows, tables
+        words[abi.NTASKS], words[abi.KIND] = args.tasks, abi.RUN
+        lowered.extend(words)
+    stop = [0] * abi.STEP_WORDS
+    stop[abi.KIND] = abi.STOP
+    lowered.extend(stop)
+    rows = pool.aligned_words(len(lowered))
+    rows[:] = np.frombuffer(lowered, np.int64)
+    return rows.reshape(-1, abi.STEP_WORDS), tables
 
 
 def _pooled(table: np.ndarray) -> bool:

@@ -89,13 +89,11 @@ def make_dim(index: Index, size: int, axes: Mapping[int, Axis]) -> Dim:
 
 def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
     """A dimension of one index that knows its axis in one tensor more."""
-    one = make_dim(dim.indices[0], dim.size, {tensor: axis})
-    return Dim(
-        indices=dim.indices,
-        size=dim.size,
-        strides={**dim.strides, **one.strides},
-        tables={**dim.tables, **one.tables} if dim.tables or one.tables else one.tables,
-    )
+    if axis.linear:
+        strides, tables = {**dim.strides, tensor: axis.stride}, dim.tables
+    else:
+        strides, tables = {**dim.strides, tensor: None}, {**dim.tables, tensor: axis_table(axis)}
+    return Dim(indices=dim.indices, size=dim.size, strides=strides, tables=tables)
 
 
 def fused_dims(
