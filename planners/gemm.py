@@ -168,8 +168,10 @@ class _Planner(GemmTables):
     @lazy
     def _lanes_contiguous(self) -> bool:
         """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
-        known = self.panels.runs(LEFT, self.items[LEFT])
-        return bool(self.adjacent(self.tm_a, self.items[LEFT]).all()) if known is None else known
+        run = self.panels.run(LEFT, self.items[LEFT])
+        if run is None:
+            return bool(self.adjacent(self.tm_a, self.items[LEFT]).all())
+        return max(lanes for count, lanes in self.panels.filled if count) <= run
 
     def _a_mode(self) -> str:
         """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
@@ -309,7 +311,6 @@ class _Planner(GemmTables):
         if far:
             along = flat_table(self.k_dims[::-1], RIGHT)
             far = len(along) < 2 or along[1] - along[0] != item
-        last = p.count // p.cuts
         return GemmWork(
             dtype=self.c.dtype,
             mv=self.mv,
@@ -317,7 +318,7 @@ class _Planner(GemmTables):
             mr=self.mr,
             outer=self._outer_total,
             panels=p.count,
-            rows=(p.count - last) * p.box + last * p.last_valid,
+            rows=sum([count * lanes for count, lanes in p.filled]),
             columns=self.n_total,
             k=self.k_total,
             kc=d.kc,

@@ -179,44 +179,46 @@ class GemmTables:
         return (steps | (np.arange(1, box) >= self.valid[:, None])).all(axis=1)
 
     @lazy
-    def _runs_in_c(self) -> bool | None:
-        return self.panels.runs(OUT, self.item)
+    def _run_in_c(self) -> int | None:
+        return self.panels.run(OUT, self.item)
 
     def _runs(self) -> np.ndarray:
         """1 for panels whose lanes are contiguous in C."""
-        known = self._runs_in_c
-        if known is None:
-            return self.adjacent(self.tm_c, self.item).astype(np.int64)
-        return np.full(len(self.valid), 1) if known else (self.valid <= 1).astype(np.int64)
+        run = self._run_in_c
+        return (self.adjacent(self.tm_c, self.item) if run is None else self.valid <= run).astype(np.int64)
 
     def stored(self) -> tuple[int, int, int]:
         """Panels that are stored as whole vectors, those whose lanes are adjacent but not all there, and the lanes of
         the others."""
-        p, known = self.panels, self._runs_in_c
-        if known is None:
+        run = self._run_in_c
+        if run is None:
             adjacent, valid = self.adjacent(self.tm_c, self.item), self.valid
             whole = int(np.count_nonzero((valid == self.mr) & adjacent))
-            runs = int(np.count_nonzero(adjacent)) - whole
-            return whole, runs, 0 if whole + runs == p.count else int(np.add.reduce(valid[~adjacent]))
-        whole = runs = scattered = 0
-        last = p.count // p.cuts
-        for count, lanes in ((p.count - last, p.box), (last, p.last_valid)):
-            if not known and lanes > 1:
+            return whole, int(np.count_nonzero(adjacent)) - whole, int(np.add.reduce(valid[~adjacent]))
+        whole = part = scattered = 0
+        for count, lanes in self.panels.filled:
+            if lanes > run:
                 scattered += count * lanes
             elif lanes == self.mr:
                 whole += count
             else:
-                runs += count
-        return whole, runs, scattered
+                part += count
+        return whole, part, scattered
 
     def chunk(self) -> int:
         """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
-        if self._runs_in_c is not None:
+        run, box, last = self._run_in_c, self.panels.box, self.panels.last_valid
+        if run == 1 or run == box:
             return 1
-        lanes, box = tile_table.elements(self.isa, self.c.dtype), self.panels.box
+        lanes = tile_table.elements(self.isa, self.c.dtype)
         for size in (lanes, lanes // 2, lanes // 4):
-            if size > 1 and box % size == 0 and self.panels.last_valid % size == 0:
-                groups = self.tm_c[:, :box].reshape(len(self.tm_c), -1, size)
-                if (groups[:, :, 1:] - groups[:, :, :-1] == self.item).all():
-                    return size
+            if size > 1 and box % size == 0 and last % size == 0 and self._in_runs(size):
+                return size
         return 1
+
+    def _in_runs(self, size: int) -> bool:
+        """Whether lanes of C are adjacent in runs of ``size``."""
+        if self._run_in_c is not None:
+            return self._run_in_c % size == 0
+        groups = self.tm_c[:, : self.panels.box].reshape(len(self.tm_c), -1, size)
+        return bool((groups[:, :, 1:] - groups[:, :, :-1] == self.item).all())

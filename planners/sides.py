@@ -44,7 +44,7 @@ class Dim:
         return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _few_multiples(size: int, stride: int) -> np.ndarray:
     return _unchanging(np.arange(size, dtype=np.int64) * stride)
 
@@ -53,7 +53,7 @@ def _multiples(size: int, stride: int) -> np.ndarray:
     return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _few_sums(dims: tuple[tuple[int, int], ...]) -> np.ndarray:
     """The table of some linear dimensions (size, stride), the first slowest."""
     table = _multiples(*dims[0])
@@ -251,6 +251,13 @@ def outer_loop(
     )
 
 
+@lru_cache(maxsize=1024)
+def _valid_lanes(count: int, cuts: int, rest: int, box: int, last: int) -> np.ndarray:
+    valid = np.full(count, box, np.int64)
+    valid.reshape(-1, cuts, count // (rest * cuts))[:, -1] = last
+    return _unchanging(valid)
+
+
 @quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panels:
@@ -299,10 +306,14 @@ class Panels:
 
     def valid(self) -> np.ndarray:
         """(count,) lanes that exist in each panel."""
-        valid = np.full(self.count, self.box, np.int64)
-        if self.cut is not None:
-            valid.reshape(-1, self.cuts, self.count // (total(self.rest) * self.cuts))[:, -1] = self.last_valid
-        return valid
+        make = _valid_lanes if self.count <= _FEW else _valid_lanes.__wrapped__
+        return make(self.count, self.cuts, total(self.rest), self.box, self.last_valid)
+
+    @property
+    def filled(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(panels, lanes that exist in each): of those before the last along the dimension that is cut, of the last."""
+        last = self.count // self.cuts
+        return (self.count - last, self.box), (last, self.last_valid)
 
     @lazy
     def last_valid(self) -> int:
@@ -311,18 +322,23 @@ class Panels:
             return self.box
         return (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
 
-    def runs(self, tensor: int, item: int) -> bool | None:
-        """Whether the lanes of every panel are adjacent; False: the first two are not; None: look at the offsets."""
-        expected = item
+    def run(self, tensor: int, item: int) -> int | None:
+        """How many lanes from the first are adjacent, in every panel; None: a table knows.
+
+        As many are in each run of the panel, since lanes are whole dimensions. So a panel's valid lanes are adjacent
+        where there are no more of them.
+        """
+        expected, count = item, 1
         if self.box == 1:
-            return True
+            return 1
         for dim in self.lanes if self.cut is None else (*self.lanes, self.cut):
             if tensor in dim.tables:
                 return None
             if dim.size > 1 and dim.strides.get(tensor) != expected:
-                return False if expected == item else None
+                return count
             expected *= dim.size
-        return True
+            count *= dim.size
+        return self.box
 
 
 def panel_rows(sizes: Sequence[int], width: int, extend: bool) -> tuple[int, int, int]:

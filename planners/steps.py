@@ -219,10 +219,13 @@ def walk(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[
 
 def totals(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[int, ...]]) -> tuple[int, int]:
     """Flops of an order, and the elements of its largest intermediate (the output counts as one)."""
+    left = Tensors(terms, output)
     flops = largest = 0
-    for step in walk(terms, output, sizes, ids):
-        flops += step.flops
-        largest = max(largest, step.elements)
+    for step in ids:
+        inputs = [left.terms[tensor] for tensor in step]
+        _, keep = left.contract(step)
+        flops += (reduction_cost if len(step) == 1 else step_cost)(*inputs, keep, sizes)[0]
+        largest = max(largest, prod([sizes[index] for index in keep]))  # the output may repeat an index
     return flops, largest
 
 
