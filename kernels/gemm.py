@@ -95,13 +95,14 @@ class GemmProblem:
     @lazy
     def tasks(self) -> tuple[int, int, int]:
         """Number of tasks along outer, panels and columns."""
-        totals = (self.outer_total, self.panels, len(self.tn_c))
-        return tuple(-(-total // block) for total, block in zip(totals, self.blocks))
+        outer, panels, columns = self.blocks
+        return -(-self.outer_total // outer), -(-self.panels // panels), -(-len(self.tn_c) // columns)
 
 
 def lower(p: GemmProblem) -> Row:
     """The row of the step table that computes ``p``."""
     outer_tasks, panel_tasks, n_tasks = p.tasks
+    scratch_a = _scratch_a(p)
     words = {
         **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
@@ -115,7 +116,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode,
-        abi.G_B_SCRATCH: _scratch_a(p),
+        abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
         abi.G_N_BLOCK: p.blocks[2],
@@ -150,20 +151,20 @@ def lower(p: GemmProblem) -> Row:
         kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
-    scratch = _scratch_a(p) + _scratch_b(p)
+    scratch = scratch_a + _scratch_b(p)
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
 
 
 def _scratch_a(p: GemmProblem) -> int:
     """Bytes of the panels of A that a task packs, whole cache lines."""
-    nbytes = p.blocks[1] * _panel_bytes(p, p.mr) if p.a_mode == "pack" else 0
-    return -(-nbytes // 64) * 64
+    return -(-p.blocks[1] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
 
 
 def _scratch_b(p: GemmProblem) -> int:
-    panels = -(-min(p.blocks[2], len(p.tn_c)) // p.nr)
-    return panels * _panel_bytes(p, p.nr) if p.b_mode == "pack" else 0
+    if p.b_mode != "pack":
+        return 0
+    return -(-min(p.blocks[2], len(p.tn_c)) // p.nr) * _panel_bytes(p, p.nr)
 
 
 def _panel_bytes(p: GemmProblem, width: int) -> int:

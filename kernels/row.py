@@ -22,8 +22,10 @@ class Operand:
 
 def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
     """The words of a row that say where its operands are."""
-    places = ((abi.OUT_SLOT, abi.OUT_OFFSET, out), (abi.A_SLOT, abi.A_OFFSET, a), (abi.B_SLOT, abi.B_OFFSET, b))
-    return {word: value for slot, offset, at in places if at for word, value in ((slot, at.slot), (offset, at.offset))}
+    words = {abi.OUT_SLOT: out.slot, abi.OUT_OFFSET: out.offset, abi.A_SLOT: a.slot, abi.A_OFFSET: a.offset}
+    if b is not None:
+        words[abi.B_SLOT], words[abi.B_OFFSET] = b.slot, b.offset
+    return words
 
 
 @quick

@@ -92,11 +92,10 @@ def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
 
 def _lanes_on_right(c: BinaryContraction) -> bool:
     """The store side gets the lanes: the side that holds the fastest dimension of the output."""
-    strides = {i: abs(c.out[i].stride) for i in (*c.m, *c.n)}
     if not c.n or not c.m:
         return not c.m
-    rows, columns = (min((strides[i] for i in side), default=0) for side in (c.m, c.n))
-    return columns < rows
+    out = c.out
+    return min([abs(out[i].stride) for i in c.n]) < min([abs(out[i].stride) for i in c.m])
 
 
 class _Planner(GemmTables):
@@ -160,7 +159,7 @@ class _Planner(GemmTables):
         """Sum in the order in which an operand that must be packed along K runs."""
         c = self.c
         for tensor, axes in ((LEFT, c.left), (RIGHT, c.right)):
-            if axes is not None and any(abs(axes[i].stride) == self.items[tensor] for i in c.k):
+            if axes is not None and self.items[tensor] in [abs(axes[i].stride) for i in c.k]:
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
@@ -241,7 +240,7 @@ class _Planner(GemmTables):
         """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
         if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
             return False
-        kc = self._kc()
+        kc = self._kc
         if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
             return False
         wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
@@ -276,7 +275,7 @@ class _Planner(GemmTables):
         if b_mode == "prepack":
             pack_right = self._prepack_right()
             b_mode, b_stride = "panels", pack_right.stride
-        kc = self._kc()
+        kc = self._kc
         decided = Decided(
             a_mode=a_mode,
             b_mode=b_mode,
@@ -383,6 +382,7 @@ class _Planner(GemmTables):
         return abi.SCATTERED
 
     # -- tasks -----------------------------------------------------------------------------------------------
+    @lazy
     def _kc(self) -> int:
         limit = KC[self.item]
         turn = total(self.k_dims)
@@ -417,8 +417,10 @@ class _Planner(GemmTables):
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache."""
+        if kc < self.k_total:
+            return False
         elements = total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims)
-        return kc >= self.k_total and elements * self.item > STREAM_BYTES
+        return elements * self.item > STREAM_BYTES
 
 
 def _described(mode: str, source: str) -> str:
