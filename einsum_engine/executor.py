@@ -248,8 +248,9 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     length = 0
     for step in steps:
         for table in step.args.tables.values():
-            if id(table) not in starts and _pooled(table):
-                starts[id(table)] = length
+            key = id(table)
+            if key not in starts and _pooled(table):
+                starts[key] = length
                 pooled.append(table)
                 length += len(table)
     tables = pool.aligned_words(max(length, 1))

@@ -94,6 +94,7 @@ class LayoutSolver:
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
+        self.groups: dict[int, tuple[tuple[Index, ...], ...]] = {}  # of the terms of products, by id
         self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
@@ -305,15 +306,19 @@ class LayoutSolver:
         dtype = REAL_PART[out.dtype] if parts else out.dtype
         (x_term, x_axes), (y_term, y_axes) = x.real_view(parts), y.real_view(parts)
         out_term, out_axes = out.real_view(parts)
+        groups = self.groups.get(id(operation))
+        if groups is None:
+            groups = self.groups[id(operation)] = _groups(x_term, y_term, out_term)
+        batch, m, n, k = groups
         return BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
             right_dtype=_other(y, parts, dtype),
             sizes={**self.list.sizes, PARTS: 2} if parts else self.list.sizes,
-            batch=tuple([i for i in out_term if i in x_term and i in y_term]),
-            m=tuple([i for i in out_term if i in x_term and i not in y_term]),
-            n=tuple([i for i in out_term if i in y_term and i not in x_term]),
-            k=tuple([i for i in x_term if i in y_term and i not in out_term]),
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
             left=x_axes,
             right=y_axes,
             out=out_axes,
@@ -346,6 +351,16 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def _groups(x: tuple[Index, ...], y: tuple[Index, ...], out: tuple[Index, ...]) -> tuple[tuple[Index, ...], ...]:
+    """Indices of the types B, M, N, K."""
+    return (
+        tuple([i for i in out if i in x and i in y]),
+        tuple([i for i in out if i in x and i not in y]),
+        tuple([i for i in out if i in y and i not in x]),
+        tuple([i for i in x if i in y and i not in out]),
+    )
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

@@ -167,14 +167,15 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
-        return math.prod((self.sizes[i] for i in value.term), start=itemsize(value.dtype))
+        sizes = self.sizes
+        return math.prod([sizes[i] for i in value.term]) * itemsize(value.dtype)
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
-        moved = sum(self.nbytes(v) for v in (*operation.inputs, operation.output))
+        moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
         if operation.kind == "copy":
             return 0, moved
-        points = math.prod(self.sizes[i] for i in {i for v in operation.inputs for i in v.term})
+        points = math.prod([self.sizes[i] for i in set().union(*[v.term for v in operation.inputs])])
         if operation.kind == "sum":
             return points, moved
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved

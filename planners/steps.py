@@ -168,18 +168,13 @@ def step_cost(term_a: Term, term_b: Term, keep: Collection[Index], sizes: Sizes)
     >>> step_cost(("i",), ("k",), ("i", "k"), {"i": 2, "k": 5})
     (10, 10)
     """
-    keep = frozenset(keep)
-    left, right = dict.fromkeys(term_a), dict.fromkeys(term_b)
-    flops = 0
-    space: dict[Index, None] = {}
-    for mine, other in ((left, right), (right, left)):
-        stay = [index for index in mine if index in keep or index in other]
-        if len(stay) < len(mine):
-            flops += prod([sizes[index] for index in mine])
-        space.update(dict.fromkeys(stay))
+    keep, left, right = frozenset(keep), frozenset(term_a), frozenset(term_b)
+    lone = (left ^ right) - keep
+    flops = sum([prod([sizes[index] for index in mine]) for mine in (left, right) if mine & lone]) if lone else 0
+    space = (left | right) - lone
     points = prod([sizes[index] for index in space])
     flops += points if keep.issuperset(space) else 2 * points
-    return flops, prod([sizes[index] for index in space if index in keep])
+    return flops, prod([sizes[index] for index in space & keep])
 
 
 def reduction_cost(term: Term, keep: Collection[Index], sizes: Sizes) -> tuple[int, int]:
