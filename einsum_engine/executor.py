@@ -249,14 +249,16 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     for step in steps:
         for table in step.args.tables.values():
             key = id(table)
-            if key not in starts and _pooled(table):
+            if key not in starts and (len(table) <= _POOLED or _pooled(table)):
                 starts[key] = length
                 pooled.append(table)
                 length += len(table)
-    tables = pool.aligned_words(max(length, 1))
+    rows_words = (len(steps) + 1) * abi.STEP_WORDS
+    memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
+    rows, tables = memory[:rows_words], memory[rows_words:]
     if pooled:
         np.concatenate(pooled, out=tables)
-    base = address(tables)
+    base = address(rows) + rows.nbytes
     lowered = array("q")
     for step in steps:
         args = step.args
@@ -274,7 +276,6 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     stop = [0] * abi.STEP_WORDS
     stop[abi.KIND] = abi.STOP
     lowered.extend(stop)
-    rows = pool.aligned_words(len(lowered))
     rows[:] = np.frombuffer(lowered, np.int64)
     return rows.reshape(-1, abi.STEP_WORDS), tables
 

@@ -26,6 +26,8 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     >>> allocate([Lifetime(key=0, nbytes=64, first=0, last=1), Lifetime(key=1, nbytes=64, first=2, last=3)])
     ({0: 0, 1: 0}, 64)
     """
+    if not lifetimes:
+        return {}, 0
     placed: list[tuple[int, int, Lifetime]] = []  # start, end, lifetime
     offsets: dict[int, int] = {}
     for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from math import prod
 from operator import index as as_int
@@ -22,6 +23,7 @@ from ..plan import Index
 Term = tuple[Index, ...]
 Path = tuple[tuple[int, ...], ...]
 Sizes = Mapping[Any, int] | Sequence[int]  # by index; a sequence where indices are numbers
+_REMEMBERED = 32  # operands up to which the index sets of an order are kept
 
 
 def shown(path: Any) -> str:
@@ -168,13 +170,19 @@ def step_cost(term_a: Term, term_b: Term, keep: Collection[Index], sizes: Sizes)
     >>> step_cost(("i",), ("k",), ("i", "k"), {"i": 2, "k": 5})
     (10, 10)
     """
-    keep, left, right = frozenset(keep), frozenset(term_a), frozenset(term_b)
-    lone = (left ^ right) - keep
-    flops = sum([prod([sizes[index] for index in mine]) for mine in (left, right) if mine & lone]) if lone else 0
-    space = (left | right) - lone
-    points = prod([sizes[index] for index in space])
-    flops += points if keep.issuperset(space) else 2 * points
+    keep = frozenset(keep)
+    summed, space, each = _space(term_a, term_b, keep)
+    flops = sum([prod([sizes[index] for index in mine]) for mine in summed])
+    flops += each * prod([sizes[index] for index in space])
     return flops, prod([sizes[index] for index in space & keep])
+
+
+def _space(term_a: Term, term_b: Term, keep: frozenset) -> tuple[list[frozenset], frozenset, int]:
+    """Indices of the operands that are summed before, of what is contracted then, and its flops per point."""
+    left, right = frozenset(term_a), frozenset(term_b)
+    lone = (left ^ right) - keep
+    space = (left | right) - lone
+    return [mine for mine in (left, right) if mine & lone], space, 1 if keep.issuperset(space) else 2
 
 
 def reduction_cost(term: Term, keep: Collection[Index], sizes: Sizes) -> tuple[int, int]:
@@ -214,14 +222,31 @@ def walk(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[
 
 def totals(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[int, ...]]) -> tuple[int, int]:
     """Flops of an order, and the elements of its largest intermediate (the output counts as one)."""
-    left = Tensors(terms, output)
+    spaces = _spaces if len(terms) <= _REMEMBERED else _spaces.__wrapped__
     flops = largest = 0
+    for summed, space, each, keep in spaces(tuple(terms), output, tuple(ids)):
+        flops += sum([prod([sizes[index] for index in mine]) for mine in summed])
+        flops += each * prod([sizes[index] for index in space])
+        largest = max(largest, prod([sizes[index] for index in keep]))  # the output may repeat an index
+    return flops, largest
+
+
+@lru_cache(maxsize=256)
+def _spaces(
+    terms: tuple[Term, ...], output: Term, ids: tuple[tuple[int, ...], ...]
+) -> list[tuple[list, frozenset, int, Term]]:
+    """What `totals` adds up for each step, without sizes: an expression comes again with others."""
+    left = Tensors(terms, output)
+    found: list[tuple[list, frozenset, int, Term]] = []
     for step in ids:
         inputs = [left.terms[tensor] for tensor in step]
         _, keep = left.contract(step)
-        flops += (reduction_cost if len(step) == 1 else step_cost)(*inputs, keep, sizes)[0]
-        largest = max(largest, prod([sizes[index] for index in keep]))  # the output may repeat an index
-    return flops, largest
+        if len(inputs) == 2:
+            found.append((*_space(*inputs, frozenset(keep)), keep))
+        else:
+            summed = [] if set(inputs[0]) <= set(keep) else inputs
+            found.append((summed, frozenset(), 0, keep))
+    return found
 
 
 # Plans one n-ary step: (terms, output) of the step -> steps in ids over those terms.
