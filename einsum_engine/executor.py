@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import threading
 import time
-from array import array
 from collections import deque
 from functools import cache
 from typing import Callable, Sequence
@@ -32,6 +32,7 @@ _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often
 _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
+_ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are recycled between plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
@@ -132,7 +133,7 @@ class NativePlan:
 
     @property
     def _table_address(self) -> int:
-        return address(self._rows)
+        return fastcall.place(self._rows)
 
     def _borrow(self) -> "_Frame":
         try:
@@ -183,14 +184,14 @@ class _Frame:
         self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
         self.scalars = np.zeros(4, np.float64)
-        self.bases[operands + 2] = address(self.scalars)
+        self.bases[operands + 2] = fastcall.place(self.scalars)
         if constants is not None:
             self.bases[operands + 3] = address(constants)
-        self.context[abi.CTX_BASES] = address(self.bases)
+        self.context[abi.CTX_BASES] = fastcall.place(self.bases)
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
-        self.context_address = address(self.context)
+        self.context_address = fastcall.place(self.context)
         self.set_scalars(1, 0)
         self.take_memory()
 
@@ -227,9 +228,9 @@ def _clock() -> int:
     return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
 
 
-def address(memory: np.ndarray) -> int:
+def address(array: np.ndarray) -> int:
     """Address of the first element."""
-    return memory.__array_interface__["data"][0]
+    return array.__array_interface__["data"][0]
 
 
 def _numpy_only(plan: Plan) -> bool:
@@ -258,9 +259,8 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     rows, tables = memory[:rows_words], memory[rows_words:]
     if pooled:
         np.concatenate(pooled, out=tables)
-    base = address(rows) + rows.nbytes
-    lowered = array("q")
-    for step in steps:
+    base = fastcall.place(rows) + rows.nbytes
+    for number, step in enumerate(steps):
         args = step.args
         words = [0] * abi.STEP_WORDS
         for word, value in args.words.items():
@@ -272,12 +272,10 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
             counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
         words[abi.NTASKS], words[abi.KIND] = args.tasks, abi.RUN
-        lowered.extend(words)
-    stop = [0] * abi.STEP_WORDS
-    stop[abi.KIND] = abi.STOP
-    lowered.extend(stop)
-    rows[:] = np.frombuffer(lowered, np.int64)
-    return rows.reshape(-1, abi.STEP_WORDS), tables
+        _ROW.pack_into(rows, number * _ROW.size, *words)
+    rows = rows.reshape(-1, abi.STEP_WORDS)
+    rows[-1, abi.KIND] = abi.STOP
+    return rows, tables
 
 
 def _pooled(table: np.ndarray) -> bool:

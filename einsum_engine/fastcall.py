@@ -22,6 +22,7 @@ from .kernels.isa import ISA
 
 _EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
 _METH_FASTCALL = 0x0080
+_RECORD = struct.Struct(f"{entry.E_WORDS}q")
 _IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
 
 
@@ -99,11 +100,11 @@ def make_entry(
         arrays.append((out_dtype, out_shape, out_strides))
     # The extents of the result, then extents and strides of each array.
     layouts = np.array([*(out_shape or (0,)), *(n for _, s, t in arrays for n in (*s, *t))], np.int64)
-    first = _address(layouts)
-    rows, place = [], first + 8 * max(len(out_shape), 1)
+    first = place(layouts)
+    rows, where = [], first + 8 * max(len(out_shape), 1)
     for dtype, shape, stride in arrays:
-        rows += [id(dtype), len(shape), place, *_bounds(dtype.itemsize, shape, stride)]
-        place += 8 * (len(shape) + len(stride))
+        rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)]
+        where += 8 * (len(shape) + len(stride))
     expected = np.array(rows, np.int64)
     empty, ret = _api()
     record = _Record(entry.E_WORDS)
@@ -120,7 +121,7 @@ def make_entry(
         entry.E_OUT_SHAPE: first,
         entry.E_EMPTY: empty,
         entry.E_RETURN: ret,
-        entry.E_EXPECTED: _address(expected),
+        entry.E_EXPECTED: place(expected),
         entry.E_OUT_GIVEN: int(out_strides is not None),
     }
     if release_gil:
@@ -128,7 +129,7 @@ def make_entry(
     values = [0] * entry.E_WORDS
     for word, value in words.items():
         values[word] = value
-    record[:] = values
+    _RECORD.pack_into(record, 0, *values)
     method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
     record.keep = (layouts, expected, method, tuple(dtypes), out_dtype, keep)
     return _new_function()(ctypes.addressof(method), record, None)
@@ -141,8 +142,9 @@ def _new_function() -> Callable:
     return new
 
 
-def _address(memory: np.ndarray) -> int:
-    return memory.__array_interface__["data"][0]
+def place(memory: np.ndarray) -> int:
+    """Address of a contiguous array that may be written and has elements; to ask the array takes five times as long."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
