@@ -53,15 +53,6 @@ def _multiples(size: int, stride: int) -> np.ndarray:
     return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
 
 
-@lru_cache(maxsize=1024)
-def _few_sums(dims: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """The table of some linear dimensions (size, stride), the first slowest."""
-    table = _multiples(*dims[0])
-    for dim in dims[1:]:
-        table = (table[:, None] + _multiples(*dim)).ravel()
-    return _unchanging(table)
-
-
 def _unchanging(table: np.ndarray) -> np.ndarray:
     """A table that several plans have."""
     table.flags.writeable = False
@@ -227,10 +218,6 @@ def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
     if not dims:
         return ZERO
-    if len(dims) == 1:
-        return dims[0].table(tensor)
-    if not any([dim.tables for dim in dims]) and total(dims) <= _FEW:
-        return _few_sums(tuple([(dim.size, dim.strides.get(tensor) or 0) for dim in dims]))
     table = dims[0].table(tensor)
     for dim in dims[1:]:
         table = (table[:, None] + dim.table(tensor)).ravel()
