@@ -40,7 +40,8 @@ def quick(cls: T) -> T:
     body = f"def __init__(self, *, {', '.join(parameters)}):\n    _set(self, '__dict__', {{{', '.join(values)}}})"
     exec(body, scope)  # as `dataclass` itself does
     made: Callable[..., None] = scope["__init__"]
-    made.__qualname__, made.__annotations__ = f"{cls.__name__}.__init__", {name: cls.__annotations__[name] for name in names}
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {name: cls.__annotations__[name] for name in names}
     cls.__init__ = made
     return cls
 

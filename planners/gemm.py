@@ -21,9 +21,9 @@ from ..kernels.row import Row
 from ..plan import Index, Layout
 from ..records import lazy, quick
 from .contraction import BinaryContraction
-from .layout import fbl_layout, row_layout
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
+from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, PackedSide, pack_side
 from .sides import (
     LEFT,

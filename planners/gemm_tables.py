@@ -12,7 +12,6 @@ from typing import Mapping, Sequence
 import numpy as np
 
 from ..kernels import tiles as tile_table
-from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
@@ -132,7 +131,7 @@ class GemmTables:
         )
 
     def learn(self, tensor: int, layout: Layout, groups: tuple[str, ...]) -> None:
-        """A free tensor got its layout: dimensions made before, of ``groups`` and in the panels, know it from now on."""
+        """A free tensor got its layout: dimensions made before, of ``groups`` and in the panels, know it now."""
         self.known[tensor] = axes = {axis.index: axis for axis in layout.axes}
 
         def new(dims: Sequence[Dim]) -> list[Dim]:

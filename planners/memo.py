@@ -144,4 +144,5 @@ def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
         return Layout(kind=old.kind, axes=axes, itemsize=old.itemsize, panel=old.panel)
 
     left, right = each.layouts
-    return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times, seconds=each.seconds)
+    layouts = layout(left), layout(right)
+    return Planned(part=Part(plan=each.part.plan), layouts=layouts, times=each.times, seconds=each.seconds)

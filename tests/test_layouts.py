@@ -1,7 +1,7 @@
 """The layout solver: its drafts compute the same, and the one that it takes is the one of least predicted time."""
 
-import math
 import itertools
+import math
 import pickle
 from string import ascii_letters
 
