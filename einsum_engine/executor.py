@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often
 _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
+_ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
@@ -136,7 +138,7 @@ class NativePlan:
 
     @property
     def _table_address(self) -> int:
-        return self._rows.ctypes.data
+        return fastcall.place(self._rows)
 
     def _borrow(self) -> "_Frame":
         try:
@@ -187,14 +189,14 @@ class _Frame:
         self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
         self.scalars = np.zeros(4, np.float64)
-        self.bases[operands + 2] = address(self.scalars)
+        self.bases[operands + 2] = fastcall.place(self.scalars)
         if constants is not None:
             self.bases[operands + 3] = address(constants)
-        self.context[abi.CTX_BASES] = address(self.bases)
+        self.context[abi.CTX_BASES] = fastcall.place(self.bases)
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
-        self.context_address = address(self.context)
+        self.context_address = fastcall.place(self.context)
         self.set_scalars(1, 0)
         if memory is None:
             self.take_memory()
@@ -259,27 +261,31 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     length = 0
     for step in steps:
         for table in step.args.tables.values():
-            if id(table) not in starts and _pooled(table):
-                starts[id(table)] = length
+            key = id(table)
+            if key not in starts and (len(table) <= _POOLED or _pooled(table)):
+                starts[key] = length
                 pooled.append(table)
                 length += len(table)
-    tables = pool.aligned_words(max(length, 1))
+    rows_words = (len(steps) + 1) * abi.STEP_WORDS
+    memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
+    rows, tables = memory[:rows_words], memory[rows_words:]
     if pooled:
         np.concatenate(pooled, out=tables)
-    base = tables.ctypes.data
-    rows = pool.aligned_words((len(steps) + 1) * abi.STEP_WORDS).reshape(-1, abi.STEP_WORDS)
+    base = fastcall.place(rows) + rows.nbytes
     for number, step in enumerate(steps):
+        args = step.args
         words = [0] * abi.STEP_WORDS
-        for word, value in step.args.words.items():
+        for word, value in args.words.items():
             words[word] = value
-        for word, table in step.args.tables.items():
+        for word, table in args.tables.items():
             start = starts.get(id(table))
             words[word] = address(table) if start is None else base + 8 * start
-        for word, name in step.args.kernels.items():
+        for word, name in args.kernels.items():
             counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
-        words[abi.NTASKS], words[abi.KIND] = step.args.tasks, abi.RUN
-        rows[number] = words
+        words[abi.NTASKS], words[abi.KIND] = args.tasks, abi.RUN
+        _ROW.pack_into(rows, number * _ROW.size, *words)
+    rows = rows.reshape(-1, abi.STEP_WORDS)
     rows[-1, abi.KIND] = abi.STOP
     return rows, tables
 

@@ -22,6 +22,7 @@ from .kernels.isa import ISA
 
 _EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
 _METH_FASTCALL = 0x0080
+_RECORD = struct.Struct(f"{entry.E_WORDS}q")
 _IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
 
 
@@ -99,14 +100,16 @@ def make_entry(
     arrays = list(zip(dtypes, shapes, strides))
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
-    layouts = [np.array([*shape, *stride], np.int64) for _, shape, stride in arrays]
-    expected = np.array(
-        [[id(d), len(s), a.ctypes.data, *_bounds(d.itemsize, s, t)] for (d, s, t), a in zip(arrays, layouts)], np.int64
-    ).reshape(-1, entry.X_WORDS)
-    shape = np.array(out_shape or (0,), np.int64)
+    # The extents of the result, then extents and strides of each array.
+    layouts = np.array([*(out_shape or (0,)), *(n for _, s, t in arrays for n in (*s, *t))], np.int64)
+    first = place(layouts)
+    rows, where = [], first + 8 * max(len(out_shape), 1)
+    for dtype, shape, stride in arrays:
+        rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)]
+        where += 8 * (len(shape) + len(stride))
+    expected = np.array(rows, np.int64)
     empty, ret = _api()
     record = _Record(entry.E_WORDS)
-    record[:] = 0
     _records[id(record)] = record
     words = {
         entry.E_OPERANDS: len(dtypes),
@@ -118,21 +121,33 @@ def make_entry(
         entry.E_WALK: library.address("walk", isa),
         entry.E_OUT_DESCR: id(out_dtype),
         entry.E_OUT_RANK: len(out_shape),
-        entry.E_OUT_SHAPE: shape.ctypes.data,
+        entry.E_OUT_SHAPE: first,
         entry.E_EMPTY: empty,
         entry.E_RETURN: ret,
-        entry.E_EXPECTED: expected.ctypes.data,
+        entry.E_EXPECTED: place(expected),
         entry.E_OUT_GIVEN: int(out_strides is not None),
     }
     if release_gil:
         words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}
+    values = [0] * entry.E_WORDS
     for word, value in words.items():
-        record[word] = value
+        values[word] = value
+    _RECORD.pack_into(record, 0, *values)
     method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
-    record.keep = (layouts, expected, shape, method, tuple(dtypes), out_dtype, keep)
+    record.keep = (layouts, expected, method, tuple(dtypes), out_dtype, keep)
+    return _new_function()(ctypes.addressof(method), record, None)
+
+
+@lru_cache(maxsize=1)
+def _new_function() -> Callable:
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return new(ctypes.addressof(method), record, None)
+    return new
+
+
+def place(memory: np.ndarray) -> int:
+    """Address of a contiguous array that may be written and has elements; to ask the array takes five times as long."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:

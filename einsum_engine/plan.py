@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
+from .records import quick
+
 Index = str | int
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     """How one index of a tensor maps to memory: the table ``T[i] = (i // tile) * outer + (i % tile) * stride``.
@@ -30,11 +33,21 @@ class Axis:
     def linear(self) -> bool:
         return self.tile >= self.size
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """All but the index and its size."""
+        return self.stride, self.tile, self.outer
+
+    def renamed(self, index: Index) -> "Axis":
+        """The same for another index."""
+        return Axis(index=index, size=self.size, stride=self.stride, tile=self.tile, outer=self.outer)
+
     @classmethod
     def strided(cls, index: Index, size: int, stride: int) -> "Axis":
         return cls(index=index, size=size, stride=stride, tile=max(size, 1))
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where the elements of one tensor live: a byte offset and one `Axis` per index.
@@ -70,6 +83,7 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
     return True
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
@@ -87,6 +101,7 @@ class Buffer:
     layout: Layout
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One kernel invocation.
@@ -113,6 +128,7 @@ class Step:
     args: Any = field(repr=False, compare=False, default=None)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A contraction, ready to be lowered: order, layouts, buffers and kernels.

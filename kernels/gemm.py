@@ -11,12 +11,12 @@ with M cut into panels of MR lanes (``valid`` of them exist in each panel).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from ..dtypes import as_numpy
+from ..records import lazy, quick
 from . import packs
 from .cpu import abi
 from .row import Operand, Row, operand_words
@@ -25,6 +25,7 @@ from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 ZERO = np.zeros(1, np.int64)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmProblem:
     """One packed or direct GEMM.
@@ -78,29 +79,30 @@ class GemmProblem:
         modes = ("d" if self.a_mode == "direct" else "p") + ("d" if self.b_mode == "direct" else "p")
         return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
 
-    @property
+    @lazy
     def outer_total(self) -> int:
         return prod([count for count, *_ in self.outer])
 
-    @property
+    @lazy
     def panels(self) -> int:
         return len(self.valid)
 
-    @cached_property
+    @lazy
     def rows(self) -> int:
         """Rows that exist, padding not counted."""
         return int(np.add.reduce(self.valid))
 
-    @property
+    @lazy
     def tasks(self) -> tuple[int, int, int]:
         """Number of tasks along outer, panels and columns."""
-        totals = (self.outer_total, self.panels, len(self.tn_c))
-        return tuple(-(-total // block) for total, block in zip(totals, self.blocks))
+        outer, panels, columns = self.blocks
+        return -(-self.outer_total // outer), -(-self.panels // panels), -(-len(self.tn_c) // columns)
 
 
 def lower(p: GemmProblem) -> Row:
     """The row of the step table that computes ``p``."""
     outer_tasks, panel_tasks, n_tasks = p.tasks
+    scratch_a = _scratch_a(p)
     words = {
         **operand_words(p.c, p.a, p.b),
         abi.PARALLEL: int(p.parallel),
@@ -114,7 +116,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode,
-        abi.G_B_SCRATCH: _scratch_a(p),
+        abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
         abi.G_N_BLOCK: p.blocks[2],
@@ -149,20 +151,20 @@ def lower(p: GemmProblem) -> Row:
         kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
-    scratch = _scratch_a(p) + _scratch_b(p)
+    scratch = scratch_a + _scratch_b(p)
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
 
 
 def _scratch_a(p: GemmProblem) -> int:
     """Bytes of the panels of A that a task packs, whole cache lines."""
-    nbytes = p.blocks[1] * _panel_bytes(p, p.mr) if p.a_mode == "pack" else 0
-    return -(-nbytes // 64) * 64
+    return -(-p.blocks[1] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
 
 
 def _scratch_b(p: GemmProblem) -> int:
-    panels = -(-min(p.blocks[2], len(p.tn_c)) // p.nr)
-    return panels * _panel_bytes(p, p.nr) if p.b_mode == "pack" else 0
+    if p.b_mode != "pack":
+        return 0
+    return -(-min(p.blocks[2], len(p.tn_c)) // p.nr) * _panel_bytes(p, p.nr)
 
 
 def _panel_bytes(p: GemmProblem, width: int) -> int:
@@ -183,6 +185,7 @@ def _four(outer: tuple) -> tuple:
     return ((1, ZERO, ZERO, ZERO),) * (4 - len(outer)) + tuple(outer)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackProblem:
     """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``.

@@ -7,9 +7,11 @@ from typing import Mapping
 
 import numpy as np
 
+from ..records import quick
 from .cpu import abi
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operand:
     """Where an operand of a row starts: slot of the base address and byte offset."""
@@ -20,10 +22,13 @@ class Operand:
 
 def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
     """The words of a row that say where its operands are."""
-    places = ((abi.OUT_SLOT, abi.OUT_OFFSET, out), (abi.A_SLOT, abi.A_OFFSET, a), (abi.B_SLOT, abi.B_OFFSET, b))
-    return {word: value for slot, offset, at in places if at for word, value in ((slot, at.slot), (offset, at.offset))}
+    words = {abi.OUT_SLOT: out.slot, abi.OUT_OFFSET: out.offset, abi.A_SLOT: a.slot, abi.A_OFFSET: a.offset}
+    if b is not None:
+        words[abi.B_SLOT], words[abi.B_OFFSET] = b.slot, b.offset
+    return words
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..records import quick
+
 ALIGNMENT = 64
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
     """A buffer of ``nbytes`` that is live from step ``first`` to step ``last``, both included."""
@@ -23,6 +26,8 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     >>> allocate([Lifetime(key=0, nbytes=64, first=0, last=1), Lifetime(key=1, nbytes=64, first=2, last=3)])
     ({0: 0, 1: 0}, 64)
     """
+    if not lifetimes:
+        return {}, 0
     placed: list[tuple[int, int, Lifetime]] = []  # start, end, lifetime
     offsets: dict[int, int] = {}
     for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):

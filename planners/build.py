@@ -19,6 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Layout, Plan, Step
+from ..records import quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .layouts import LayoutSolver
@@ -105,6 +106,8 @@ class _Builder:
         sizes = {}
         for kept, lifetimes in regions.items():
             offsets, sizes[kept] = allocate(lifetimes)
+            if not lifetimes:
+                continue
             for value in self.list.values:
                 if value.number in offsets and value.kind == "arena":
                     value.slot, value.offset = self._slot(kept), offsets[value.number]
@@ -308,6 +311,7 @@ class _Builder:
         return itemsize(self.request.dtype) * prod(self.request.expr.output_shape)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
@@ -343,7 +347,11 @@ def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
 
 
 def _term(term) -> str:
-    return "".join(str(i) if len(str(i)) == 1 else f"{{{i}}}" for i in term)
+    return "".join([i if i.__class__ is str and len(i) == 1 else _name(str(i)) for i in term])
+
+
+def _name(index: str) -> str:
+    return index if len(index) == 1 else f"{{{index}}}"
 
 
 def _expression(operation: Operation) -> str:

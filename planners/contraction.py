@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from ..plan import Axis, Index
+from ..records import quick
 
 Axes = Mapping[Index, Axis]
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class BinaryContraction:
     """A binary contraction: dimension types and the axes of its tensors (``None``: free to choose).

@@ -7,8 +7,7 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
@@ -16,28 +15,26 @@ import numpy as np
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.cpu.storage import STORAGES
-from ..kernels.gemm import GemmProblem, Operand, lower
+from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
+from ..records import lazy, quick
 from .contraction import BinaryContraction
+from .gemm_tables import Decided, GemmTables
+from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .packing import PACK_BYTES, PackedSide, pack_side
 from .sides import (
     LEFT,
     OUT,
     RIGHT,
-    ZERO,
     Dim,
     flat_table,
-    fuse,
+    fused_dims,
     join_rows,
-    learned,
     leading,
-    levels,
-    make_dim,
     make_panels,
-    outer_loop,
     run_dim,
     split_long,
     total,
@@ -46,26 +43,28 @@ from .splitting import TASKS_PER_THREAD
 from .tasks import gemm_blocks
 from .tile_choice import choose_tile
 
-BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 L1_BYTES = 24 << 10
 B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
-IN_PLACE_BYTES = 256 << 10  # of a B that is read in place however it runs
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmPlan:
     """Everything decided about one GEMM; the places of its operands are filled in when the arena is laid out.
 
     ``left_layout``, ``right_layout``: layouts given to free operands; ``pack_left``, ``pack_right``: packing steps to
-    run before. Left is the lanes side: the second operand where ``swapped``.
+    run before; ``work``: what the product costs. Left is the lanes side: the second operand where ``swapped``.
     """
 
-    problem: GemmProblem
+    tables: GemmTables
+    decided: Decided
+    work: GemmWork
+    parallel: bool
     swapped: bool
     left_layout: Layout | None
     right_layout: Layout | None
@@ -73,7 +72,11 @@ class GemmPlan:
     pack_right: PackedSide | None
     describe: tuple[str, str]
 
-    @cached_property
+    @lazy
+    def problem(self) -> GemmProblem:
+        return self.tables.problem(self.decided, self.parallel)
+
+    @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
         return lower(self.problem)
@@ -89,14 +92,13 @@ def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
 
 def _lanes_on_right(c: BinaryContraction) -> bool:
     """The store side gets the lanes: the side that holds the fastest dimension of the output."""
-    strides = {i: abs(c.out[i].stride) for i in (*c.m, *c.n)}
     if not c.n or not c.m:
         return not c.m
-    rows, columns = (min((strides[i] for i in side), default=0) for side in (c.m, c.n))
-    return columns < rows
+    out = c.out
+    return min([abs(out[i].stride) for i in c.n]) < min([abs(out[i].stride) for i in c.m])
 
 
-class _Planner:
+class _Planner(GemmTables):
     def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
         self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
@@ -110,18 +112,17 @@ class _Planner:
         """Fastest first by the stride in ``order_by``, fused where possible, long ones split."""
         if not indices:
             return []
-        known = [t for t in tensors if t in self.known]
-        by = order_by if order_by in self.known else (known[0] if known else None)
+        known = [(t, self.known[t]) for t in tensors if t in self.known]
         ordered = list(indices)
-        if by is not None and len(ordered) > 1:
-            axes = self.known[by]
+        if known and len(ordered) > 1:
+            axes = self.known[order_by if order_by in self.known else known[0][0]]
             ordered.sort(key=lambda i: -abs(axes[i].stride))
-        if RIGHT in tensors and RIGHT not in self.known and LEFT not in known:
-            ordered.sort(key=lambda i: i in self.c.near_right)  # stable
-        dims = [make_dim(i, self.c.sizes[i], {t: self.known[t][i] for t in known}) for i in ordered]
-        if len(known) == len(tensors):
-            dims = split_long(fuse(dims))
-        return dims[::-1]
+        near = self.c.near_right
+        if near and RIGHT in tensors and RIGHT not in self.known and (LEFT not in tensors or LEFT not in self.known):
+            ordered.sort(key=lambda i: i in near)  # stable
+        whole = len(known) == len(tensors)
+        dims = fused_dims(ordered, self.c.sizes, known, whole)
+        return (split_long(dims) if whole else dims)[::-1]
 
     def plan(self) -> GemmPlan:
         c = self.c
@@ -144,11 +145,8 @@ class _Planner:
         run = None if c.left is None else run_dim(self.m_dims, self.items[LEFT])
         self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
         self.mr = self.panels.width
-        self.tm_a = None if c.left is None else self.panels.offsets(LEFT)
-        self.tm_c, self.valid = self.panels.offsets(OUT), self.panels.valid()
         a_mode = self._a_mode()
-        b_mode = self._b_mode(a_mode)
-        return self._assemble(a_mode, b_mode)
+        return self._decided(a_mode, self._b_mode(a_mode))
 
     def _split_off(self) -> None:
         """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
@@ -161,22 +159,18 @@ class _Planner:
         """Sum in the order in which an operand that must be packed along K runs."""
         c = self.c
         for tensor, axes in ((LEFT, c.left), (RIGHT, c.right)):
-            if axes is not None and any(abs(axes[i].stride) == self.items[tensor] for i in c.k):
+            if axes is not None and self.items[tensor] in [abs(axes[i].stride) for i in c.k]:
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
     # -- operand A -------------------------------------------------------------------------------------------
-    @cached_property
+    @lazy
     def _lanes_contiguous(self) -> bool:
         """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
-        known = self.panels.runs(LEFT, self.items[LEFT])
-        return bool(self._adjacent(self.tm_a, self.items[LEFT]).all()) if known is None else known
-
-    def _adjacent(self, offsets: np.ndarray, item: int) -> np.ndarray:
-        """Of each panel, whether its valid lanes are adjacent."""
-        box = self.panels.box
-        steps = offsets[:, 1:box] - offsets[:, : box - 1] == item
-        return (steps | (np.arange(1, box) >= self.valid[:, None])).all(axis=1)
+        run = self.panels.run(LEFT, self.items[LEFT])
+        if run is None:
+            return bool(self.adjacent(self.tm_a, self.items[LEFT]).all())
+        return max(lanes for count, lanes in self.panels.filled if count) <= run
 
     def _a_mode(self) -> str:
         """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
@@ -246,7 +240,7 @@ class _Planner:
         """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
         if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
             return False
-        kc = self._kc()
+        kc = self._kc
         if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
             return False
         wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
@@ -260,77 +254,48 @@ class _Planner:
         columns = B_PACK_BYTES // (kc * self.item)
         return max(self.nr, columns - columns % self.nr)
 
-    # -- assembly --------------------------------------------------------------------------------------------
-    def _assemble(self, a_mode: str, b_mode: str) -> GemmPlan:
+    # -- what comes of it ------------------------------------------------------------------------------------
+    def _decided(self, a_mode: str, b_mode: str) -> GemmPlan:
         c, item = self.c, self.item
         left_layout = right_layout = pack_left = pack_right = None
         a_stride = b_stride = 0
         if a_mode == "free":
-            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, self.item)
+            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, item)
             a_mode, a_stride = "panels", self.k_total * self.mr * item
-            self._learn(LEFT, left_layout, ("b_dims",))  # the rest is addressed by strides
         elif a_mode == "direct-free":
             left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
-            self._learn(LEFT, left_layout, ("b_dims", "m_dims", "k_dims"))
         if b_mode == "direct-free":
             right_layout = row_layout(self.b_dims, self.k_dims, self.n_dims, item)
-            self._learn(RIGHT, right_layout, ("b_dims", "n_dims", "k_dims"))
+            self.learn(RIGHT, right_layout, ("b_dims", "n_dims", "k_dims"))
             b_mode = self._b_mode_known(a_mode)
-        if left_layout is not None and a_mode == "direct":
-            self.tm_a = self.panels.offsets(LEFT)
-        self.b_levels = levels(self.b_dims[::-1], BATCH_LOOPS)
-        n_dims = self.n_dims[::-1]
-        tables = {
-            "tn_b": flat_table(n_dims, RIGHT),
-            "tn_c": flat_table(n_dims, OUT),
-            "tk_a": flat_table(self.k_dims[::-1], LEFT),
-            "tk_b": flat_table(self.k_dims[::-1], RIGHT),
-            "tko_a": flat_table(self.k_outer[::-1], LEFT),
-            "tko_b": flat_table(self.k_outer[::-1], RIGHT),
-        }
         if a_mode == "prepack":
-            pack_left = self._prepack_left(tables)
-            a_mode, a_stride, tables["tko_a"] = "panels", pack_left.stride, pack_left.turns
+            pack_left = self._prepack_left()
+            a_mode, a_stride = "panels", pack_left.stride
         if b_mode == "prepack":
-            pack_right = self._prepack_right(tables)
-            b_mode, b_stride, tables["tko_b"] = "panels", pack_right.stride, pack_right.turns
-        outer = self._outer(pack_left, pack_right)
-        kc = self._kc()
-        nowhere = Operand(slot=0, offset=0)
-        problem = GemmProblem(
-            dtype=c.dtype,
-            mv=self.mv,
-            nr=self.nr,
-            mr=self.mr,
-            a=nowhere,
-            b=nowhere,
-            c=nowhere,
-            outer=outer,
-            tm_a=ZERO if a_mode == "panels" else self.tm_a.ravel(),
-            tm_c=self.tm_c.ravel(),
-            valid=self.valid,
-            run=self._runs(),
+            pack_right = self._prepack_right()
+            b_mode, b_stride = "panels", pack_right.stride
+        kc = self._kc
+        decided = Decided(
             a_mode=a_mode,
             b_mode=b_mode,
-            a_source=c.left_dtype if a_mode == "pack" else "",
-            b_source=c.right_dtype if b_mode == "pack" else "",
             a_stride=a_stride,
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
             kc=kc,
-            chunk=self._chunk(),
+            chunk=self.chunk(),
             stream=self._stream(kc),
             blocks=self._blocks(kc, a_mode, b_mode),
-            conj_a=c.conj_left,
-            conj_b=c.conj_right,
-            accumulate=c.accumulate,
-            parallel=self._parallel,
-            **tables,
+            left_layout=left_layout,
+            pack_left=pack_left,
+            pack_right=pack_right,
         )
         return GemmPlan(
-            problem=problem,
+            tables=self,
+            decided=decided,
+            work=self._work(decided),
+            parallel=self._parallel,
             swapped=self.swapped,
             left_layout=left_layout,
             right_layout=right_layout,
@@ -339,45 +304,44 @@ class _Planner:
             describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
         )
 
-    def _learn(self, tensor: int, layout: Layout, groups: tuple[str, ...]) -> None:
-        """A free tensor got its layout: dimensions made before, of ``groups`` and in the panels, know it from now on."""
-        self.known[tensor] = axes = {axis.index: axis for axis in layout.axes}
+    def _work(self, d: Decided) -> GemmWork:
+        p, item = self.panels, self.item
+        far = d.b_mode == "direct" and self.n_total * self.k_total * item > IN_PLACE_BYTES
+        if far:
+            along = flat_table(self.k_dims[::-1], RIGHT)
+            far = len(along) < 2 or along[1] - along[0] != item
+        return GemmWork(
+            dtype=self.c.dtype,
+            mv=self.mv,
+            nr=self.nr,
+            mr=self.mr,
+            outer=self._outer_total,
+            panels=p.count,
+            rows=sum([count * lanes for count, lanes in p.filled]),
+            columns=self.n_total,
+            k=self.k_total,
+            kc=d.kc,
+            chunk=d.chunk,
+            blocks=d.blocks,
+            stored=self.stored(),
+            far_b=far,
+            pack_modes=(d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None),
+        )
 
-        def new(dims: Sequence[Dim]) -> list[Dim]:
-            return [learned(dim, tensor, axes[dim.indices[0]]) for dim in dims]
-
-        for name in groups:
-            setattr(self, name, new(getattr(self, name)))
-        if tensor == LEFT:
-            p = self.panels
-            if "m_dims" in groups:
-                lanes, rest, (cut,) = tuple(new(p.lanes)), tuple(new(p.rest)), new([p.cut]) if p.cut else (None,)
-                p = replace(p, lanes=lanes, cut=cut, rest=rest)
-            self.panels = replace(p, outer=tuple(new(p.outer))) if p.outer else p
-
-    # -- outer loops -----------------------------------------------------------------------------------------
-    def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
-        """Loops over batch, what was split off N, and off M: fastest last. Packed copies have strides of their own."""
-        loops = []
-        for level, dims in enumerate(self.b_levels):
-            steps = [None if side is None else side.batch_strides[level] for side in (packed_left, packed_right)]
-            loops.append(outer_loop(dims, *steps))
-        in_left, in_right = (None if side is None else side.outer_stride for side in (packed_left, packed_right))
-        for dims, left, right in ((self.n_outer[::-1], None, in_right), (self.panels.outer, in_left, None)):
-            if dims:
-                loops.append(outer_loop(dims, left, right))
-        return tuple(loops)
+    @lazy
+    def _outer_total(self) -> int:
+        return total(self.b_dims) * total(self.n_outer) * total(self.panels.outer)
 
     # -- packing steps ---------------------------------------------------------------------------------------
-    def _prepack_left(self, tables: dict) -> PackedSide:
+    def _prepack_left(self) -> PackedSide:
         across = self._runs_across()
         return pack_side(
             lanes=self.tm_a,
             valid=self.valid,
             batch=[flat_table(dims, LEFT) for dims in self.b_levels],
             across=across,
-            tk=tables["tk_a"],
-            tko=tables["tko_a"],
+            tk=flat_table(self.k_dims[::-1], LEFT),
+            tko=flat_table(self.k_outer[::-1], LEFT),
             source=self.sources[LEFT],
             dtype=self.c.dtype,
             mode=abi.PANEL_RUN if across else self._pack_mode(),
@@ -386,18 +350,19 @@ class _Planner:
             parallel=self._parallel,
         )
 
-    def _prepack_right(self, tables: dict) -> PackedSide:
+    def _prepack_right(self) -> PackedSide:
         n, nr = self.n_total, self.nr
+        table = flat_table(self.n_dims[::-1], RIGHT)
         panels, mode = -(-n // nr), self._pack_right_mode()
         valid = np.full(panels, nr, np.int64)
         valid[-1] = n - (panels - 1) * nr
         return pack_side(
-            lanes=tables["tn_b"][np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
+            lanes=table[np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
             valid=valid,
             batch=[flat_table(dims, RIGHT) for dims in self.b_levels],
             across=mode == abi.PANEL_RUN,
-            tk=tables["tk_b"],
-            tko=tables["tko_b"],
+            tk=flat_table(self.k_dims[::-1], RIGHT),
+            tko=flat_table(self.k_outer[::-1], RIGHT),
             source=self.sources[RIGHT],
             dtype=self.c.dtype,
             mode=mode,
@@ -417,6 +382,7 @@ class _Planner:
         return abi.SCATTERED
 
     # -- tasks -----------------------------------------------------------------------------------------------
+    @lazy
     def _kc(self) -> int:
         limit = KC[self.item]
         turn = total(self.k_dims)
@@ -426,13 +392,13 @@ class _Planner:
         work = self.panels.padded * self.n_total * total(self.n_outer) * self.k_total * total(self.b_dims)
         return work / (2e10 if self.item <= 4 else 1e10)
 
-    @cached_property
+    @lazy
     def _parallel(self) -> bool:
         return self.threads > 1 and self._seconds() > 4e-5
 
     def _blocks(self, kc: int, a_mode: str, b_mode: str) -> tuple[int, int, int]:
         return gemm_blocks(
-            outer=total(self.b_dims) * total(self.n_outer) * total(self.panels.outer),
+            outer=self._outer_total,
             panels=self.panels.count,
             columns=self.n_total,
             nr=self.nr,
@@ -451,27 +417,10 @@ class _Planner:
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache."""
+        if kc < self.k_total:
+            return False
         elements = total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims)
-        return kc >= self.k_total and elements * self.item > STREAM_BYTES
-
-    def _chunk(self) -> int:
-        """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
-        if self.panels.runs(OUT, self.item) is not None:
-            return 1
-        lanes, box = tile_table.elements(self.isa, self.c.dtype), self.panels.box
-        for size in (lanes, lanes // 2, lanes // 4):
-            if size > 1 and box % size == 0 and self.panels.last_valid % size == 0:
-                groups = self.tm_c[:, :box].reshape(len(self.tm_c), -1, size)
-                if (groups[:, :, 1:] - groups[:, :, :-1] == self.item).all():
-                    return size
-        return 1
-
-    def _runs(self) -> np.ndarray:
-        """1 for panels whose lanes are contiguous in C."""
-        known = self.panels.runs(OUT, self.item)
-        if known is None:
-            return self._adjacent(self.tm_c, self.item).astype(np.int64)
-        return np.full(len(self.valid), 1) if known else (self.valid <= 1).astype(np.int64)
+        return elements * self.item > STREAM_BYTES
 
 
 def _described(mode: str, source: str) -> str:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .. import cost
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
-from ..kernels.gemm import GemmProblem, PackProblem
+from ..kernels.gemm import PackProblem
 from ..kernels.isa import ISA
-from .gemm import IN_PLACE_BYTES
+from .gemm_work import GemmWork
 
 TILE = 20.0  # cycles: to start and end a tile
 STORE = 1.0  # a whole vector of C
@@ -30,55 +28,51 @@ CACHE_BYTES = 1 << 20
 MEMORY_RATE = 20e9  # bytes a second, of what is written to memory and read again
 
 
-def product_seconds(p: GemmProblem, isa: ISA, machine: cost.Machine) -> float:
+def product_seconds(w: GemmWork, isa: ISA, machine: cost.Machine) -> float:
     """Seconds on one thread, packing by the tasks included."""
-    return _cycles(p, isa) / _vector_rate(p, isa, machine) + _packed_by_tasks(p) + _written(p)
+    nbytes = w.outer * w.rows * w.columns * tile_table.ITEMSIZE[w.dtype]  # of the result
+    # One larger than the caches is on its way to memory beside the arithmetic.
+    written = nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0
+    return _cycles(w, isa, nbytes) / _vector_rate(w.dtype, isa, machine) + _packed_by_tasks(w) + written
 
 
-def _vector_rate(p: GemmProblem, isa: ISA, machine: cost.Machine) -> float:
+def _vector_rate(dtype: str, isa: ISA, machine: cost.Machine) -> float:
     """Vector FMAs a second: a complex one counts 8 operations an element and takes two."""
-    operations = (4 if p.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, p.dtype)
-    return machine.peak.get(p.dtype, 1e9) / operations
+    operations = (4 if dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, dtype)
+    return machine.peak.get(dtype, 1e9) / operations
 
 
-def _cycles(p: GemmProblem, isa: ISA) -> float:
-    parts = 2 if p.dtype in tile_table.COMPLEX else 1
-    panels, columns, k = p.outer_total * p.panels, len(p.tn_b), len(p.tk_a) * len(p.tko_a)
-    padded = -(-columns // p.nr) * p.nr
-    blocks = -(-k // p.kc)
-    fmas = panels * p.mv * padded * k * parts / tile_table.efficiency(isa, p.dtype, (p.mv, p.nr))
-    tiles = panels * (padded // p.nr) * blocks * TILE
-    return fmas + tiles + blocks * _stores(p, isa, columns) + _reads_of_b(p, panels * padded * k)
+def _cycles(w: GemmWork, isa: ISA, nbytes: int) -> float:
+    parts = 2 if w.dtype in tile_table.COMPLEX else 1
+    panels = w.outer * w.panels
+    padded = -(-w.columns // w.nr) * w.nr
+    blocks = -(-w.k // w.kc)
+    fmas = panels * w.mv * padded * w.k * parts / tile_table.efficiency(isa, w.dtype, (w.mv, w.nr))
+    tiles = panels * (padded // w.nr) * blocks * TILE
+    # A broadcast from a B that is not in cache is a line for each step of K.
+    reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0
+    return fmas + tiles + blocks * _stores(w, isa, nbytes) + reads_of_b
 
 
-def _stores(p: GemmProblem, isa: ISA, columns: int) -> float:
-    """Cycles to write C once."""
-    adjacent = p.run != 0
-    whole = np.count_nonzero((p.valid == p.mr) & adjacent)
-    runs = np.count_nonzero(adjacent) - whole
-    scattered = 0 if whole + runs == p.panels else int(np.add.reduce(p.valid[~adjacent]))
-    run = max(1, min(p.chunk, tile_table.elements(isa, p.dtype)))
-    unused = max(0.0, 1 - run * tile_table.ITEMSIZE[p.dtype] / LINE) if _result_bytes(p) > CACHE_BYTES else 0.0
-    partial = runs * p.mv * PARTIAL + (p.panels - whole - runs) * p.mv * STORE
+def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
+    """Cycles to write C, of ``nbytes``, once."""
+    whole, runs, scattered = w.stored
+    run = max(1, min(w.chunk, tile_table.elements(isa, w.dtype)))
+    unused = max(0.0, 1 - run * tile_table.ITEMSIZE[w.dtype] / LINE) if nbytes > CACHE_BYTES else 0.0
+    partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
     moves = scattered / run * (MOVE + FAR * unused)
-    return p.outer_total * columns * (whole * p.mv * STORE + partial + moves)
+    return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)
 
 
-def _reads_of_b(p: GemmProblem, broadcasts: int) -> float:
-    """Cycles lost to a B that is read in place, a line for each step of K, and does not stay in cache."""
-    item = tile_table.ITEMSIZE[p.dtype]
-    nbytes = len(p.tn_b) * len(p.tk_b) * len(p.tko_b) * item
-    along_k = len(p.tk_b) > 1 and p.tk_b[1] - p.tk_b[0] == item
-    return broadcasts * SCATTERED_B if p.b_mode == "direct" and nbytes > IN_PLACE_BYTES and not along_k else 0.0
-
-
-def _packed_by_tasks(p: GemmProblem) -> float:
+def _packed_by_tasks(w: GemmWork) -> float:
     """Seconds that tasks spend on packing."""
-    item, k = tile_table.ITEMSIZE[p.dtype], len(p.tk_a) * len(p.tko_a)
-    _, panel_tasks, column_tasks = p.tasks
-    a = p.outer_total * p.panels * p.mr * k * item * column_tasks if p.a_mode == "pack" else 0
-    b = p.outer_total * len(p.tn_b) * k * item * panel_tasks if p.b_mode == "pack" else 0
-    return a / PACK_RATE[p.pack_mode] + b / PACK_RATE[p.b_pack_mode]
+    a_mode, b_mode = w.pack_modes
+    seconds, nbytes = 0.0, w.outer * w.k * tile_table.ITEMSIZE[w.dtype]
+    if a_mode is not None:
+        seconds += nbytes * w.panels * w.mr * -(-w.columns // w.blocks[2]) / PACK_RATE[a_mode]
+    if b_mode is not None:
+        seconds += nbytes * w.columns * -(-w.panels // w.blocks[1]) / PACK_RATE[b_mode]
+    return seconds
 
 
 def pack_seconds(p: PackProblem) -> float:
@@ -86,13 +80,3 @@ def pack_seconds(p: PackProblem) -> float:
     loops = math.prod(count for count, *_ in p.outer)
     nbytes = loops * len(p.valid) * p.width * len(p.tk) * tile_table.ITEMSIZE[p.dtype]
     return nbytes / PACK_RATE[p.mode] + (2 * nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0)
-
-
-def _written(p: GemmProblem) -> float:
-    """Seconds that a result larger than the caches takes on its way to memory, beside the arithmetic."""
-    nbytes = _result_bytes(p)
-    return nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0
-
-
-def _result_bytes(p: GemmProblem) -> int:
-    return p.outer_total * p.rows * len(p.tn_b) * tile_table.ITEMSIZE[p.dtype]

@@ -12,12 +12,14 @@ Other policies than ``solve`` (`request.LAYOUTS`) draw up one way of each, with 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Iterator, Mapping
 
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
+from ..records import quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
@@ -35,8 +37,10 @@ WORTH_FLIP = 2e-5  # one of two operands of the plan is drawn up with the lanes 
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
 SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
 EVALUATIONS = 160  # plans drawn up in search of better ones
+_NOTHING: frozenset[Index] = frozenset()
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
@@ -51,6 +55,7 @@ class Given:
         return tuple(self.axes.items())
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
@@ -63,6 +68,7 @@ class Orientation:
     inherit: bool = False
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Draft:
     """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
@@ -95,6 +101,8 @@ class LayoutSolver:
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
+        self.groups: dict[int, tuple[tuple[Index, ...], ...]] = {}  # of the terms of products, by id
+        self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -111,7 +119,7 @@ class LayoutSolver:
         if self.policy == "solve" and seconds < SMALL_SECONDS and len(drafts) > 1:
             self._take_back(drafts)
             self.policy = "natural"
-            natural = self._drafts()
+            natural = self._drafts(most=seconds)
             if sum(draft.seconds for _, draft in natural) < seconds:
                 drafts = natural
             else:
@@ -121,16 +129,20 @@ class LayoutSolver:
         self.list.drop(self.folded)
         return sum(draft.seconds for _, draft in drafts)
 
-    def _drafts(self) -> list[tuple[Operation, Draft]]:
-        """What each operation does. Consumers first: an operation's output has its layout when its turn comes."""
+    def _drafts(self, most: float = math.inf) -> list[tuple[Operation, Draft]]:
+        """What each operation does, given up where all together take ``most`` seconds or more. Consumers first: an
+        operation's output has its layout when its turn comes."""
         self.found.clear()
-        drafts = []
+        drafts, seconds = [], 0.0
         for operation in reversed(self.list.operations):
             if id(operation) not in self.folded:
                 output = operation.output
                 draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
                 self._take(operation, draft)
                 drafts.append((operation, draft))
+                seconds += draft.seconds
+                if seconds >= most:
+                    break
         return drafts
 
     def _take(self, operation: Operation, draft: Draft) -> None:
@@ -250,8 +262,9 @@ class LayoutSolver:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
         mixed = self.mixed[id(operation)]
-        real = [v for v in operation.inputs if mixed and v.dtype in REAL_PART]
-        given |= self._natural(operation, [v for v in operation.inputs if v in real or self._in_order(v)])
+        if mixed or self.policy == "natural":
+            fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
+            given |= self._natural(operation, fixed)
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation, Orientation())):
             given |= self._natural(operation, operation.inputs)
@@ -274,9 +287,11 @@ class LayoutSolver:
     def _read_through_casts(self, operation: Operation) -> None:
         """Once for an operation: a GEMM packs, and does what casts of its inputs do; what reads in place has them
         write densely, in the order in which they read."""
-        casts = [self.producers[v.number] for v in operation.inputs if v.number in self.producers]
-        casts = [cast for cast in casts if cast.kind == "copy" and cast.output.number not in self.dense]
-        if not casts or id(operation) in self.looked_at:
+        if not self.casts or id(operation) in self.looked_at:
+            return
+        casts = [self.producers[v.number] for v in operation.inputs if v.number in self.casts]
+        casts = [cast for cast in casts if cast.output.number not in self.dense]
+        if not casts:
             return
         self.looked_at.add(id(operation))
         before = [value.axes for value in operation.inputs]
@@ -296,16 +311,21 @@ class LayoutSolver:
     def _contraction(self, operation: Operation, orientation: Orientation) -> BinaryContraction:
         (x, y), out, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype = REAL_PART[out.dtype] if parts else out.dtype
-        (x_term, x_axes), (y_term, y_axes), (out_term, out_axes) = (v.real_view(parts) for v in (x, y, out))
+        (x_term, x_axes), (y_term, y_axes) = x.real_view(parts), y.real_view(parts)
+        out_term, out_axes = out.real_view(parts)
+        groups = self.groups.get(id(operation))
+        if groups is None:
+            groups = self.groups[id(operation)] = _groups(x_term, y_term, out_term)
+        batch, m, n, k = groups
         return BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
             right_dtype=_other(y, parts, dtype),
             sizes={**self.list.sizes, PARTS: 2} if parts else self.list.sizes,
-            batch=tuple([i for i in out_term if i in x_term and i in y_term]),
-            m=tuple([i for i in out_term if i in x_term and i not in y_term]),
-            n=tuple([i for i in out_term if i in y_term and i not in x_term]),
-            k=tuple([i for i in x_term if i in y_term and i not in out_term]),
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
             left=x_axes,
             right=y_axes,
             out=out_axes,
@@ -328,9 +348,9 @@ class LayoutSolver:
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""
-        producer = self.producers.get(value.number)
-        if not side or producer is None or producer.kind != "gemm":
-            return frozenset()
+        producer = self.producers.get(value.number) if side else None
+        if producer is None or producer.kind != "gemm":
+            return _NOTHING
         mine, other = producer.inputs[side - 1], producer.inputs[2 - side]
         return frozenset(i for i in value.term if i in mine.term and i not in other.term)
 
@@ -338,6 +358,16 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def _groups(x: tuple[Index, ...], y: tuple[Index, ...], out: tuple[Index, ...]) -> tuple[tuple[Index, ...], ...]:
+    """Indices of the types B, M, N, K."""
+    return (
+        tuple([i for i in out if i in x and i in y]),
+        tuple([i for i in out if i in x and i not in y]),
+        tuple([i for i in out if i in y and i not in x]),
+        tuple([i for i in x if i in y and i not in out]),
+    )
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

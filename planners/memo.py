@@ -7,15 +7,14 @@ it was asked to do. The memory is bounded, and a plan in it does not know where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Hashable, Iterator
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Hashable
 
 from .. import cost
 from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index, Layout
+from ..records import quick
 from .contraction import Axes, BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
@@ -27,6 +26,7 @@ REMEMBERED = 512  # at least, and up to twice as many
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Seconds on one thread: of the product, and of packing its left and right side before."""
@@ -40,6 +40,7 @@ class Times:
         return self.product + self.left + self.right
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
     """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM.
@@ -75,9 +76,9 @@ def forget() -> None:
 
 
 def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int) -> Hashable:
-    sizes = c.sizes
-    flags = (c.conj_left, c.conj_right, c.panels_left, c.panels_right, c.constant_left, c.constant_right)
-    near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
+    near: tuple[int, ...] = ()
+    if c.near_left or c.near_right:
+        near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
     return (
         isa.name,
         threads,
@@ -87,11 +88,16 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
         len(c.batch),
         len(c.m),
         len(c.n),
-        tuple([sizes[i] for i in names]),
-        _places(c.left, names),
-        _places(c.right, names),
-        _places(c.out, names),
-        flags,
+        tuple(map(c.sizes.__getitem__, names)),
+        _places(c.left, (*c.batch, *c.m, *c.k)),
+        _places(c.right, (*c.batch, *c.n, *c.k)),
+        _places(c.out, (*c.batch, *c.m, *c.n)),
+        c.conj_left,
+        c.conj_right,
+        c.panels_left,
+        c.panels_right,
+        c.constant_left,
+        c.constant_right,
         c.only_panels,
         c.accumulate,
         c.flip,
@@ -100,10 +106,8 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
     )
 
 
-def _places(axes: Axes | None, names: tuple[Index, ...]) -> Hashable:
-    if axes is None:
-        return None
-    return tuple([(a.stride, a.tile, a.outer) for i in names if (a := axes.get(i)) is not None])
+def _places(axes: Axes | None, indices: tuple[Index, ...]) -> Hashable:
+    return None if axes is None else tuple([axes[i].place for i in indices])
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
@@ -111,7 +115,7 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     if not isinstance(plan, GemmPlan):
         return Planned(part=part, seconds=unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None)
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
-    times = Times(product=product_seconds(plan.problem, isa, machine), left=left, right=right)
+    times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
     return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times, seconds=times.total)
 
 
@@ -120,17 +124,14 @@ def _is_small(each: Planned) -> bool:
     plan = each.part.plan
     if each.part.contraction is not None:
         return False
-    return not isinstance(plan, GemmPlan) or sum(table.size for table in _tables(plan)) <= MOST_ENTRIES
+    return not isinstance(plan, GemmPlan) or _entries(plan) <= MOST_ENTRIES
 
 
-def _tables(plan: GemmPlan) -> Iterator[np.ndarray]:
-    p = plan.problem
-    yield from (p.tm_a, p.tm_c, p.tn_b, p.tn_c, p.tk_a, p.tk_b, p.tko_a)
-    for _, *tables in p.outer:
-        yield from tables
-    for side in (plan.pack_left, plan.pack_right):
-        if side is not None:
-            yield side.problem.lanes
+def _entries(plan: GemmPlan) -> int:
+    """Entries of its tables, at most."""
+    w = plan.work
+    packed = [side.problem.lanes.size for side in (plan.pack_left, plan.pack_right) if side is not None]
+    return 2 * w.panels * w.mr + 2 * w.columns + 2 * w.k + 3 * w.outer + sum(packed)
 
 
 def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
@@ -139,7 +140,9 @@ def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
     def layout(old: Layout | None) -> Layout | None:
         if old is None:
             return None
-        return replace(old, axes=tuple([replace(axis, index=names[axis.index]) for axis in old.axes]))
+        axes = tuple([axis.renamed(names[axis.index]) for axis in old.axes])
+        return Layout(kind=old.kind, axes=axes, itemsize=old.itemsize, panel=old.panel)
 
     left, right = each.layouts
-    return Planned(part=Part(plan=each.part.plan), layouts=(layout(left), layout(right)), times=each.times, seconds=each.seconds)
+    layouts = layout(left), layout(right)
+    return Planned(part=Part(plan=each.part.plan), layouts=layouts, times=each.times, seconds=each.seconds)

@@ -11,12 +11,14 @@ from ..kernels.gemm import Operand
 from ..kernels.nest import Lowered, NestProblem
 from ..kernels.row import Row
 from ..plan import Axis, Index
+from ..records import quick
 from .layout import dense_axes
 from .operations import PARTS, REAL_PART, Operation, Value
 
 _WORDS = ((abi.OUT_SLOT, abi.OUT_OFFSET), (abi.A_SLOT, abi.A_OFFSET), (abi.B_SLOT, abi.B_OFFSET))
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestPlan:
     """A nest problem, lowered; its operands get their places when the arena is laid out."""

@@ -84,6 +84,7 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
+        self._elements: dict[tuple[Index, ...], int] = {}  # of a term
         sizes = request.expr.sizes
         self.sizes = {i: s for i, s in sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
@@ -167,14 +168,18 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
-        return math.prod((self.sizes[i] for i in value.term), start=itemsize(value.dtype))
+        elements = self._elements.get(value.term)
+        if elements is None:
+            sizes = self.sizes
+            elements = self._elements[value.term] = math.prod([sizes[i] for i in value.term])
+        return elements * itemsize(value.dtype)
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
-        moved = sum(self.nbytes(v) for v in (*operation.inputs, operation.output))
+        moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
         if operation.kind == "copy":
             return 0, moved
-        points = math.prod(self.sizes[i] for i in {i for v in operation.inputs for i in v.term})
+        points = math.prod([self.sizes[i] for i in set().union(*[v.term for v in operation.inputs])])
         if operation.kind == "sum":
             return points, moved
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
@@ -214,6 +219,7 @@ class OperationList:
             value.axes = cut(value.axes, index, piece, count)
             value.term = tuple(value.axes)
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
+        self._elements.clear()
         parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
         return self.apply("sum", (parts,), self.new(term, x.dtype))
 

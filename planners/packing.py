@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Sequence
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy as np
 from ..kernels.gemm import Operand, PackProblem, lower_pack
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
+from ..records import lazy, quick
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
 GROUP = 16  # panels that the transposing path moves together
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSide:
     """A packing step and how its panels lie, in bytes: [outer][batch][panel][batch][turn of k].
@@ -32,7 +34,7 @@ class PackedSide:
     outer_stride: int
     turns: np.ndarray
 
-    @cached_property
+    @lazy
     def row(self) -> Row:
         """The row of the packing step, its operands nowhere yet."""
         return lower_pack(self.problem)

@@ -15,16 +15,18 @@ from typing import Iterator, Mapping
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
+from ..records import quick
 from .contraction import BinaryContraction
 from .gemm import GemmPlan, plan_gemm
 from .nests import NestPlan
 from .operations import PARTS
-from .sides import LEFT, OUT, RIGHT, SPLIT_ABOVE, Dim, divisor, fuse, make_dim
+from .sides import LEFT, OUT, RIGHT, SPLIT_ABOVE, Dim, divisor, fused_dims
 from .unpacked import UnpackedPlan, choose
 
 SLENDER = 4096  # bytes that an element of a long dimension addresses, at least, for a table of it to weigh nothing
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """One part of an operation, mostly the whole.
@@ -71,12 +73,14 @@ def _bytes_along(c: BinaryContraction, tensors: tuple[int, ...], size: int) -> i
 
 def _long_dims(c: BinaryContraction) -> Iterator[Dim]:
     """Fused dimensions that have no divisor and whose tables would weigh."""
+    if prod(map(c.sizes.__getitem__, (*c.batch, *c.m, *c.n, *c.k))) <= SPLIT_ABOVE:
+        return
     axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
     for indices, tensors in _groups(c):
         if prod(c.sizes[i] for i in indices) <= SPLIT_ABOVE or any(axes[t] is None for t in tensors):
             continue
         ordered = sorted(indices, key=lambda i: -abs(axes[tensors[0]][i].stride))
-        for dim in fuse([make_dim(i, c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered]):
+        for dim in fused_dims(ordered, c.sizes, [(t, axes[t]) for t in tensors]):
             short = dim.size <= SPLIT_ABOVE or divisor(dim.size) or dim.tables
             if not short and _bytes_along(c, tensors, dim.size) < SLENDER:
                 yield dim

@@ -67,7 +67,7 @@ class Problem:
     ) -> "Problem":
         """The problem of an expression; a repeated index within one term counts once."""
         numbers: dict[Index, int] = {}
-        rows = tuple(tuple(dict.fromkeys(numbers.setdefault(index, len(numbers)) for index in term)) for term in terms)
+        rows = tuple([tuple(dict.fromkeys([numbers.setdefault(i, len(numbers)) for i in term])) for term in terms])
         return cls(
             terms=rows,
             output=tuple(numbers.setdefault(index, len(numbers)) for index in output),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..records import quick
+
 # How intermediates are laid out. ``solve``: as the layout solver predicts to be fastest. The others are what it is held
 # against. ``natural``: C order of the indices as the expression names them; ``merged``: the matrix that the consumer
 # reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.
@@ -21,6 +23,7 @@ COMPUTE = {
 }
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """Hashable request for one plan.

@@ -8,20 +8,24 @@ so that every offset stays a sum of per-dimension tables (no carries between rem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Mapping, Sequence
 
 import numpy as np
 
 from ..plan import Axis, Index
+from ..records import lazy, quick
 
 LEFT, RIGHT, OUT = 0, 1, 2
+_NONE: Mapping[int, np.ndarray] = {}
 ZERO = np.zeros(1, np.int64)  # the table of no dimension
-_COUNT = np.arange(1024, dtype=np.int64)
+_FEW = 256  # entries of a table that is kept, since many products have it
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
 RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dim:
     """A dimension with one linear stride (``None``: not linear) or table per tensor; ``free`` tensors have neither."""
@@ -36,13 +40,23 @@ class Dim:
 
     def table(self, tensor: int) -> np.ndarray:
         """Byte offsets of the values of this dimension; zeros where the tensor does not have it."""
-        found = self.tables.get(tensor)
-        if found is not None:
-            return found
-        stride = self.strides.get(tensor)
-        if not stride:
-            return np.zeros(self.size, np.int64)
-        return (_COUNT[: self.size] if self.size <= len(_COUNT) else np.arange(self.size, dtype=np.int64)) * stride
+        found = self.tables.get(tensor) if self.tables else None
+        return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
+
+
+@lru_cache(maxsize=1024)
+def _few_multiples(size: int, stride: int) -> np.ndarray:
+    return _unchanging(np.arange(size, dtype=np.int64) * stride)
+
+
+def _multiples(size: int, stride: int) -> np.ndarray:
+    return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
+
+
+def _unchanging(table: np.ndarray) -> np.ndarray:
+    """A table that several plans have."""
+    table.flags.writeable = False
+    return table
 
 
 def axis_table(axis: Axis) -> np.ndarray:
@@ -66,38 +80,49 @@ def make_dim(index: Index, size: int, axes: Mapping[int, Axis]) -> Dim:
 
 def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
     """A dimension of one index that knows its axis in one tensor more."""
-    one = make_dim(dim.indices[0], dim.size, {tensor: axis})
-    return Dim(
-        indices=dim.indices,
-        size=dim.size,
-        strides={**dim.strides, **one.strides},
-        tables={**dim.tables, **one.tables} if dim.tables or one.tables else one.tables,
-    )
+    if axis.linear:
+        strides, tables = {**dim.strides, tensor: axis.stride}, dim.tables
+    else:
+        strides, tables = {**dim.strides, tensor: None}, {**dim.tables, tensor: axis_table(axis)}
+    return Dim(indices=dim.indices, size=dim.size, strides=strides, tables=tables)
 
 
-def fuse(dims: Sequence[Dim]) -> list[Dim]:
-    """Merges neighbours (slow, fast) that form one linear dimension in every tensor that has them."""
-    if len(dims) < 2:
-        return list(dims)
+def fused_dims(
+    ordered: Sequence[Index],
+    sizes: Mapping[Index, int],
+    known: Sequence[tuple[int, Mapping[Index, Axis]]],
+    whole: bool = True,
+) -> list[Dim]:
+    """Dimensions of indices (slow to fast) with their axes in tensors whose layouts are known.
+
+    ``whole``: these are all tensors that have the indices, and neighbours that form one linear dimension in every one
+    become one.
+    """
     out: list[Dim] = []
-    for dim in dims:
-        if out and _fusable(out[-1], dim):
-            slow = out.pop()
-            dim = Dim(
-                indices=slow.indices + dim.indices, size=slow.size * dim.size, strides=dim.strides, tables={}
-            )
-        out.append(dim)
+    for index in ordered:
+        indices, size = (index,), sizes[index]
+        strides: dict[int, int | None] = {}
+        tables: Mapping[int, np.ndarray] = _NONE
+        for tensor, axes in known:
+            axis = axes[index]
+            if axis.tile >= axis.size:
+                strides[tensor] = axis.stride
+            else:
+                strides[tensor] = None
+                tables = {**tables, tensor: axis_table(axis)}
+        if whole and out and not tables and not out[-1].tables:
+            slow = out[-1]
+            if all([slow.strides[tensor] == stride * size for tensor, stride in strides.items()]):
+                out.pop()
+                indices, size = slow.indices + indices, slow.size * size
+        out.append(Dim(indices=indices, size=size, strides=strides, tables=tables))
     return out
-
-
-def _fusable(slow: Dim, fast: Dim) -> bool:
-    if slow.tables or fast.tables or slow.strides.keys() != fast.strides.keys():
-        return False
-    return all(slow.strides[t] == fast.strides[t] * fast.size for t in fast.strides)
 
 
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
+    if max([dim.size for dim in dims], default=0) <= SPLIT_ABOVE:
+        return list(dims)
     out: list[Dim] = []
     for dim in dims:
         inner = divisor(dim.size) if dim.size > SPLIT_ABOVE and not dim.tables else 0
@@ -116,6 +141,8 @@ def cut(dim: Dim, inner: int) -> list[Dim]:
 
 def levels(dims: Sequence[Dim], most: int) -> list[list[Dim]]:
     """Dimensions (slow to fast) as at most ``most`` loops, one within the other, whose tables are short."""
+    if not dims:
+        return []
     groups: list[list[Dim]] = []
     for dim in reversed(split_long(dims)):
         if groups and (total(groups[0]) * dim.size <= SPLIT_ABOVE or len(groups) == most):
@@ -173,6 +200,8 @@ def largest_divisor(size: int, most: int) -> int:
 
 
 def total(dims: Sequence[Dim]) -> int:
+    if len(dims) < 2:
+        return dims[0].size if dims else 1
     return prod([d.size for d in dims])
 
 
@@ -209,6 +238,14 @@ def outer_loop(
     )
 
 
+@lru_cache(maxsize=1024)
+def _valid_lanes(count: int, cuts: int, rest: int, box: int, last: int) -> np.ndarray:
+    valid = np.full(count, box, np.int64)
+    valid.reshape(-1, cuts, count // (rest * cuts))[:, -1] = last
+    return _unchanging(valid)
+
+
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panels:
     """The lanes side: ``lanes`` whole fast dimensions, then ``cut`` by ``tile``, then ``rest`` (slow to fast) and
@@ -223,11 +260,11 @@ class Panels:
     run_last: Dim | None  # enumerates panels faster than the cut (see PANEL_RUN)
     outer: tuple[Dim, ...]
 
-    @property
+    @lazy
     def cuts(self) -> int:
         return -(-self.cut.size // self.tile) if self.cut is not None else 1
 
-    @property
+    @lazy
     def count(self) -> int:
         """Panels of the inner part."""
         last = self.run_last.size if self.run_last is not None else 1
@@ -256,30 +293,39 @@ class Panels:
 
     def valid(self) -> np.ndarray:
         """(count,) lanes that exist in each panel."""
-        valid = np.full(self.count, self.box, np.int64)
-        if self.cut is not None:
-            valid.reshape(-1, self.cuts, self.count // (total(self.rest) * self.cuts))[:, -1] = self.last_valid
-        return valid
+        make = _valid_lanes if self.count <= _FEW else _valid_lanes.__wrapped__
+        return make(self.count, self.cuts, total(self.rest), self.box, self.last_valid)
 
     @property
+    def filled(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(panels, lanes that exist in each): of those before the last along the dimension that is cut, of the last."""
+        last = self.count // self.cuts
+        return (self.count - last, self.box), (last, self.last_valid)
+
+    @lazy
     def last_valid(self) -> int:
         """Lanes of the last panel along the dimension that is cut."""
         if self.cut is None:
             return self.box
         return (self.cut.size - (self.cuts - 1) * self.tile) * (self.box // self.tile)
 
-    def runs(self, tensor: int, item: int) -> bool | None:
-        """Whether the lanes of every panel are adjacent; False: the first two are not; None: look at the offsets."""
-        expected = item
+    def run(self, tensor: int, item: int) -> int | None:
+        """How many lanes from the first are adjacent, in every panel; None: a table knows.
+
+        As many are in each run of the panel, since lanes are whole dimensions. So a panel's valid lanes are adjacent
+        where there are no more of them.
+        """
+        expected, count = item, 1
         if self.box == 1:
-            return True
+            return 1
         for dim in self.lanes if self.cut is None else (*self.lanes, self.cut):
             if tensor in dim.tables:
                 return None
             if dim.size > 1 and dim.strides.get(tensor) != expected:
-                return False if expected == item else None
+                return count
             expected *= dim.size
-        return True
+            count *= dim.size
+        return self.box
 
 
 def panel_rows(sizes: Sequence[int], width: int, extend: bool) -> tuple[int, int, int]:

@@ -34,8 +34,10 @@ def pieces_of_k(
     """
     if threads == 1:
         return None
-    kept = set(kept)
     sizes = {i: axis.size for i, axis in (*left.items(), *right.items())}
+    if math.prod(sizes.values()) < _LEAST_TERMS:
+        return None
+    kept = set(kept)
     summed = [i for i in left if i in right and i not in kept]
     rows, columns = (kept & left.keys()) - right.keys(), (kept & right.keys()) - left.keys()
     sides = [math.prod(sizes[i] for i in side) for side in (rows, columns)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from math import prod
 from operator import index as as_int
@@ -22,6 +23,7 @@ from ..plan import Index
 Term = tuple[Index, ...]
 Path = tuple[tuple[int, ...], ...]
 Sizes = Mapping[Any, int] | Sequence[int]  # by index; a sequence where indices are numbers
+_REMEMBERED = 32  # operands up to which the index sets of an order are kept
 
 
 def shown(path: Any) -> str:
@@ -169,17 +171,18 @@ def step_cost(term_a: Term, term_b: Term, keep: Collection[Index], sizes: Sizes)
     (10, 10)
     """
     keep = frozenset(keep)
-    left, right = dict.fromkeys(term_a), dict.fromkeys(term_b)
-    flops = 0
-    space: dict[Index, None] = {}
-    for mine, other in ((left, right), (right, left)):
-        stay = [index for index in mine if index in keep or index in other]
-        if len(stay) < len(mine):
-            flops += prod([sizes[index] for index in mine])
-        space.update(dict.fromkeys(stay))
-    points = prod([sizes[index] for index in space])
-    flops += points if keep.issuperset(space) else 2 * points
-    return flops, prod([sizes[index] for index in space if index in keep])
+    summed, space, each = _space(term_a, term_b, keep)
+    flops = sum([prod([sizes[index] for index in mine]) for mine in summed])
+    flops += each * prod([sizes[index] for index in space])
+    return flops, prod([sizes[index] for index in space & keep])
+
+
+def _space(term_a: Term, term_b: Term, keep: frozenset) -> tuple[list[frozenset], frozenset, int]:
+    """Indices of the operands that are summed before, of what is contracted then, and its flops per point."""
+    left, right = frozenset(term_a), frozenset(term_b)
+    lone = (left ^ right) - keep
+    space = (left | right) - lone
+    return [mine for mine in (left, right) if mine & lone], space, 1 if keep.issuperset(space) else 2
 
 
 def reduction_cost(term: Term, keep: Collection[Index], sizes: Sizes) -> tuple[int, int]:
@@ -219,11 +222,31 @@ def walk(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[
 
 def totals(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[int, ...]]) -> tuple[int, int]:
     """Flops of an order, and the elements of its largest intermediate (the output counts as one)."""
+    spaces = _spaces if len(terms) <= _REMEMBERED else _spaces.__wrapped__
     flops = largest = 0
-    for step in walk(terms, output, sizes, ids):
-        flops += step.flops
-        largest = max(largest, step.elements)
+    for summed, space, each, keep in spaces(tuple(terms), output, tuple(ids)):
+        flops += sum([prod([sizes[index] for index in mine]) for mine in summed])
+        flops += each * prod([sizes[index] for index in space])
+        largest = max(largest, prod([sizes[index] for index in keep]))  # the output may repeat an index
     return flops, largest
+
+
+@lru_cache(maxsize=256)
+def _spaces(
+    terms: tuple[Term, ...], output: Term, ids: tuple[tuple[int, ...], ...]
+) -> list[tuple[list, frozenset, int, Term]]:
+    """What `totals` adds up for each step, without sizes: an expression comes again with others."""
+    left = Tensors(terms, output)
+    found: list[tuple[list, frozenset, int, Term]] = []
+    for step in ids:
+        inputs = [left.terms[tensor] for tensor in step]
+        _, keep = left.contract(step)
+        if len(inputs) == 2:
+            found.append((*_space(*inputs, frozenset(keep)), keep))
+        else:
+            summed = [] if set(inputs[0]) <= set(keep) else inputs
+            found.append((summed, frozenset(), 0, keep))
+    return found
 
 
 # Plans one n-ary step: (terms, output) of the step -> steps in ids over those terms.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
@@ -25,11 +26,14 @@ def choose_tile(
     """
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)
+    total = prod(rows)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype):
         mv, nr = tile
         across = -(-columns // nr)
         work = across * (mv * nr * terms * cycles + TILE_COST)
+        if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
+            continue
         if width not in cuts:
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]

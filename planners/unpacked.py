@@ -9,7 +9,6 @@ first that is the right one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Callable, Mapping
 
@@ -25,10 +24,11 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
+from ..records import lazy, quick
 from .beside import Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
-from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fuse, largest_divisor, levels, make_dim, total
+from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fused_dims, largest_divisor, levels, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
@@ -41,6 +41,7 @@ _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at h
 _NOWHERE = Operand(slot=0, offset=0)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnpackedPlan:
     """A problem of one of these families whose operands get their places when the arena is laid out."""
@@ -80,11 +81,13 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
     another dtype: these families read in place."""
     if c.left is None or c.right is None or c.left_dtype or c.right_dtype or not _may_lie_right(c):
         return None
-    views = _View(c), _View(c.swapped())
-    if not views[0].linear:
+    straight, swapped = _View(c), None
+    if not straight.linear:
         return None
     for row in _FAMILIES:
-        view = views[row.exchanged]
+        if row.exchanged and swapped is None:
+            swapped = _View(c.swapped())
+        view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
     return _choose_beside(c, isa)
@@ -121,32 +124,32 @@ class _View:
         self.axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
         self.item = tile_table.ITEMSIZE[c.dtype]
 
-    @cached_property
+    @lazy
     def linear(self) -> bool:
         return all(axis.linear for axes in self.axes.values() for axis in axes.values())
 
     def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
         axes = self.axes
         ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
-        return fuse([make_dim(i, self.c.sizes[i], {t: axes[t][i] for t in tensors}) for i in ordered])
+        return fused_dims(ordered, self.c.sizes, [(t, axes[t]) for t in tensors])
 
-    @cached_property
+    @lazy
     def is_gate(self) -> bool:
         return is_gate(self.c)
 
-    @cached_property
+    @lazy
     def batch(self) -> list[Dim]:
         return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def m(self) -> list[Dim]:
         return self.dims(self.c.m, (LEFT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def n(self) -> list[Dim]:
         return self.dims(self.c.n, (RIGHT, OUT), OUT)
 
-    @cached_property
+    @lazy
     def k(self) -> list[Dim]:
         return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
 
@@ -384,6 +387,7 @@ _FAMILIES = (
 )
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
     """A family for a contraction."""

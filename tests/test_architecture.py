@@ -39,6 +39,7 @@ GROUPS = {
     "einsum_engine.options": "api",
     "einsum_engine.memory": "api",
     "einsum_engine.lru": "base",
+    "einsum_engine.records": "base",
     "einsum_engine.explain": "plan",
     "einsum_engine.arrays": "arrays",
     "einsum_engine.passes": "passes",

@@ -177,6 +177,7 @@ def test_a_free_operand_lies_where_the_kernel_reads_it(case):
     contraction = BinaryContraction(dtype=dtype, sizes=sizes, batch=b, m=m, n=n, k=k, left=None, right=right, out=out)
     made = plan_gemm(contraction, row, 1)
     assert not made.swapped and made.pack_left is None and made.pack_right is None
+    _counted(made, item)
     left = {axis.index: axis for axis in made.left_layout.axes}
     assert left.keys() == {*b, *m, *k}
     memory, values = {}, {}
@@ -194,6 +195,22 @@ def test_a_free_operand_lies_where_the_kernel_reads_it(case):
     expected = np.einsum(f"{terms[0]},{terms[1]}->{terms[2]}", values[0], values[1])
     got = memory[2][: expected.nbytes].view(dtype).reshape(expected.shape)
     assert np.array_equal(got, expected), (made.left_layout, made.problem.kernel)
+
+
+def _counted(made, item):
+    """The numbers that the time is predicted from are those of the tables that are made later."""
+    work, problem = made.work, made.problem
+    assert (work.outer, work.panels, work.rows) == (problem.outer_total, problem.panels, problem.valid.sum())
+    assert (work.columns, work.k) == (len(problem.tn_c), len(problem.tk_b) * len(problem.tko_b))
+    lanes = problem.tm_c.reshape(problem.panels, problem.mr)
+    adjacent = [bool((np.diff(row[:valid]) == item).all()) for row, valid in zip(lanes, problem.valid)]
+    assert problem.run.tolist() == adjacent
+    whole = sum(a and v == problem.mr for a, v in zip(adjacent, problem.valid))
+    scattered = sum(v for a, v in zip(adjacent, problem.valid) if not a)
+    assert work.stored == (whole, sum(adjacent) - whole, scattered)
+    for row, valid in zip(lanes, problem.valid):
+        assert valid % work.chunk == 0 or work.chunk == 1
+        assert (np.diff(row[: valid - valid % work.chunk].reshape(-1, work.chunk), axis=1) == item).all()
 
 
 def test_both_kinds_of_layouts_are_asked_for():

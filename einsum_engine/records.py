@@ -1,0 +1,59 @@
+"""Frozen dataclasses that are made by the thousand while a plan is drawn up."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, Callable, TypeVar
+
+T = TypeVar("T", bound=type)
+_FACTORY: Any = object()  # the argument that was not given, of a field with a default factory
+
+
+def quick(cls: T) -> T:
+    """Gives a frozen dataclass (keyword arguments alone, no ``__post_init__``) an ``__init__`` that stores all fields
+    at once. The one that `dataclass` writes calls ``object.__setattr__`` for each, which takes half as long again.
+
+    >>> from dataclasses import dataclass
+    >>> @quick
+    ... @dataclass(frozen=True, kw_only=True)
+    ... class Point:
+    ...     x: int
+    ...     y: int = 0
+    >>> Point(x=1)
+    Point(x=1, y=0)
+    """
+    names = [field.name for field in fields(cls)]
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+    parameters, values = [], []
+    for field in fields(cls):
+        name = field.name
+        assert field.kw_only and field.init and not hasattr(cls, "__post_init__"), f"{cls.__name__}.{name}"
+        parameter, value = name, name
+        if field.default is not MISSING:
+            scope[f"_default_{name}"] = field.default
+            parameter = f"{name}=_default_{name}"
+        elif field.default_factory is not MISSING:
+            scope[f"_factory_{name}"] = field.default_factory
+            parameter, value = f"{name}=_FACTORY", f"_factory_{name}() if {name} is _FACTORY else {name}"
+        parameters.append(parameter)
+        values.append(f"{name!r}: {value}")
+    body = f"def __init__(self, *, {', '.join(parameters)}):\n    _set(self, '__dict__', {{{', '.join(values)}}})"
+    exec(body, scope)  # as `dataclass` itself does
+    made: Callable[..., None] = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {name: cls.__annotations__[name] for name in names}
+    cls.__init__ = made
+    return cls
+
+
+class lazy:  # noqa: N801 - used like `functools.cached_property`
+    """`functools.cached_property` without its lock: computed at the first use, and kept in the instance."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        found = instance.__dict__[self.name] = self.function(instance)
+        return found

@@ -1,0 +1,223 @@
+"""What a decided GEMM consists of: the tables of its dimensions, panels and outer loops.
+
+Most products are drawn up more than once and run once. So a draft decides without tables, and those of the draft that
+is taken are made when its problem is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from ..kernels import tiles as tile_table
+from ..kernels.gemm import GemmProblem, Operand
+from ..kernels.isa import ISA
+from ..plan import Axis, Index, Layout
+from ..records import lazy, quick
+from .contraction import BinaryContraction
+from .packing import PackedSide
+from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, outer_loop
+
+BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
+_NOWHERE = Operand(slot=0, offset=0)
+
+
+@quick
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decided:
+    """What was decided about a GEMM besides its dimensions: access modes, how tasks pack, blocks and strides."""
+
+    a_mode: str
+    b_mode: str
+    a_stride: int
+    b_stride: int
+    pack_mode: int
+    b_pack_mode: int
+    kc: int
+    chunk: int
+    stream: bool
+    blocks: tuple[int, int, int]
+    left_layout: Layout | None
+    pack_left: PackedSide | None
+    pack_right: PackedSide | None
+
+
+class GemmTables:
+    """Dimensions and panels of a GEMM, with the tables that they have in each tensor, as they are asked for."""
+
+    c: BinaryContraction
+    isa: ISA
+    item: int  # bytes of an element that is computed with
+    known: dict[int, Mapping[Index, Axis]]  # by tensor
+    m_dims: list[Dim]  # all lists are fastest first
+    n_dims: list[Dim]
+    b_dims: list[Dim]
+    k_dims: list[Dim]
+    n_outer: list[Dim]
+    k_outer: list[Dim]
+    panels: Panels
+    mv: int
+    nr: int
+    mr: int
+
+    @lazy
+    def tm_a(self) -> np.ndarray:
+        """(panels, lanes) offsets in A, whose layout is known."""
+        return self.panels.offsets(LEFT)
+
+    @lazy
+    def tm_c(self) -> np.ndarray:
+        """(panels, lanes) offsets in C."""
+        return self.panels.offsets(OUT)
+
+    @lazy
+    def valid(self) -> np.ndarray:
+        return self.panels.valid()
+
+    @lazy
+    def b_levels(self) -> list[list[Dim]]:
+        """The loops over the batch, slow to fast."""
+        return levels(self.b_dims[::-1], BATCH_LOOPS)
+
+    def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
+        """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
+        c, d = self.c, decided
+        k_dims = self.k_dims
+        if d.left_layout is not None:
+            # The rest of panels is addressed by strides.
+            self.learn(LEFT, d.left_layout, ("b_dims",) if d.a_mode == "panels" else ("b_dims", "m_dims", "k_dims"))
+            k_dims = self.k_dims
+        tm_a = ZERO
+        if d.a_mode != "panels":
+            tm_a = (self.tm_a if d.left_layout is None else self.panels.offsets(LEFT)).ravel()
+        n_dims, k_dims, k_outer = self.n_dims[::-1], k_dims[::-1], self.k_outer[::-1]
+        return GemmProblem(
+            dtype=c.dtype,
+            mv=self.mv,
+            nr=self.nr,
+            mr=self.mr,
+            a=_NOWHERE,
+            b=_NOWHERE,
+            c=_NOWHERE,
+            outer=self._outer(d.pack_left, d.pack_right),
+            tm_a=tm_a,
+            tm_c=self.tm_c.ravel(),
+            valid=self.valid,
+            run=self._runs(),
+            tn_b=flat_table(n_dims, RIGHT),
+            tn_c=flat_table(n_dims, OUT),
+            tk_a=flat_table(k_dims, LEFT),
+            tk_b=flat_table(k_dims, RIGHT),
+            tko_a=flat_table(k_outer, LEFT) if d.pack_left is None else d.pack_left.turns,
+            tko_b=flat_table(k_outer, RIGHT) if d.pack_right is None else d.pack_right.turns,
+            a_mode=d.a_mode,
+            b_mode=d.b_mode,
+            a_source=c.left_dtype if d.a_mode == "pack" else "",
+            b_source=c.right_dtype if d.b_mode == "pack" else "",
+            a_stride=d.a_stride,
+            b_stride=d.b_stride,
+            pack_mode=d.pack_mode,
+            b_pack_mode=d.b_pack_mode,
+            kc=d.kc,
+            chunk=d.chunk,
+            stream=d.stream,
+            blocks=d.blocks,
+            conj_a=c.conj_left,
+            conj_b=c.conj_right,
+            accumulate=c.accumulate,
+            parallel=parallel,
+        )
+
+    def learn(self, tensor: int, layout: Layout, groups: tuple[str, ...]) -> None:
+        """A free tensor got its layout: dimensions made before, of ``groups`` and in the panels, know it now."""
+        self.known[tensor] = axes = {axis.index: axis for axis in layout.axes}
+
+        def new(dims: Sequence[Dim]) -> list[Dim]:
+            return [learned(dim, tensor, axes[dim.indices[0]]) for dim in dims]
+
+        for name in groups:
+            setattr(self, name, new(getattr(self, name)))
+        if tensor != LEFT:
+            return
+        p = self.panels
+        lanes, cut, rest = p.lanes, p.cut, p.rest
+        if "m_dims" in groups:
+            lanes, rest, cut = tuple(new(lanes)), tuple(new(rest)), new([cut])[0] if cut else None
+        elif not p.outer:
+            return
+        self.panels = Panels(
+            width=p.width,
+            box=p.box,
+            lanes=lanes,
+            cut=cut,
+            tile=p.tile,
+            rest=rest,
+            run_last=p.run_last,
+            outer=tuple(new(p.outer)),
+        )
+
+    def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
+        """Loops over batch, what was split off N, and off M: fastest last. Packed copies have strides of their own."""
+        loops = []
+        for level, dims in enumerate(levels(self.b_dims[::-1], BATCH_LOOPS)):  # they may know more than in `b_levels`
+            steps = [None if side is None else side.batch_strides[level] for side in (packed_left, packed_right)]
+            loops.append(outer_loop(dims, *steps))
+        in_left, in_right = (None if side is None else side.outer_stride for side in (packed_left, packed_right))
+        for dims, left, right in ((self.n_outer[::-1], None, in_right), (self.panels.outer, in_left, None)):
+            if dims:
+                loops.append(outer_loop(dims, left, right))
+        return tuple(loops)
+
+    # -- panels of C -----------------------------------------------------------------------------------------
+    def adjacent(self, offsets: np.ndarray, item: int) -> np.ndarray:
+        """Of each panel, whether its valid lanes are adjacent."""
+        box = self.panels.box
+        steps = offsets[:, 1:box] - offsets[:, : box - 1] == item
+        return (steps | (np.arange(1, box) >= self.valid[:, None])).all(axis=1)
+
+    @lazy
+    def _run_in_c(self) -> int | None:
+        return self.panels.run(OUT, self.item)
+
+    def _runs(self) -> np.ndarray:
+        """1 for panels whose lanes are contiguous in C."""
+        run = self._run_in_c
+        return (self.adjacent(self.tm_c, self.item) if run is None else self.valid <= run).astype(np.int64)
+
+    def stored(self) -> tuple[int, int, int]:
+        """Panels that are stored as whole vectors, those whose lanes are adjacent but not all there, and the lanes of
+        the others."""
+        run = self._run_in_c
+        if run is None:
+            adjacent, valid = self.adjacent(self.tm_c, self.item), self.valid
+            whole = int(np.count_nonzero((valid == self.mr) & adjacent))
+            return whole, int(np.count_nonzero(adjacent)) - whole, int(np.add.reduce(valid[~adjacent]))
+        whole = part = scattered = 0
+        for count, lanes in self.panels.filled:
+            if lanes > run:
+                scattered += count * lanes
+            elif lanes == self.mr:
+                whole += count
+            else:
+                part += count
+        return whole, part, scattered
+
+    def chunk(self) -> int:
+        """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
+        run, box, last = self._run_in_c, self.panels.box, self.panels.last_valid
+        if run == 1 or run == box:
+            return 1
+        lanes = tile_table.elements(self.isa, self.c.dtype)
+        for size in (lanes, lanes // 2, lanes // 4):
+            if size > 1 and box % size == 0 and last % size == 0 and self._in_runs(size):
+                return size
+        return 1
+
+    def _in_runs(self, size: int) -> bool:
+        """Whether lanes of C are adjacent in runs of ``size``."""
+        if self._run_in_c is not None:
+            return self._run_in_c % size == 0
+        groups = self.tm_c[:, : self.panels.box].reshape(len(self.tm_c), -1, size)
+        return bool((groups[:, :, 1:] - groups[:, :, :-1] == self.item).all())

@@ -1,0 +1,37 @@
+"""The numbers of a GEMM that its time is predicted from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..records import quick
+
+IN_PLACE_BYTES = 256 << 10  # of a B that is read in place however it runs
+
+
+@quick
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GemmWork:
+    """``outer``, ``panels``, ``columns``, ``k``: iterations of the loops; ``rows`` of C that exist, of one outer
+    iteration; ``kc``, ``chunk``, ``blocks``: as in `kernels.gemm.GemmProblem`.
+
+    ``stored``: panels of C that are stored as whole vectors, those that are stored by mask or through the stack, and
+    the lanes that are not adjacent; ``far_b``: B is read in place, not along K, and does not stay in cache;
+    ``pack_modes``: how tasks pack A and B, None where they do not.
+    """
+
+    dtype: str
+    mv: int
+    nr: int
+    mr: int
+    outer: int
+    panels: int
+    rows: int
+    columns: int
+    k: int
+    kc: int
+    chunk: int
+    blocks: tuple[int, int, int]
+    stored: tuple[int, int, int]
+    far_b: bool
+    pack_modes: tuple[int | None, int | None]
