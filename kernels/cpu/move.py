@@ -27,7 +27,7 @@ from .emit import I64, Fn, Val
 from .pack import Mover
 
 ARGS = 10
-AHEAD = 128  # bytes along the source: what boxes that follow read
+AHEAD = 0  # bytes along the source: what boxes that follow read
 
 
 class BoxMover:

@@ -44,31 +44,65 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         target = f.select(streamed, scratch, out)
         with f.if_(move.ne(0)):
             f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
-        with f.if_(streamed):
-            _stream_runs(frame, isa, out, f.select(move.ne(0), scratch, a), box)
+        return _neighbours(frame)
 
-    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    def after(box: Box, neighbours: tuple[Val, Val], following: list[Val]) -> None:
+        a = box.at[1]
+        with f.if_(streamed):
+            ahead = Ahead(frame, following[1], following[1].ne(a))
+            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), neighbours, ahead)
+
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after)
     f.store_fence()
     f.ret()
 
 
-def _stream_runs(frame: Frame, isa: ISA, out: Val, source: Val, box: Box) -> None:
-    """Runs of the output, whole lines past the caches.
+class Ahead:
+    """Asks for the source of the box that follows, a few bytes at a time."""
 
+    def __init__(self, frame: Frame, source: Val, wanted: Val):
+        self.f, self.source = frame.f, source
+        self.table, self.step = frame.vector(na.N_AHEAD), frame.word(na.N_AHEAD_LINE)
+        self.count = self.f.select(wanted, frame.word(na.N_AHEAD_COUNT), self.f.i64(0))
+        self.done = self.f.var(0)
+
+    def some(self) -> None:
+        self._until(self.f.min(self.done.get() + self.step, self.count))
+
+    def rest(self) -> None:
+        self._until(self.count)
+
+    def _until(self, end: Val) -> None:
+        with self.f.range(self.done.get(), end) as i:
+            self.f.prefetch(self.source + self.f.word(self.table, i), locality=2)
+        self.done.set(end)
+
+
+def _neighbours(frame: Frame) -> tuple[Val, Val]:
+    """The box has one before it, one after it, whose runs continue its own (the counters must be at it)."""
+    f, row, own = frame.f, frame.word(na.N_OWN_ROW), frame.word(na.N_OWN)
+    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
+    return own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
+
+
+def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, neighbours: tuple[Val, Val], ahead: Ahead) -> None:
+    """Runs of the output, whole lines past the caches; beside them the source of the next box is asked for.
+
+    Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing.
     Boxes whose runs continue each other share what is before the second one's first line boundary: N_OWN bytes belong
     to a box, but it ends with the line that these end in, and begins where a line does unless it is the first.
     """
-    f = frame.f
-    joined, own, row = (frame.word(w) for w in (na.N_JOINED, na.N_OWN, na.N_OWN_ROW))
+    f, out = frame.f, box.at[0]
+    joined, own = frame.word(na.N_JOINED), frame.word(na.N_OWN)
     far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
     nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
-    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
-    later, earlier = own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
+    later, earlier = neighbours
     with f.range(0, box.nj // joined) as r:
         dst, src = out + f.word(far, r), source + f.word(near, r)
         first = f.select(later, (f.i64(0) - dst) & (LINE - 1), f.i64(0))
         last = f.select(earlier, own + ((f.i64(0) - dst - own) & (LINE - 1)), nbytes)
-        stream(f, isa, dst, src, first, last)
+        stream(f, isa, dst, src, first, last, ahead.some)
+    ahead.rest()
 
 
 def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:

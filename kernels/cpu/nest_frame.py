@@ -57,8 +57,12 @@ class Frame:
             last.set((self.task + 1) * total // tasks)
         return first.get(), last.get()
 
-    def boxes(self, first: Val, last: Val, body) -> None:
-        """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``."""
+    def boxes(self, first: Val, last: Val, body, after=None) -> None:
+        """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``.
+
+        ``after(box, found, following)`` comes next, with what ``body`` returned and the addresses of the following box
+        (the same ones, if there is none).
+        """
         f = self.f
         at = [Var(f, self.operand(which)) for which in self.operands]
         columns = [1 + which for which in self.operands]
@@ -67,9 +71,12 @@ class Frame:
         with f.range(first, last) as index:
             no = self._extent(na.N_O, na.N_O_TOTAL, f.word(self.counters, 0))
             nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
-            body(Box(at=[v.get() for v in at], no=no, nj=nj))
+            box = Box(at=[v.get() for v in at], no=no, nj=nj)
+            found = body(box)
             with f.if_(index + 1 < last):
                 odometer.advance()
+            if after:
+                after(box, found, [v.get() for v in at])
 
     def _extent(self, size: int, total: int, chunk: Val) -> Val:
         count = self.word(size)
