@@ -153,6 +153,26 @@ def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
     assert words["tiles"][nest_abi.N_OWN] % 4 == 0 < words["tiles"][nest_abi.N_OWN] < 4 * words["tiles"][nest_abi.N_O]
 
 
+@ISAS
+def test_copy_past_the_caches_ends_with_a_smaller_box(isa, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    problem = NestProblem(op="copy", dims=((1100, 4, 7588, 0), (1897, 4400, 4, 0)), out="float32", a="float32")
+    words = lower(problem).rows[0].words
+    assert words[nest_abi.N_J] % 16 == 0 < words[nest_abi.N_J_TOTAL] % words[nest_abi.N_J]
+    Case(problem=problem, shift=4).check(isa)
+
+
+def test_copy_past_the_caches_asks_for_each_line_once(monkeypatch):
+    """Of runs of the input that follow each other, those of later boxes ask for what those of earlier ones leave."""
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    row = lower(NestProblem(op="copy", dims=((4096, 4, 960, 0), (240, 16384, 4, 0)), out="float32", a="float32")).rows[0]
+    start, count = row.words[nest_abi.N_AHEAD] // 8, row.words[nest_abi.N_AHEAD_COUNT]
+    asked = row.tables[nest_abi.N_TABLE][start : start + count]
+    box = np.add.outer(np.arange(row.words[nest_abi.N_O]) * 960, np.arange(row.words[nest_abi.N_J]) * 4)
+    assert row.words[nest_abi.N_O] > 1 and sorted(set(asked // 64)) == sorted(set(asked // 64) & set((box // 64).flat))
+    assert len(set(asked)) == row.words[nest_abi.N_O] * -(-4 * row.words[nest_abi.N_J] // 64)
+
+
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])
 def test_tasks_and_empty_problems(op):
     b = "float64" if op == "mul" else ""

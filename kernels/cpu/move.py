@@ -146,7 +146,7 @@ class BoxMover:
     def _tiles(self, j: Val, count: Val, size: int) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
         f = self.f
-        with f.range(0, self.no, size) as first, f.range(0, count, size) as second:
+        with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
             self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size)
 
     def _move_tile(self, o: Val, j: Val, size: int) -> None:

@@ -44,13 +44,11 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         target = f.select(streamed, scratch, out)
         with f.if_(move.ne(0)):
             f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
-        return _neighbours(frame)
 
-    def after(box: Box, neighbours: tuple[Val, Val], following: list[Val]) -> None:
+    def after(box: Box, ahead: Val) -> None:
         a = box.at[1]
         with f.if_(streamed):
-            ahead = Ahead(frame, following[1], following[1].ne(a))
-            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), neighbours, ahead)
+            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
 
     frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after)
     f.store_fence()
@@ -58,7 +56,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
 
 class Ahead:
-    """Asks for the source of the box that follows, a few bytes at a time."""
+    """Asks for the source of a box that is to come, a few bytes at a time."""
 
     def __init__(self, frame: Frame, source: Val, wanted: Val):
         self.f, self.source = frame.f, source
@@ -67,7 +65,8 @@ class Ahead:
         self.done = self.f.var(0)
 
     def some(self) -> None:
-        self._until(self.f.min(self.done.get() + self.step, self.count))
+        with self.f.if_(self.done.get() < self.count):
+            self._until(self.done.get() + self.step)
 
     def rest(self) -> None:
         self._until(self.count)
@@ -78,25 +77,19 @@ class Ahead:
         self.done.set(end)
 
 
-def _neighbours(frame: Frame) -> tuple[Val, Val]:
-    """The box has one before it, one after it, whose runs continue its own (the counters must be at it)."""
-    f, row, own = frame.f, frame.word(na.N_OWN_ROW), frame.word(na.N_OWN)
-    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
-    return own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
-
-
-def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, neighbours: tuple[Val, Val], ahead: Ahead) -> None:
-    """Runs of the output, whole lines past the caches; beside them the source of the next box is asked for.
+def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) -> None:
+    """Runs of the output, whole lines past the caches; beside them the source of a box to come is asked for.
 
     Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing.
     Boxes whose runs continue each other share what is before the second one's first line boundary: N_OWN bytes belong
     to a box, but it ends with the line that these end in, and begins where a line does unless it is the first.
     """
     f, out = frame.f, box.at[0]
-    joined, own = frame.word(na.N_JOINED), frame.word(na.N_OWN)
+    joined, own, row = (frame.word(w) for w in (na.N_JOINED, na.N_OWN, na.N_OWN_ROW))
     far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
     nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
-    later, earlier = neighbours
+    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
+    later, earlier = own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
     with f.range(0, box.nj // joined) as r:
         dst, src = out + f.word(far, r), source + f.word(near, r)
         first = f.select(later, (f.i64(0) - dst) & (LINE - 1), f.i64(0))
