@@ -9,6 +9,7 @@ a box to come is asked for. Of the boxes for several lengths of runs, those that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from math import inf, prod
 from typing import Iterable
@@ -283,6 +284,7 @@ class Boxes:
         return placed
 
 
+@lru_cache(maxsize=1024)
 def pieces(size: int, limit: int, overlap: int = 0, tile: int = 1) -> tuple[int, int] | None:
     """Length and distance of equal pieces that cover a loop and overlap by ``overlap`` or little more.
 
