@@ -2,14 +2,19 @@
 
 Such a permutation is bound by memory, so each line is to be read once and written once, past the caches. Its boxes hold
 long runs of both the output and the input. A box is moved to scratch that lies in the order of the output, in tiles
-transposed in registers where both sides run, and from there to the output in whole lines.
+transposed in registers where both sides run, and from there to the output in whole lines, beside which the input of
+a box to come is asked for. Of the boxes for several lengths of runs, those that should take least time are used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
+from functools import lru_cache
+from itertools import product
+from math import inf, prod
 from typing import Iterable
+
+import numpy as np
 
 from .cpu import abi
 from .cpu import nest_abi as na
@@ -19,8 +24,15 @@ from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, share
 from .row import Row
 
-LONG_OUT, LONG_IN, LONG_NEAR = 1024, 64, 256  # bytes that the output and the input should run in a box
-BOX_BYTES = 128 << 10
+LONG_ROW = 8192  # bytes of rows that are copied as they are
+# Bytes that the output and the input may run in a box; the best pair is chosen by cost.
+LONG_OUT, LONG_IN = (512, 1024, 2048, 4096), (64, 128, 256, 1024)
+BOX_BYTES = 32 << 10
+CLOSE = 8 << 10  # bytes of a box that stays in L1
+# Nanoseconds: of a box, of a line that is written, of one that L1 does not hold, of both ends of a run that are not
+# whole lines, of asking for a line where no line is written, of beginning a row, of a tile, of loading a vector, of an
+# element by itself.
+BOX_NS, WRITE_NS, SPILT_NS, END_NS, ASK_NS, ROW_NS, TILE_NS, LOAD_NS, ELEMENT_NS = 50, 2.6, 2.6, 25, 2.6, 4, 3, 0.3, 0.5
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
@@ -73,20 +85,14 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 
 # -- past the caches -----------------------------------------------------------------------------------------------
 def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
-    if dims[0][2] == item and dims[0][0] * item >= LONG_OUT:
+    if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return _lower_rows(dims, item, shifts, tasks, nbytes)
-    box = Boxes(dims, item)
+    box = min((Boxes(dims, item, *goals) for goals in product(LONG_OUT, LONG_IN, (False, True))), key=Boxes.cost)
     inside = box.staged()
-    runs, fast = chain(inside, OUT, item), chain(inside, A, item)
-    if runs and fast and runs[0] == fast[0]:
-        o, first, mode = runs[:1], fast[1:], na.MOVE_RUN
-    elif cut := tile_cut(runs, fast):
-        o, first, mode = runs[: cut[0]], fast[: cut[1]], na.MOVE_TILE_AHEAD
-    else:
-        o, first, mode = runs, without(fast, runs), na.MOVE_GATHER
-    j = first + without(sorted(without(inside, o), key=by_output), first)
+    runs = chain(inside, OUT, item)
+    o, j, mode = box.sides()
     outer = sorted(box.outer, key=lambda d: abs(d[1 + A]))  # lines of the input are read while they are near
-    builder = RowBuilder(_group(o), _group(j), outer, shifts)
+    builder = RowBuilder(_group(o), _group(j, *box.chunks), outer, shifts)
     _source(builder, item, mode)
     words = builder.words
     words[na.N_A_O] = builder.vector(builder.o.offsets(A))
@@ -96,7 +102,18 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if box.shared:
         words[na.N_OWN], words[na.N_OWN_ROW] = box.shared[1], 2 + outer.index(box.shared)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
+    _ahead(builder, inside, item)
     return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _sides(runs: list[Dim], fast: list[Dim]) -> tuple[list[Dim], list[Dim], int]:
+    """Loops along which a box is moved, O and first of J, and how; ``runs``, ``fast``: those along which the output
+    and the input are contiguous."""
+    if runs and fast and runs[0] == fast[0]:
+        return runs[:1], fast[1:], na.MOVE_RUN
+    if cut := tile_cut(runs, fast):
+        return runs[: cut[0]], fast[: cut[1]], na.MOVE_TILE
+    return runs, without(fast, runs), na.MOVE_GATHER
 
 
 def _lower_rows(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
@@ -105,6 +122,7 @@ def _lower_rows(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int
     builder = RowBuilder(o, j, outer, shifts)
     builder.kernels[abi.FN] = "nest_copy"
     _stream(builder, item, 1, j, A)
+    _ahead(builder, [*o.dims, *j.dims], item)
     return builder.row(min(tasks, builder.boxes), nbytes)
 
 
@@ -115,34 +133,69 @@ def _stream(builder: RowBuilder, item: int, joined: int, runs: Group, source: in
     builder.words[na.N_RUNS_A] = builder.vector(runs.offsets(source))
 
 
-def _group(dims: Iterable[Dim]) -> Group:
+def _ahead(builder: RowBuilder, inside: list[Dim], item: int) -> None:
+    """What is asked for a box early: each line of each run of the input, but what lies before its first whole 64 bytes
+    from the end: the box before has asked for that line, and asking twice costs as much as a line."""
+    run = chain(inside, A, item)  # may be cut short: what continues it is another run
+    nbytes = item * prod(d[0] for d in run)
+    within = np.arange(nbytes - 1, -1, -LINE)[::-1]
+    starts = _group(sorted(without(inside, run), key=lambda d: abs(d[1 + A]))).offsets(A)
+    lines = max(1, item * prod(d[0] for d in inside) // LINE)
+    points = (starts[:, None] + within).ravel()
+    beside = max(1, round(points.size / lines))
+    builder.words[na.N_AHEAD] = builder.vector(np.append(points, np.repeat(points[-1:], -points.size % beside)))
+    builder.words[na.N_AHEAD_COUNT] = points.size + -points.size % beside
+    builder.words[na.N_AHEAD_LINE] = beside
+
+
+def _group(dims: Iterable[Dim], size: int = 0, chunks: Dim = ONE) -> Group:
+    """``size``: entries of the last loop in all ``chunks``, if there are some."""
     dims = tuple(dims)
-    return Group(dims=dims, total=prod(d[0] for d in dims), chunks=ONE)
+    return Group(dims=dims, total=prod(d[0] for d in dims) // (dims[-1][0] if size else 1) * (size or 1), chunks=chunks)
+
+
+def _moving(o: list[Dim], first: list[Dim], mode: int, entries: int, item: int) -> float:
+    """Nanoseconds to move a box to scratch, about."""
+    along, across = (prod(d[0] for d in x) for x in (o, first))
+    if mode == na.MOVE_RUN:
+        return entries / along * (ROW_NS + along * item / LINE * LOAD_NS)
+    if mode == na.MOVE_GATHER:
+        return entries * ELEMENT_NS
+    size = LINE // item
+    while size > min(along, across):
+        size //= 2
+    tiles = -(-along // size) * -(-across // size) * (entries / (along * across))
+    return tiles * (TILE_NS + size * size.bit_length() * LOAD_NS)
 
 
 @dataclass
 class Boxes:
-    """Equal boxes that cover the loops ``dims``, and hold long runs of both operands.
+    """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes.
 
     ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: that of them whose boxes
     continue each other's runs and overlap by a line, so that each line of the output is written by one of them.
+    With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller: ``chunks`` has the size of
+    the loop and the loop over its pieces.
     """
 
     dims: list[Dim]
     item: int
+    long_out: int
+    long_in: int
+    ragged: bool = False
+    chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
     outer: list[Dim] = field(default_factory=list)
     shared: Dim | None = None
 
     def __post_init__(self) -> None:
         open_ends = {x: chain(self.dims, x, self.item) for x in (OUT, A)}
-        near = self.dims[0][1 + A] == self.item  # runs are moved as they are: nothing asks for them early
-        goals = {OUT: LONG_OUT // self.item, A: (LONG_NEAR if near else LONG_IN) // self.item}
+        goals = {OUT: self.long_out // self.item, A: self.long_in // self.item}
         while open_ends:
             reached = {x: self._reach(loops) for x, loops in open_ends.items()}
             x = min(reached, key=lambda x: reached[x][0] / goals[x])
             run, following = reached[x]
-            need = -(-goals[x] // run)
+            need = goals[x] // run
             if need < 2 or following is None or not self._take(following, need, run if x == OUT else 0):
                 del open_ends[x]
         self.outer += without(self.dims, self.parts)
@@ -165,19 +218,59 @@ class Boxes:
         if size <= min(room, 2 * need):
             self.parts[dim] = size
             return True
-        limit, tile = min(room, need), LINE // self.item
+        limit, tile = min(room, need), max(1, LINE // self.item)
         if limit < 2:
             return False
+        if self.ragged and not run and tile <= limit - limit % tile < size:
+            self.parts[dim] = part = limit - limit % tile
+            self.chunks = size, (-(-size // part), *(part * s for s in strides))
+            return True
         overlap = -(-(LINE - 1) // (self.item * run)) if run else 0
         found = pieces(size, limit, overlap, 1 if run else tile) or pieces(size, limit)
         if not found:
-            return False
+            if size <= room:
+                self.parts[dim] = size
+            return size <= room
         part, step = found
         self.parts[dim] = part
         self.outer.append(((size - part) // step + 1, *(step * s for s in strides)))
         if run and part - step >= overlap:
             self.shared = self.outer[-1]
         return True
+
+    def cost(self) -> float:
+        """Nanoseconds that all boxes take, about."""
+        inside = self.staged()
+        entries, boxes = prod(self.parts.values()), prod(d[0] for d in self.outer)
+        if self.ragged and not self._ends_whole():
+            return inf
+        if self.chunks:
+            boxes *= self.chunks[1][0]
+        runs, fast = chain(inside, OUT, self.item), chain(inside, A, self.item)
+        run, near = (prod(d[0] for d in x) for x in (runs, fast))
+        ends = entries // run * (0 if self.shared else 1)
+        lines = entries * self.item / LINE
+        asked = entries // near * -(-near * self.item // LINE)
+        spilt = max(0.0, 1 - CLOSE / (entries * self.item))
+        moved = _moving(*_sides(runs, fast), entries, self.item)
+        each = BOX_NS + lines * (WRITE_NS + spilt * SPILT_NS) + ends * END_NS + max(0.0, asked - lines) * ASK_NS + moved
+        return boxes * each
+
+    def _ends_whole(self) -> bool:
+        """A smaller last box is a box with fewer rows: what it is cut along ends J, and no run of the output has it."""
+        o, j, mode = self.sides()
+        return bool(
+            self.chunks
+            and mode == na.MOVE_TILE
+            and self.chunks[1][1:] == tuple(j[-1][0] * stride for stride in j[-1][1:3]) + (0,)
+            and len(o) == len(chain(self.staged(), OUT, self.item))
+        )
+
+    def sides(self) -> tuple[list[Dim], list[Dim], int]:
+        """The loops of O and of J, and how the box is moved."""
+        inside = self.staged()
+        o, first, mode = _sides(chain(inside, OUT, self.item), chain(inside, A, self.item))
+        return o, first + without(sorted(without(inside, o), key=by_output), first), mode
 
     def staged(self) -> list[Dim]:
         """The loops in a box; strides of b are those in scratch, where runs of the output do not share lines."""
@@ -191,6 +284,7 @@ class Boxes:
         return placed
 
 
+@lru_cache(maxsize=1024)
 def pieces(size: int, limit: int, overlap: int = 0, tile: int = 1) -> tuple[int, int] | None:
     """Length and distance of equal pieces that cover a loop and overlap by ``overlap`` or little more.
 

@@ -127,12 +127,12 @@ def permutations(draw) -> Case:
 
 @ISAS
 @RANDOM
-@given(case=permutations(), longest=st.sampled_from([64, 256, 1024]), box=st.sampled_from([4096, 1 << 17]))
+@given(case=permutations(), longest=st.sampled_from([64, 256, 1024, 8192]), box=st.sampled_from([4096, 1 << 17]))
 def test_copy_past_the_caches(isa, case, longest, box):
     """Large outputs are written in whole lines, wherever their lines begin, from boxes that may overlap."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
-        patch.setattr(nest_moves, "LONG_OUT", longest)
+        patch.setattr(nest_moves, "LONG_OUT", (longest,))
         patch.setattr(nest_moves, "BOX_BYTES", box)
         case.check(isa)
 
@@ -144,13 +144,33 @@ def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
         "tiles": ((999, 4, 2400, 0), (600, 3996, 4, 0)),
         "elements": ((999, 4, 8, 0), (2, 3996, 4, 0)),
         "runs": ((33, 4, 4, 0), (50, 132, 33 * 80 * 4, 0), (80, 132 * 50, 132, 0)),
-        "rows": ((999, 4, 4, 0), (50, 3996, 4096, 0)),
+        "rows": ((2999, 4, 4, 0), (50, 11996, 12096, 0)),
     }.items():
         words[name] = lower(NestProblem(op="copy", dims=dims, out="float32", a="float32")).rows[0].words
     modes = {name: each.get(nest_abi.N_A_MODE, 0) - nest_abi.STAGED for name, each in words.items()}
-    assert modes == {"tiles": nest_abi.MOVE_TILE_AHEAD, "elements": nest_abi.MOVE_GATHER, "runs": 0, "rows": -2}
+    assert modes == {"tiles": nest_abi.MOVE_TILE, "elements": nest_abi.MOVE_GATHER, "runs": 0, "rows": -2}
     assert all(each[nest_abi.N_JOINED] for each in words.values())
     assert words["tiles"][nest_abi.N_OWN] % 4 == 0 < words["tiles"][nest_abi.N_OWN] < 4 * words["tiles"][nest_abi.N_O]
+
+
+@ISAS
+def test_copy_past_the_caches_ends_with_a_smaller_box(isa, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    problem = NestProblem(op="copy", dims=((1100, 4, 7588, 0), (1897, 4400, 4, 0)), out="float32", a="float32")
+    words = lower(problem).rows[0].words
+    assert words[nest_abi.N_J] % 16 == 0 < words[nest_abi.N_J_TOTAL] % words[nest_abi.N_J]
+    Case(problem=problem, shift=4).check(isa)
+
+
+def test_copy_past_the_caches_asks_for_each_line_once(monkeypatch):
+    """Of runs of the input that follow each other, those of later boxes ask for what those of earlier ones leave."""
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    row = lower(NestProblem(op="copy", dims=((4096, 4, 960, 0), (240, 16384, 4, 0)), out="float32", a="float32")).rows[0]
+    start, count = row.words[nest_abi.N_AHEAD] // 8, row.words[nest_abi.N_AHEAD_COUNT]
+    asked = row.tables[nest_abi.N_TABLE][start : start + count]
+    box = np.add.outer(np.arange(row.words[nest_abi.N_O]) * 960, np.arange(row.words[nest_abi.N_J]) * 4)
+    assert row.words[nest_abi.N_O] > 1 and sorted(set(asked // 64)) == sorted(set(asked // 64) & set((box // 64).flat))
+    assert len(set(asked)) == row.words[nest_abi.N_O] * -(-4 * row.words[nest_abi.N_J] // 64)
 
 
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])

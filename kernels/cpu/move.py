@@ -8,7 +8,6 @@ promise:
     MOVE_FILL      dst adjacent, one source element per j: splat                   (src_o, dst_o unused)
     MOVE_TILE      dst adjacent along o, src along j in runs of ``run`` entries: T x T blocks transposed in registers,
                    so that a line of either side is touched once                   (dst_o unused)
-    MOVE_TILE_AHEAD  the same, where the source is not in cache: lines that follow are asked for early
     MOVE_GATHER    dst adjacent along o                                            (dst_o unused)
     MOVE_ELEMENTS  none
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
@@ -27,7 +26,6 @@ from .emit import I64, Fn, Val
 from .pack import Mover
 
 ARGS = 10
-AHEAD = 128  # bytes along the source: what boxes that follow read
 
 
 class BoxMover:
@@ -42,8 +40,7 @@ class BoxMover:
     def emit(self) -> None:
         modes = (
             (na.MOVE_RUN, self._run),
-            (na.MOVE_TILE, lambda: self._tile(ahead=False)),
-            (na.MOVE_TILE_AHEAD, lambda: self._tile(ahead=True)),
+            (na.MOVE_TILE, self._tile),
             (na.MOVE_GATHER, self._gather),
             (na.MOVE_FILL, self._fill),
             (na.MOVE_SCATTER, self._scatter),
@@ -127,12 +124,12 @@ class BoxMover:
             m.copy(source(o), target(o))
 
     # -- tiles -----------------------------------------------------------------------------------------------
-    def _tile(self, ahead: bool) -> None:
+    def _tile(self) -> None:
         f = self.f
         with f.range(0, self.nj, self.run) as j:
-            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block, ahead)
+            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block)
 
-    def _tile_run(self, j: Val, count: Val, size: int, ahead: bool) -> None:
+    def _tile_run(self, j: Val, count: Val, size: int) -> None:
         """``no x count`` elements in tiles of ``size`` or, where a side is shorter, smaller ones."""
         f = self.f
         if size < 2:
@@ -142,28 +139,20 @@ class BoxMover:
             return
         with f.if_else((self.no >= size) & (count >= size)) as (then, otherwise):
             with then:
-                self._tiles(j, count, size, ahead)
+                self._tiles(j, count, size)
             with otherwise:
-                self._tile_run(j, count, size // 2, ahead)
+                self._tile_run(j, count, size // 2)
 
-    def _tiles(self, j: Val, count: Val, size: int, ahead: bool) -> None:
-        """The last tile of a side is moved back to end with it: some elements are written twice.
-
-        With ``ahead``, all rows of the source advance together, so that there is time to fetch what they need next.
-        """
+    def _tiles(self, j: Val, count: Val, size: int) -> None:
+        """The last tile of a side is moved back to end with it: some elements are written twice."""
         f = self.f
-        sides = (count, self.no) if ahead else (self.no, count)
-        with f.range(0, sides[0], size) as outer, f.range(0, sides[1], size) as inner:
-            first, second = f.min(outer, sides[0] - size), f.min(inner, sides[1] - size)
-            self._move_tile(*((second, j + first) if ahead else (first, j + second)), size, ahead)
+        with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
+            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size)
 
-    def _move_tile(self, o: Val, j: Val, size: int, ahead: bool) -> None:
+    def _move_tile(self, o: Val, j: Val, size: int) -> None:
         f, m = self.f, self.m
         src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
         sources = [src + f.word(self.src_o, o + k) for k in range(size)]
-        if ahead:
-            for source in sources:
-                f.prefetch(source + AHEAD, locality=2)
         rows = m.transpose([m.load(source, size) for source in sources])
         for k, row in enumerate(rows):
             m.store(row, dst + f.word(self.dst_j, j + k))

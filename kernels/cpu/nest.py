@@ -44,21 +44,47 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         target = f.select(streamed, scratch, out)
         with f.if_(move.ne(0)):
             f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
-        with f.if_(streamed):
-            _stream_runs(frame, isa, out, f.select(move.ne(0), scratch, a), box)
 
-    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body)
+    def after(box: Box, ahead: Val) -> None:
+        a = box.at[1]
+        with f.if_(streamed):
+            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
+
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after)
     f.store_fence()
     f.ret()
 
 
-def _stream_runs(frame: Frame, isa: ISA, out: Val, source: Val, box: Box) -> None:
-    """Runs of the output, whole lines past the caches.
+class Ahead:
+    """Asks for the source of a box that is to come, a few bytes at a time."""
 
+    def __init__(self, frame: Frame, source: Val, wanted: Val):
+        self.f, self.source = frame.f, source
+        self.table, self.step = frame.vector(na.N_AHEAD), frame.word(na.N_AHEAD_LINE)
+        self.count = self.f.select(wanted, frame.word(na.N_AHEAD_COUNT), self.f.i64(0))
+        self.done = self.f.var(0)
+
+    def some(self) -> None:
+        with self.f.if_(self.done.get() < self.count):
+            self._until(self.done.get() + self.step)
+
+    def rest(self) -> None:
+        self._until(self.count)
+
+    def _until(self, end: Val) -> None:
+        with self.f.range(self.done.get(), end) as i:
+            self.f.prefetch(self.source + self.f.word(self.table, i), locality=2)
+        self.done.set(end)
+
+
+def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) -> None:
+    """Runs of the output, whole lines past the caches; beside them the source of a box to come is asked for.
+
+    Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing.
     Boxes whose runs continue each other share what is before the second one's first line boundary: N_OWN bytes belong
     to a box, but it ends with the line that these end in, and begins where a line does unless it is the first.
     """
-    f = frame.f
+    f, out = frame.f, box.at[0]
     joined, own, row = (frame.word(w) for w in (na.N_JOINED, na.N_OWN, na.N_OWN_ROW))
     far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
     nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
@@ -68,7 +94,8 @@ def _stream_runs(frame: Frame, isa: ISA, out: Val, source: Val, box: Box) -> Non
         dst, src = out + f.word(far, r), source + f.word(near, r)
         first = f.select(later, (f.i64(0) - dst) & (LINE - 1), f.i64(0))
         last = f.select(earlier, own + ((f.i64(0) - dst - own) & (LINE - 1)), nbytes)
-        stream(f, isa, dst, src, first, last)
+        stream(f, isa, dst, src, first, last, ahead.some)
+    ahead.rest()
 
 
 def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:

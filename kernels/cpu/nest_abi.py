@@ -41,12 +41,14 @@ N_JOINED = 38  # entries of J that make one run, 0: the output is written by the
 N_RUNS_OUT, N_RUNS_A = 41, 43  # offset vectors of the runs in the output, in scratch or a
 N_OWN = 40  # bytes of a run that are this box's to write where its lines begin; 0: all
 N_OWN_ROW = 45  # the odometer's row of boxes whose runs continue each other
+N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
+N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
 
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
-MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER, MOVE_TILE_AHEAD = 0, 1, 2, 3, 4, 5, 6
+MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
 
 # sum: how a box is added up
 SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3

@@ -17,6 +17,7 @@ OUT, A, B = 0, 1, 2
 _SLOTS = (abi.OUT_SLOT, abi.A_SLOT, abi.B_SLOT)
 _OFFSETS = (abi.OUT_OFFSET, abi.A_OFFSET, abi.B_OFFSET)
 MAX_RANK = 72
+BOXES_AHEAD = 3  # how far what is asked for early is from what is moved
 _ROW = 4 * 8  # bytes of a row of the odometer
 
 
@@ -57,19 +58,38 @@ class Frame:
             last.set((self.task + 1) * total // tasks)
         return first.get(), last.get()
 
-    def boxes(self, first: Val, last: Val, body) -> None:
-        """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``."""
+    def boxes(self, first: Val, last: Val, body, after=None) -> None:
+        """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``.
+
+        ``after(box, ahead)`` comes next, with the address of the last operand `BOXES_AHEAD` boxes on (that of the last
+        box, if there are fewer).
+        """
         f = self.f
         at = [Var(f, self.operand(which)) for which in self.operands]
         columns = [1 + which for which in self.operands]
         odometer = Odometer(f, self.table, self.word(na.N_RANK), self.counters, at, columns)
         odometer.start(first)
+        if after:
+            scout = self._scout(f.min(first + BOXES_AHEAD, f.max(last - 1, first)))
         with f.range(first, last) as index:
             no = self._extent(na.N_O, na.N_O_TOTAL, f.word(self.counters, 0))
             nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
-            body(Box(at=[v.get() for v in at], no=no, nj=nj))
+            box = Box(at=[v.get() for v in at], no=no, nj=nj)
+            body(box)
+            if after:
+                after(box, scout.at[0].get())
+                with f.if_(index + (BOXES_AHEAD + 1) < last):
+                    scout.advance()
             with f.if_(index + 1 < last):
                 odometer.advance()
+
+    def _scout(self, flat: Val) -> Odometer:
+        """An odometer of the last operand alone, at the box of that number."""
+        f, which = self.f, self.operands[-1]
+        at, counters = Var(f, self.operand(which)), f.stack(8 * MAX_RANK)
+        scout = Odometer(f, self.table, self.word(na.N_RANK), counters, [at], [1 + which])
+        scout.start(flat)
+        return scout
 
     def _extent(self, size: int, total: int, chunk: Val) -> Val:
         count = self.word(size)

@@ -34,6 +34,7 @@ from .storage import STORAGES
 ROWS_AHEAD = 4096
 LANE_AHEAD = 512
 BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
+PART = 16  # bytes: what shuffles are cheapest within
 UNROLL = 4  # scattered elements moved at once
 
 
@@ -110,7 +111,9 @@ class Mover:
         return parts[0]
 
     def transpose(self, rows: list[Val]) -> list[Val]:
-        """R vectors of R elements or more: each R x R square, in log2(R) butterfly stages of two-source shuffles."""
+        """R vectors of R elements or more: each R x R square, in log2(R) stages of two-source shuffles."""
+        if len(rows) == rows[0].v.type.count // self.group:
+            return self._square(rows)
         distance = 1
         while distance < len(rows):
             rows = self._stage(rows, distance)
@@ -127,6 +130,43 @@ class Mover:
                 out[i] = self.f.shuffle(a, b, self._machine_lanes(low))
                 out[i + distance] = self.f.shuffle(a, b, self._machine_lanes(high))
         return out
+
+    def _square(self, rows: list[Val]) -> list[Val]:
+        """R vectors of R elements: shuffles within parts of 128 bits, then of whole parts, for which hardware has
+        faster instructions than for others."""
+        size = len(rows)
+        inside = min(size, PART // self.item)
+        groups = [self._interleave(rows[i : i + inside], inside, 1) for i in range(0, size, inside)]
+        columns = [self._deal([group[k] for group in groups], inside) for k in range(inside)]
+        return [columns[k][part] for part in range(size // inside) for k in range(inside)]
+
+    def _interleave(self, rows: list[Val], part: int, unit: int) -> list[Val]:
+        """Transposes ``part`` rows within each part; units of so many elements are together already."""
+        if unit == part:
+            return rows
+        found: list[Val] = []
+        for half in (0, part // 2):
+            lanes = self._lanes(rows, lambda i: half + i // (2 * unit) * unit + i % unit, lambda i: i // unit % 2, part)
+            found += self._interleave([self._pair(a, b, lanes) for a, b in zip(rows[::2], rows[1::2])], part, 2 * unit)
+        return found
+
+    def _lanes(self, rows: list[Val], place, which, part: int) -> list[int]:
+        size = rows[0].v.type.count // self.group
+        return [which(i % part) * size + i // part * part + place(i % part) for i in range(size)]
+
+    def _deal(self, rows: list[Val], part: int) -> list[Val]:
+        """Transposes as many rows as have parts, part by part."""
+        if len(rows) == 1:
+            return rows
+        size = rows[0].v.type.count // self.group
+        found = []
+        for first in (0, part):
+            lanes = [first + i // part * 2 * part + i % part for i in range(size)]
+            found.append(self._deal([self._pair(a, b, lanes) for a, b in zip(rows[::2], rows[1::2])], part))
+        return [row for pair in zip(*found) for row in pair]
+
+    def _pair(self, a: Val, b: Val, lanes: list[int]) -> Val:
+        return self.f.shuffle(a, b, self._machine_lanes(lanes))
 
     def _machine_lanes(self, lanes: list[int]) -> list[int]:
         return [l * self.group + g for l in lanes for g in range(self.group)]

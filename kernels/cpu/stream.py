@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from ..isa import ISA
 from .emit import I8, I16, I32, I64, Fn, Val, vector_type
 
 LINE = 64  # bytes
 
 
-def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val) -> None:
+def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val, beside: Callable[[], None]) -> None:
     """Bytes ``first`` to ``last`` (exclusive) of ``src`` to ``dst``: whole lines of ``dst`` past the caches, what comes
-    before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap."""
+    before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap.
+
+    ``beside`` emits what is done beside each whole line: stores past the caches leave time for it."""
     size = min(isa.vector_bits // 8, LINE)
     words = vector_type(I64, size // 8)
     at = f.var(first)
@@ -19,6 +23,7 @@ def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val) -> None:
         parts = [f.load(words, src + i + part) for part in range(0, LINE, size)]
         for number, part in enumerate(parts):
             f.stream(part, dst + i + number * size)
+        beside()
         at.set(i + LINE)
     _copy(f, dst, src, at, last)
 
