@@ -41,7 +41,7 @@ def test_help_names_what_there_is(capsys, command):
     [
         ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
-        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, permutations, gemm, kernels"),
+        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, permutations, gemm, gates, kernels"),
         (["bench", "tccg", "--threads", "0"], "argument --threads: 0 is not at least 1"),
         (["bench", "tccg", "--threads", "two"], "argument --threads: invalid count value: 'two'"),
         (["bench", "tccg", "--only", "nothing"], "no case matches 'nothing'"),
