@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import EngineError, EngineMemoryError, EngineTypeError, EngineValueError
+from .errors import (
+    EngineError,
+    EngineIndexError,
+    EngineMemoryError,
+    EngineProgramError,
+    EngineTypeError,
+    EngineValueError,
+)
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -34,24 +41,59 @@ if TYPE_CHECKING:
         time_objective,
         transpose,
     )
+    from .control import cond, while_loop
+    from .functions import (
+        erf,
+        logsumexp,
+        random_bits,
+        random_key,
+        random_normal,
+        random_uniform,
+        rsqrt,
+        sigmoid,
+        where,
+    )
+    from .jitted import jit
 
 __all__ = [
     "Compiled",
     "EngineError",
+    "EngineIndexError",
     "EngineMemoryError",
+    "EngineProgramError",
     "EngineTypeError",
     "EngineValueError",
     "clear_cache",
     "compile",
+    "cond",
     "contract_path",
     "einsum",
     "einsum_path",
+    "erf",
+    "jit",
     "load",
+    "logsumexp",
+    "random_bits",
+    "random_key",
+    "random_normal",
+    "random_uniform",
     "register_optimizer",
+    "rsqrt",
+    "sigmoid",
     "tensordot",
     "time_objective",
     "transpose",
+    "where",
+    "while_loop",
 ]
+
+# Names of traced functions -> the module that has them; every other name is in `api`.
+MODULES = {
+    "jit": "jitted",
+    **dict.fromkeys(("cond", "while_loop"), "control"),
+    **dict.fromkeys(("erf", "sigmoid", "rsqrt", "logsumexp", "where"), "functions"),
+    **dict.fromkeys(("random_bits", "random_key", "random_normal", "random_uniform"), "functions"),
+}
 
 # What libraries ask a backend for besides contractions. These follow the type of their arguments, whatever it is.
 # The list is explicit: a library that probes for another name must see that it is not here.
@@ -69,9 +111,9 @@ ARRAY_FUNCTIONS = (
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from . import api
+        from importlib import import_module
 
-        value = globals()[name] = getattr(api, name)
+        value = globals()[name] = getattr(import_module(f".{MODULES.get(name, 'api')}", __name__), name)
         return value
     if name in ARRAY_FUNCTIONS:
         from .api import array_function

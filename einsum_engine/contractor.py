@@ -29,7 +29,7 @@ from .plan import Plan
 from .planners.build import PlanRequest, build_plan
 from .planners.order import Order, find_order, leaner_orders
 from .profile import Profile
-from .routes import ExternalRoute, NativeRoute, SpreadRoute, View, ZeroRoute, contiguous_strides
+from .routes import ExternalRoute, NativeRoute, SpreadRoute, ViewRoute, ZeroRoute, contiguous_strides
 
 # The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
 Kind = tuple[np.dtype, tuple[int, ...]]
@@ -59,7 +59,7 @@ class Contractor:
         self.expr = expr
         self.options = options
         self.constants = constants
-        self.view = View(expr) if not (options.copy or options.conj) and View.exists(expr) else None
+        self.view = ViewRoute(expr) if not (options.copy or options.conj) and ViewRoute.exists(expr) else None
         self._core = _unrepeated(expr)
         self._alike = _alike(expr)
         self._large = tuple(position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE)

@@ -21,3 +21,11 @@ class EngineTypeError(EngineError, TypeError):
 
 class EngineMemoryError(EngineError, MemoryError):
     """Memory that could not be had; the message names the bytes."""
+
+
+class EngineIndexError(EngineError, IndexError):
+    """An index or axis outside the shape; the message names index, axis and size."""
+
+
+class EngineProgramError(EngineError, ValueError):
+    """A program that breaks a rule of the IR; the message shows the equation between its neighbours."""

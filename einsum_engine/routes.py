@@ -259,7 +259,7 @@ def diagonal(array: np.ndarray, term: Sequence[Any]) -> np.ndarray:
     )
 
 
-class View:
+class ViewRoute:
     """What `einsum` returns without computing: one operand whose axes are reordered or put on a diagonal."""
 
     __slots__ = ("term", "output", "shape", "subscripts", "permutation")

@@ -44,8 +44,12 @@ GROUPS = {
     "einsum_engine.arrays": "arrays",
     "einsum_engine.passes": "passes",
     "einsum_engine.passes.": "passes",
-    "einsum_engine.ops": "ir",
-    "einsum_engine.ir": "ir",
+    **{f"einsum_engine.{name}": "ir" for name in ("ops", "op_rules", "op_numpy", "avals", "views", "ir")},
+    "einsum_engine.trace": "trace",
+    **{f"einsum_engine.trace_{part}": "trace" for part in ("ufuncs", "index", "shapes", "functions", "methods")},
+    **{f"einsum_engine.{name}": "trace" for name in ("control", "functions", "nnfunctions")},
+    "einsum_engine.trees": "base",
+    "einsum_engine.jitted": "api",
     "einsum_engine.planners": "planners",
     "einsum_engine.planners.": "planners",
     "einsum_engine.plan": "plan",
@@ -77,9 +81,12 @@ GROUPS = {
 ALLOWED = {
     "cli": {"public", "api", "bench", "kernels", "kernel tables", "base"},
     "bench": {"public", "api", "kernels", "kernel tables", "base"},
-    "public": {"api", "base"},
-    "api": {"arrays", "passes", "ir", "planners", "plan", "executor", "kernels", "kernel tables", "expr", "base"},
+    "public": {"api", "trace", "base"},
+    "api": {
+        *("arrays", "trace", "passes", "ir", "planners", "plan", "executor", "kernels", "kernel tables", "expr", "base"),
+    },
     "arrays": {"expr", "base"},
+    "trace": {"ir", "expr", "base"},
     "passes": {"ir", "expr", "base"},
     "ir": {"expr", "base"},
     "planners": {"ir", "plan", "kernel tables", "expr", "base"},
@@ -102,6 +109,7 @@ EXTERNAL = {
     "public": set(),
     "api": {"numpy", "autoray"},
     "arrays": {"numpy", "ml_dtypes", "torch", "jax"},
+    "trace": {"numpy"},
     "passes": {"numpy"},
     "ir": {"numpy"},
     "planners": {"numpy", "opt_einsum", "cotengra", "autoray", "tqdm"},
@@ -119,6 +127,12 @@ DEFINITIONS = {
     "EngineError": "einsum_engine.errors",
     "Option": "einsum_engine.config",
     "Expr": "einsum_engine.expr",
+    "Aval": "einsum_engine.avals",
+    "View": "einsum_engine.views",
+    "Primitive": "einsum_engine.ops",
+    "Eqn": "einsum_engine.ir",
+    "Program": "einsum_engine.ir",
+    "Tracer": "einsum_engine.trace",
     "Axis": "einsum_engine.plan",
     "Layout": "einsum_engine.plan",
     "Buffer": "einsum_engine.plan",
@@ -134,6 +148,9 @@ DEFINITIONS = {
     "Compiled": "einsum_engine.compiled",
     "Machine": "einsum_engine.cost",
 }
+
+# Classes of one name in two modules, and why.
+NAMESAKES = {"Var": "a value of a program; a register of generated code, which no program sees"}
 
 # Files over this many lines, and why they are better whole.
 LINES = 500
@@ -311,7 +328,7 @@ def public_classes() -> dict[str, list[str]]:
 
 
 def test_one_definition_of_each_class():
-    assert {name: where for name, where in public_classes().items() if len(where) > 1} == {}
+    assert {name for name, where in public_classes().items() if len(where) > 1} == set(NAMESAKES)
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)

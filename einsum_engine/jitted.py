@@ -1,0 +1,362 @@
+"""`jit`: a function written with NumPy, traced once per shapes and dtypes, and run as a `Program`."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import numpy as np
+
+from . import functions as functions
+from .avals import Aval, known_dtype
+from .errors import EngineTypeError, EngineValueError
+from .ir import Program, Var
+from .trace import Scope, Root, Tracer, scoped, lift, numpy_memory
+from .trees import flatten, unflatten
+from .views import View
+
+CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
+
+
+def jit(function: Callable[..., Any] | None = None, *, cache: int = CACHE) -> Any:
+    """``function``, compiled: written with NumPy operations, it is traced for the shapes and dtypes of its arguments.
+
+    Arguments are arrays, or nested tuples, lists and dicts of arrays; everything else (Python numbers, strings, None)
+    is a fixed part of the program, which is traced again for another value. Arrays that the body writes in place are
+    written for the caller. At most ``cache`` programs are kept; a warning says, once, when the one used longest ago
+    is dropped.
+
+    >>> @jit
+    ... def step(a, b):
+    ...     a[1:] += b[:-1]
+    ...     return a.sum()
+    >>> a = np.zeros(3)
+    >>> step(a, np.ones(3)), a
+    (np.float64(2.0), array([0., 1., 1.]))
+    >>> print(step.program(a, a.copy()).show())
+    program(%0: float64[3], %1: float64[3]) {
+      %2: float64[2] = access %0 {view=([2],[1],1)}
+      %3: float64[2] = access %1 {view=([2],[1],0)}
+      %4: float64[2] = add %2 %3
+      %5: float64[3] = assign %0 %4 {view=([2],[1],1)}
+      %6: float64[] = sum %5 {axes=(0,)}
+      return %6, %5
+    }
+    """
+    if function is None:
+        return lambda found: Jitted(found, cache)
+    return Jitted(function, cache)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """Where a leaf of the result comes from.
+
+    ``kind``: ``output`` number ``at`` of the program (seen through ``view``, if others share it), a part of ``input``
+    array ``at`` (``view`` in bytes), or ``static``, the value itself.
+    """
+
+    kind: str
+    at: int = 0
+    view: View | None = None
+    scalar: bool = False
+    locked: bool = False
+    value: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A program with what is around it: how results are put together, and which inputs it writes.
+
+    ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
+    program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
+    """
+
+    program: Program
+    tree: Any
+    leaves: tuple[Leaf, ...]
+    written: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[tuple[int, View], ...], ...]
+
+
+class Jitted:
+    """A function that `jit` has made. ``program`` and ``explain`` show what a call runs."""
+
+    def __init__(self, function: Callable[..., Any], cache: int = CACHE) -> None:
+        if cache < 1:
+            raise EngineValueError(f"cache={cache}: at least one program is kept")
+        self.function = function
+        self._size = cache
+        self._kept: OrderedDict[Any, Traced] = OrderedDict()
+        self._lock = threading.Lock()
+        self._warned = False
+        self._last: Traced | None = None
+        update_wrapper(self, function)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = flatten((args, kwargs))
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return self.function(*args, **kwargs)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
+        return _run(self._traced(leaves, tree, arrays), arrays)
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program of a call with these arguments; nothing is run. Written inputs are results after the returned."""
+        leaves, tree = flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
+        return self._traced(leaves, tree, arrays).program
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """The stages of the program for these arguments, or of the last call: the view tree, then the equations."""
+        if args or kwargs:
+            self.program(*args, **kwargs)
+        if self._last is None:
+            raise EngineValueError("nothing was traced yet: give arguments")
+        program = self._last.program
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        links = [f"  {link}{f'  # {link.where}' if link.where else ''}" for link in program.links]
+        return "\n".join([f"jit of {name}", "views and writes, as they were traced:", *links, program.show(where=True)])
+
+    # -- the cache
+    def _traced(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> Traced:
+        key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
+        alone = tuple((at,) for at in range(len(arrays)))
+        found = self._find((key, alone), lambda: _trace(self.function, leaves, tree, arrays, alone))
+        if found.written:
+            groups = overlapping(arrays)
+            if groups != alone:
+                views = tuple(_span(arrays, group)[1:] for group in groups)
+                found = self._find((key, groups, views), lambda: _trace(self.function, leaves, tree, arrays, groups))
+        self._last = found
+        return found
+
+    def _find(self, key: Any, make: Callable[[], Traced]) -> Traced:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+        found = make()
+        with self._lock:
+            self._kept[key] = found
+            if len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+                if not self._warned:
+                    self._warned = True
+                    warnings.warn(
+                        f"{self.__qualname__} was traced for more than {self._size} combinations of shapes, dtypes and "
+                        f"fixed arguments: those used longest ago are dropped (jit(cache=...) keeps more)",
+                        stacklevel=4,
+                    )
+        return found
+
+
+def _leaf_key(leaf: Any, position: int) -> Any:
+    if isinstance(leaf, np.ndarray):
+        order = None if leaf.flags.c_contiguous else leaf.strides
+        return ("array", leaf.shape, leaf.dtype, leaf.flags.writeable, order)
+    if isinstance(leaf, np.generic):
+        return ("scalar", leaf.dtype)
+    try:
+        hash(leaf)
+    except TypeError:
+        raise EngineTypeError(
+            f"argument {position} has type {type(leaf).__name__}: arrays of NumPy are traced, and what is a fixed part "
+            f"of the program must be hashable"
+        ) from None
+    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf)
+
+
+# -- tracing a call ----------------------------------------------------------------------------------------------------
+def _trace(
+    function: Callable[..., Any], leaves: list[Any], tree: Any, arrays: list[Any], groups: tuple[tuple[int, ...], ...]
+) -> Traced:
+    scope = Scope()
+    roots: list[Root] = []
+    inputs: list[Var] = []
+    tracers: dict[int, Tracer] = {}
+    members: list[tuple[tuple[int, View], ...]] = []
+    for group in groups:
+        shape, views = _members(arrays, group)
+        dtype = known_dtype(arrays[group[0]].dtype, f"array argument {group[0]}")
+        roots.append(Root(shape, dtype, input=len(roots)))
+        inputs.append(scope.builder.input(Aval(shape, dtype)))
+        scope.add(roots[-1], inputs[-1])
+        members.append(tuple(zip(group, views)))
+        for at, view in members[-1]:
+            tracers[at] = _argument(arrays[at], at, roots[-1], view, len(group) > 1)
+    numbers = iter(range(len(arrays)))
+    given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
+    with scoped(scope):
+        args, kwargs = unflatten(tree, given)
+        found, result_tree = flatten(function(*args, **kwargs))
+        outputs, result = _results(scope, found, tracers)
+        written = []
+        for at, root in enumerate(roots):
+            if root in scope.mutated:
+                written.append((at, len(outputs)))
+                outputs.append(scope.version(root))
+        program = scope.builder.finish(inputs, outputs)
+    return Traced(
+        program=program, tree=result_tree, leaves=tuple(result), written=tuple(written), groups=tuple(members)
+    )
+
+
+def _argument(array: Any, at: int, root: Root, view: View, shared: bool) -> Tracer:
+    if isinstance(array, np.generic):
+        return Tracer(root, view, view, scalar=True)
+    locked = "" if array.flags.writeable else f"array argument {at} is read-only"
+    item = array.dtype.itemsize
+    memory = View(view.shape, tuple(s * item for s in view.strides), 0) if shared else numpy_memory(array)
+    return Tracer(root, view, memory, locked=locked)
+
+
+def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tuple[list[Any], list[Leaf]]:
+    """Outputs of the program, and how the leaves of the result come from them."""
+    counts: dict[Root, int] = {}
+    for leaf in found:
+        if isinstance(leaf, Tracer):
+            counts[leaf.root] = counts.get(leaf.root, 0) + 1
+    outputs: list[Any] = []
+    places: dict[Root, int] = {}
+    leaves: list[Leaf] = []
+    for leaf in found:
+        if not isinstance(leaf, Tracer):
+            leaves.append(Leaf(kind="static", value=leaf))
+            continue
+        locked = bool(leaf.locked)
+        source = next((at for at, given in tracers.items() if given.root is leaf.root), None)
+        if source is not None and not leaf.scalar:
+            leaves.append(Leaf(kind="input", at=source, view=_bytes_from(leaf, tracers[source]), locked=locked))
+        elif counts[leaf.root] > 1 and leaf.root in scope.latest and not leaf.scalar:
+            if leaf.root not in places:
+                places[leaf.root] = len(outputs)
+                outputs.append(scope.version(leaf.root))
+            leaves.append(Leaf(kind="output", at=places[leaf.root], view=leaf.view, locked=locked))
+        else:
+            leaves.append(Leaf(kind="output", at=len(outputs), scalar=leaf.scalar, locked=locked and not leaf.scalar))
+            outputs.append(lift(leaf))
+    return outputs, leaves
+
+
+def _bytes_from(leaf: Tracer, source: Tracer) -> View:
+    """The memory of a view of an argument, its offset in bytes from the first element of the argument."""
+    return View(leaf.shape, leaf.memory.strides, leaf.memory.offset - source.memory.offset)
+
+
+# -- a call ------------------------------------------------------------------------------------------------------------
+def _run(traced: Traced, arrays: list[Any]) -> Any:
+    given = [_input(arrays, group, var) for group, var in zip(traced.groups, traced.program.inputs)]
+    made = traced.program.eval(*given)
+    for at, output in traced.written:
+        for array_at, view in traced.groups[at]:
+            if arrays[array_at].flags.writeable:
+                arrays[array_at][...] = view.of(made[output])
+    return unflatten(traced.tree, [_leaf(leaf, made, arrays) for leaf in traced.leaves])
+
+
+def _input(arrays: list[Any], group: tuple[tuple[int, View], ...], var: Var) -> np.ndarray:
+    first = np.asarray(arrays[group[0][0]])
+    if len(group) > 1:
+        first = _memory(arrays, tuple(at for at, _ in group))
+    return first.astype(var.dtype, copy=False)
+
+
+def _leaf(leaf: Leaf, made: tuple[np.ndarray, ...], arrays: list[Any]) -> Any:
+    if leaf.kind == "static":
+        return leaf.value
+    if leaf.kind == "input":
+        found = _seen(arrays[leaf.at], leaf.view)
+    else:
+        found = made[leaf.at] if leaf.view is None else leaf.view.of(made[leaf.at])
+    if leaf.scalar:
+        return found[()]
+    if leaf.locked:
+        found = found.view()
+        found.flags.writeable = False
+    return found
+
+
+def _seen(array: np.ndarray, view: View) -> np.ndarray:
+    if view == numpy_memory(array):
+        return array
+    return _at_address(array, array.__array_interface__["data"][0] + view.offset, view.shape, view.strides)
+
+
+def _at_address(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """Memory of ``owner`` (an array, or several) with another shape and other strides; keeps the owner alive."""
+    array = owner[0] if isinstance(owner, list) else owner
+    interface = {**array.__array_interface__, "data": (address, not array.flags.writeable)}
+    interface |= {"shape": shape, "strides": strides}
+    return np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
+
+
+# -- arguments that share memory ---------------------------------------------------------------------------------------
+def overlapping(arrays: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Groups of positions of arrays that share memory, each sorted, by first position."""
+    group = list(range(len(arrays)))
+    for one in range(len(arrays)):
+        for two in range(one + 1, len(arrays)):
+            if (
+                isinstance(arrays[one], np.ndarray)
+                and isinstance(arrays[two], np.ndarray)
+                and _share(arrays[one], arrays[two])
+            ):
+                old, new = group[two], group[one]
+                group = [new if number == old else number for number in group]
+    found: dict[int, list[int]] = {}
+    for at, number in enumerate(group):
+        found.setdefault(number, []).append(at)
+    return tuple(tuple(members) for members in found.values())
+
+
+def _share(one: np.ndarray, two: np.ndarray) -> bool:
+    if not np.may_share_memory(one, two):
+        return False
+    try:
+        return bool(np.shares_memory(one, two, max_work=100_000))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _span(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tuple[View, ...]]:
+    """(lowest address, number of elements, views) of the memory that holds all arrays of a group."""
+    members = [np.asarray(arrays[at]) for at in group]
+    if len(members) == 1:
+        return 0, 0, ()
+    bounds = [np.lib.array_utils.byte_bounds(member) for member in members]
+    low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
+    item, views = members[0].itemsize, []
+    for at, member in zip(group, members):
+        offset = member.__array_interface__["data"][0] - low
+        if member.dtype != members[0].dtype or offset % item or any(s % item for s in member.strides):
+            raise EngineValueError(
+                f"array arguments {group[0]} and {at} share memory, but not as elements of one array (dtypes "
+                f"{members[0].dtype} and {member.dtype}), and the function writes its arguments: pass a copy"
+            )
+        views.append(View(member.shape, tuple(s // item for s in member.strides), offset // item))
+    return low, (high - low) // item, tuple(views)
+
+
+def _members(arrays: list[Any], group: tuple[int, ...]) -> tuple[tuple[int, ...], list[View]]:
+    """Shape of the root in which the arrays of a group lie, and their views."""
+    if len(group) == 1:
+        shape = np.shape(arrays[group[0]])
+        return shape, [View.whole(shape)]
+    _, size, views = _span(arrays, group)
+    return (size,), list(views)
+
+
+def _memory(arrays: list[Any], group: tuple[int, ...]) -> np.ndarray:
+    """The memory around the arrays of a group as one array."""
+    low, size, _ = _span(arrays, group)
+    members = [arrays[at] for at in group]
+    return _at_address(members, low, (size,), (members[0].itemsize,))

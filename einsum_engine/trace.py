@@ -1,0 +1,454 @@
+"""Tracing: arrays that write down what is done to them, as equations of a `Program`.
+
+A `Tracer` is a view of a `Root`, and a root has a *version*: the value that it holds now. Reading a view emits
+`access` of the latest version; writing in place emits `assign`, whose result is the root's next version. So every
+other view of the root sees the write when it is read next, as in NumPy, and the program has single assignment.
+
+A `Scope` is one program in the making. The branches of `cond` and the programs of `while` have scopes of their own,
+which take the roots of the scope around them as inputs when they use them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .avals import Aval, known_dtype
+from .errors import EngineError, EngineTypeError, EngineValueError
+from .ir import Atom, Builder, Link, Literal, Var
+from .op_rules import loop_dtypes
+from .ops import BY_UFUNC
+from .views import View
+
+_OWN = (str(Path(__file__).parent), str(Path(np.__file__).parent), str(Path(threading.__file__).parent / "contextlib"))
+_local = threading.local()
+
+
+# -- errors that name the user's line ----------------------------------------------------------------------------------
+def source_line() -> str:
+    """``file:line`` of the innermost code that belongs neither to the engine nor to NumPy."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@contextmanager
+def located(name: str, *operands: Any) -> Iterator[None]:
+    """Errors of the engine raised inside get the operation ``name``, the user's line and the operands' avals."""
+    try:
+        yield
+    except EngineError as error:
+        if getattr(error, "located", False):
+            raise
+        avals = [str(Aval(x.shape, x.dtype)) for x in operands if isinstance(x, (Tracer, np.ndarray, np.generic))]
+        shown = f" (operands {', '.join(avals)})" if avals else ""
+        fresh = type(error)(f"{name}, {source_line()}: {error}{shown}")
+        fresh.located = True  # type: ignore[attr-defined]
+        raise fresh from None
+
+
+# -- roots and scopes --------------------------------------------------------------------------------------------------
+class Root:
+    """Memory of a traced function: shape and dtype; what it holds is known to the scopes.
+
+    ``input``: its position among the arrays of the call, or None. ``locked``: why it cannot be written, or "".
+    """
+
+    __slots__ = ("shape", "dtype", "input", "locked", "number")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, input: int | None = None, locked: str = "") -> None:
+        self.shape, self.dtype, self.input, self.locked = shape, dtype, input, locked
+        self.number = -1
+
+
+class Picked(Root):
+    """The part of another view at integers that are traced: read by gather, written by scatter, each time anew."""
+
+    __slots__ = ("base", "indices", "axes")
+
+    def __init__(self, base: Tracer, indices: tuple[Atom, ...], axes: tuple[int, ...]) -> None:
+        super().__init__(tuple(n for i, n in enumerate(base.shape) if i not in axes), base.dtype)
+        self.base, self.indices, self.axes = base, indices, axes
+
+
+class Scope:
+    """A program in the making, and the version of each root in it."""
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.parent = parent
+        self.builder = Builder()
+        self.latest: dict[Root, Atom] = {}
+        self.captured: dict[Root, Var] = {}
+        self.mutated: dict[Root, None] = {}
+        self._reads: dict[Any, Atom] = {}
+        self._held: dict[int, tuple[np.ndarray, Var]] = {}
+        self._numbers: list[int] = parent._numbers if parent else [0]
+
+    def add(self, root: Root, atom: Atom) -> None:
+        """Make ``root`` known, holding ``atom``."""
+        root.number = self._numbers[0]
+        self._numbers[0] += 1
+        self.latest[root] = atom
+
+    def version(self, root: Root) -> Atom:
+        """What the root holds now; a root of a scope around this one becomes an input."""
+        if isinstance(root, Picked):
+            return self.once("gather", root.base.read(), root.indices, axes=root.axes)
+        if root not in self.latest:
+            if self.parent is None:
+                raise EngineTypeError(
+                    "a traced array was used after its function (or branch, or loop body) had returned"
+                )
+            self.parent.version(root)
+            self.latest[root] = self.captured[root] = self.builder.input(Aval(root.shape, root.dtype))
+        return self.latest[root]
+
+    def update(self, root: Root, atom: Atom) -> None:
+        """The root's next version."""
+        if isinstance(root, Picked):
+            base = root.base
+            base.write_atom(emit("scatter", base.read(), atom, *root.indices, axes=root.axes))
+            return
+        self.version(root)
+        self.latest[root] = atom
+        self.mutated[root] = None
+
+    def read(self, root: Root, view: View) -> Atom:
+        """The elements of a view of the root, as they are now."""
+        atom = self.version(root)
+        return atom if view.is_whole(root.shape) else self.once("access", atom, (), view=view)
+
+    def once(self, op: str, atom: Atom, more: tuple[Atom, ...], **params: Any) -> Atom:
+        """The result of a pure equation, emitted where it is not known yet."""
+        key = (op, atom, more, tuple(params.items()))
+        if key not in self._reads:
+            self._reads[key] = emit(op, atom, *more, **params)
+        return self._reads[key]
+
+    def const(self, array: np.ndarray) -> Atom:
+        """An array that is not traced, as it is at this moment."""
+        known_dtype(array.dtype, "an array")
+        if array.ndim == 0:
+            return Literal.of(array[()], array.dtype.newbyteorder("="))
+        return self.builder.const(array)
+
+    def link(self, event: str, tracer: Tracer, value: Atom | None = None) -> None:
+        """Note an edge of the view tree for the listing."""
+        root = tracer.root
+        if root in self.latest:
+            link = Link(event, root.number, self.latest[root], tracer.view, value, source_line())
+            self.builder.links.append(link)
+
+
+def current() -> Scope:
+    """The innermost scope of this thread."""
+    stack = getattr(_local, "scopes", None)
+    if not stack:
+        raise EngineTypeError("a traced array was used outside the function that is traced")
+    return stack[-1]
+
+
+def tracing() -> bool:
+    """Whether this thread traces a function."""
+    return bool(getattr(_local, "scopes", None))
+
+
+@contextmanager
+def scoped(scope: Scope) -> Iterator[Scope]:
+    """``scope`` is the current one inside."""
+    if not hasattr(_local, "scopes"):
+        _local.scopes = []
+    _local.scopes.append(scope)
+    try:
+        yield scope
+    finally:
+        _local.scopes.pop()
+
+
+def emit(op: str, *atoms: Atom, **params: Any) -> Var:
+    """Append an equation with one result to the current program."""
+    return emit_all(op, *atoms, **params)[0]
+
+
+def emit_all(op: str, *atoms: Atom, **params: Any) -> tuple[Var, ...]:
+    """Append an equation to the current program; its results."""
+    return current().builder.emit(op, atoms, source_line(), **params)
+
+
+# -- traced arrays -----------------------------------------------------------------------------------------------------
+# Filled by the modules that stand on this one: what NumPy's functions do to tracers, and the protocols that do not go
+# by function: "ufunc", "get" and "set" an item, "add_at" indices.
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+HANDLERS: dict[str, Callable[..., Any]] = {}
+
+
+class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
+    """A view of a root. ``memory`` is the view that NumPy would have, in bytes: it decides what a reshape is.
+
+    ``scalar``: NumPy would have a scalar here, which nothing mutates. ``locked``: why it cannot be written, or "".
+    """
+
+    __slots__ = ("root", "view", "memory", "scalar", "locked")
+    __hash__ = None  # type: ignore[assignment]
+    __array_priority__ = 1000
+
+    def __init__(self, root: Root, view: View, memory: View, scalar: bool = False, locked: str = "") -> None:
+        self.root, self.view, self.memory, self.scalar = root, view, memory, scalar
+        self.locked = locked or root.locked
+
+    # -- what is known of it
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.view.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.root.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.view.ndim
+
+    @property
+    def size(self) -> int:
+        return self.view.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.root.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise EngineTypeError(f"len() of a traced scalar, {source_line()}")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<traced {Aval(self.shape, self.dtype)}>"
+
+    # -- reading and writing
+    def read(self) -> Atom:
+        """The value that it has now."""
+        return current().read(self.root, self.view)
+
+    def check_writable(self) -> None:
+        """Raises `EngineValueError` where NumPy would refuse the write."""
+        if self.scalar:
+            raise EngineValueError("a scalar cannot be written in place: NumPy's scalars are immutable")
+        if self.locked:
+            raise EngineValueError(f"the destination cannot be written: {self.locked}")
+
+    def write_atom(self, atom: Atom) -> None:
+        """Write a value of this dtype, broadcast to this shape: a new version of the root."""
+        self.check_writable()
+        scope = current()
+        version = scope.version(self.root)
+        scope.update(self.root, emit("assign", version, atom, view=self.view))
+        scope.link("copy", self, atom)
+
+    def write(self, value: Any, casting: str = "unsafe") -> None:
+        """Write anything that broadcasts to this shape; it is cast by the rule ``casting``."""
+        self.check_writable()
+        atom = value.read() if isinstance(value, Tracer) else lift(value, self.dtype if weak(value) else None)
+        if not np.can_cast(atom.dtype, self.dtype, casting):
+            raise EngineTypeError(f"cannot cast from {atom.dtype} to {self.dtype} with casting rule {casting!r}")
+        while len(atom.shape) > self.ndim and atom.shape[0] == 1:  # NumPy drops leading axes of size 1
+            atom = emit("access", atom, view=View.whole(atom.shape).squeeze([0]))
+        self.write_atom(cast_atom(atom, self.dtype))
+
+    def derive(self, change: Callable[[View], View], locked: str = "") -> Tracer:
+        """The view that ``change`` makes of this one."""
+        found = Tracer(self.root, change(self.view), change(self.memory), locked=locked or self.locked)
+        current().link("view", found)
+        return found
+
+    # -- protocols of NumPy
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        with located(name, *inputs):
+            return HANDLERS["ufunc"](ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        name = f"np.{function.__name__}"
+        with located(name, *args):
+            found = FUNCTIONS.get(function)
+            if found is None:
+                raise EngineTypeError(f"{name} is not supported in a traced function")
+            return found(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Tracer:
+        with located("indexing", self):
+            return HANDLERS["get"](self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        with located("assignment to an index", self, value):
+            HANDLERS["set"](self, key, value)
+
+    def __iter__(self) -> Iterator[Tracer]:
+        return iter([self[i] for i in range(len(self))])
+
+    # -- what would need the value
+    def _needs_value(self, what: str, hint: str) -> EngineError:
+        error = EngineTypeError(
+            f"{what} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: the value is not known while the "
+            f"function is traced; {hint}"
+        )
+        error.located = True  # type: ignore[attr-defined]
+        return error
+
+    def __bool__(self) -> bool:
+        hint = "use engine.where for a choice between elements, engine.cond for `if`, engine.while_loop for `while`"
+        raise self._needs_value("bool()", hint)
+
+    def __int__(self) -> int:
+        raise self._needs_value("int()", "keep it an array, or use engine.while_loop for a count that depends on data")
+
+    def __float__(self) -> float:
+        raise self._needs_value("float()", "keep it an array; .astype converts")
+
+    def __complex__(self) -> complex:
+        raise self._needs_value("complex()", "keep it an array; .astype converts")
+
+    def __index__(self) -> int:
+        raise self._needs_value("int()", "index with a[i], np.take or engine.where; shapes and slice bounds are fixed")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        hint = "np.stack and np.concatenate join traced arrays; write traced values into traced arrays only"
+        raise self._needs_value("conversion to an array", hint)
+
+    def item(self, *args: Any) -> Any:
+        raise self._needs_value("item()", "keep it an array; engine.cond and engine.while_loop decide by it")
+
+    tolist = item
+
+
+def weak(value: Any) -> bool:
+    """Whether ``value`` is a Python number, whose dtype gives way to that of arrays."""
+    return type(value) in (int, float, complex)
+
+
+def fresh(atom: Atom, memory: View | None = None) -> Tracer:
+    """A new root that holds ``atom``; of rank 0 it is a scalar, as NumPy's functions return."""
+    root = Root(atom.shape, atom.dtype)
+    current().add(root, atom)
+    memory = memory if memory is not None else View.whole(atom.shape, atom.dtype.itemsize)
+    return Tracer(root, View.whole(atom.shape), memory, scalar=not atom.shape)
+
+
+def lift(value: Any, dtype: np.dtype | None = None) -> Atom:
+    """A tracer, array, scalar or nested list as a value of the current program; a Python number has this ``dtype``."""
+    if isinstance(value, Tracer):
+        return value.read()
+    if dtype is not None and weak(value):
+        return Literal.of(value, dtype)
+    array = np.asarray(value)
+    return current().const(array)
+
+
+def as_tracer(value: Any) -> Tracer:
+    """``value`` itself where it is traced, else a constant."""
+    return value if isinstance(value, Tracer) else fresh(lift(value))
+
+
+def cast_atom(atom: Atom, dtype: np.dtype) -> Atom:
+    """The value in another dtype."""
+    if atom.dtype == dtype:
+        return atom
+    known_dtype(dtype, "the result")
+    if isinstance(atom, Literal):
+        with np.errstate(all="ignore"):
+            return Literal.of(np.asarray(atom.value).astype(dtype)[()], dtype)
+    return current().once("cast", atom, (), dtype=np.dtype(dtype))
+
+
+def given_dtype(value: Any) -> Any:
+    """What decides the dtype of a result: a dtype, or the type of a Python number."""
+    if weak(value):
+        return type(value)
+    if isinstance(value, (Tracer, np.ndarray, np.generic)):
+        return value.dtype.newbyteorder("=")
+    return np.asarray(value).dtype
+
+
+def apply_map(ufunc: np.ufunc, *operands: Any, dtype: Any = None, name: str = "") -> Tracer:
+    """The map with the meaning of ``ufunc`` (or the map ``name``, with its dtypes), operands cast as NumPy casts."""
+    asked = None if dtype is None else np.dtype(dtype)
+    loop = loop_dtypes(ufunc, tuple(given_dtype(x) for x in operands), asked)
+    for number in loop:
+        known_dtype(number, "the result")
+    atoms = [cast_atom(lift(x, want), want) for x, want in zip(operands, loop)]
+    atom = emit(name or BY_UFUNC[ufunc], *atoms)
+    views = [x.memory for x in operands if isinstance(x, Tracer)]
+    views += [numpy_memory(x) for x in operands if isinstance(x, np.ndarray)]
+    return fresh(atom, result_memory(atom.shape, atom.dtype.itemsize, views))
+
+
+# -- functions of NumPy ------------------------------------------------------------------------------------------------
+def implements(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function the meaning of NumPy's ``functions`` for tracers; arguments that it lacks are refused."""
+
+    def register(mine: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(mine)
+
+        @wraps(mine)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            kwargs = {name: value for name, value in kwargs.items() if value is not np._NoValue}
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise EngineTypeError(f"{error}: not supported in a traced function") from None
+            return mine(*args, **kwargs)
+
+        for function in functions:
+            FUNCTIONS[function] = called
+        return mine
+
+    return register
+
+
+# -- the memory order that NumPy would choose --------------------------------------------------------------------------
+def numpy_memory(array: np.ndarray) -> View:
+    """Shape and strides of an array, in bytes."""
+    return View(array.shape, array.strides)
+
+
+def result_memory(shape: tuple[int, ...], item: int, operands: list[View], axes: list[int] | None = None) -> View:
+    """How NumPy lays out the result of a ufunc (order "K"); ``axes``: those of one operand that a reduction keeps."""
+    whole = View.whole(shape, item)
+    views = [view for view in operands if view.ndim > 1]
+    if len(shape) < 2 or 0 in shape or all(view.is_contiguous(abs(view.strides[-1]) or 1) for view in views):
+        return whole
+    dummies = [_dummy(view) for view in views]
+    places = [list(range(view.ndim)) if axes is None else axes for view in views]
+    places = [[-1] * (len(shape) - len(at)) + at for at in places]
+    flags = [["readonly"]] * len(views) + [["writeonly", "allocate"]]
+    small = tuple(min(n, 2) for n in shape)
+    kinds = [None] * len(views) + [np.dtype("u1")]
+    found = np.nditer(
+        [*dummies, None], ["zerosize_ok"], flags, kinds, order="K", op_axes=[*places, None], itershape=small
+    ).operands[-1]
+    strides, step = [0] * len(shape), item
+    for axis in sorted(range(len(shape)), key=lambda i: (found.strides[i], shape[i] > 1, -i)):
+        strides[axis] = step
+        step *= shape[axis]
+    return View(shape, tuple(strides), 0)
+
+
+def _dummy(view: View) -> np.ndarray:
+    """An array of at most two elements an axis whose strides compare like those of ``view``; nothing reads it."""
+    ranks = {stride: rank for rank, stride in enumerate(sorted({0, *(abs(s) for s in view.strides)}))}
+    strides = [ranks[abs(s)] for s in view.strides]
+    buffer = np.zeros(1 + sum(strides), np.uint8)
+    return np.lib.stride_tricks.as_strided(buffer, [min(n, 2) for n in view.shape], strides)

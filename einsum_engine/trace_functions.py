@@ -1,0 +1,397 @@
+"""What NumPy's functions do to traced arrays: reductions, choice, joining, products; views are in `trace_shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .errors import EngineTypeError, EngineValueError
+from .ir import Literal
+from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
+from .trace_shapes import diagonal, expand_dims, new_shape, reshape, several
+from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
+from .views import View, normal_axes, normal_axis
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+@implements(np.sum)
+def _sum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.add, a, axis, dtype, out, keepdims)
+
+
+@implements(np.prod)
+def _prod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.multiply, a, axis, dtype, out, keepdims)
+
+
+@implements(np.max, np.amax)
+def _max(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.maximum, a, axis, None, out, keepdims)
+
+
+@implements(np.min, np.amin)
+def _min(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.minimum, a, axis, None, out, keepdims)
+
+
+@implements(np.any)
+def _any(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.logical_or, a, axis, None, out, keepdims)
+
+
+@implements(np.all)
+def _all(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return reduce_ufunc(np.logical_and, a, axis, None, out, keepdims)
+
+
+def _arg(name: str) -> Callable[..., Any]:
+    def found(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+        x = as_tracer(a)
+        ndim = x.ndim
+        if axis is None:
+            x, axis = x.reshape(-1), 0
+            axes = tuple(range(ndim))
+        else:
+            axis = normal_axis(axis, ndim, x.shape)
+            axes = (axis,)
+        result = fresh(emit(name, x.read(), axis=axis))
+        return finish(keep_dims(result, axes) if keepdims else result, out)
+
+    return found
+
+
+implements(np.argmax)(_arg("argmax"))
+implements(np.argmin)(_arg("argmin"))
+
+
+@implements(np.count_nonzero)
+def _count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return _sum(as_tracer(a).astype(bool), axis, None, None, keepdims)
+
+
+def _counted(x: Tracer, axis: Any) -> int:
+    every = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return prod(x.shape[i] for i in normal_axes(list(every), x.ndim, x.shape))
+
+
+@implements(np.mean)
+def _mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Sum and division: integers in float64; float16 in float32, rounded once."""
+    x = as_tracer(a)
+    wide, final = x.dtype, np.dtype(dtype or x.dtype)
+    if dtype is None and x.dtype.kind in "biu":
+        wide = final = np.dtype(np.float64)
+    elif dtype is None and x.dtype == np.float16:
+        wide = np.dtype(np.float32)
+    else:
+        wide = final
+    total = _sum(x, axis, wide, None, keepdims)
+    return finish((total / _counted(x, axis)).astype(final, copy=False), out)
+
+
+@implements(np.var)
+def _var(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
+    x = as_tracer(a)
+    x = x.astype(np.float64 if x.dtype.kind in "biu" and dtype is None else dtype or x.dtype, copy=False)
+    gap = x - _mean(x, axis, None, None, True)
+    square = np.real(gap * np.conjugate(gap)) if x.dtype.kind == "c" else gap * gap
+    return finish(_sum(square, axis, None, None, keepdims) / max(_counted(x, axis) - ddof, 0), out)
+
+
+@implements(np.std)
+def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
+    return finish(np.sqrt(_var(a, axis, dtype, None, ddof, keepdims)), out)
+
+
+@implements(np.linalg.norm)
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    if ord not in (None, 2) or (ord == 2 and (np.ndim(x) if axis is None else np.size(axis)) != 1):
+        raise EngineTypeError(f"ord={ord!r} is not supported in a traced function: only the root of the sum of squares")
+    x = as_tracer(x)
+    x = x.astype(np.float64, copy=False) if x.dtype.kind in "biu" else x
+    return np.sqrt(_sum(np.real(x * np.conjugate(x)) if x.dtype.kind == "c" else x * x, axis, None, None, keepdims))
+
+
+# -- choice and elements -----------------------------------------------------------------------------------------------
+@implements(np.where)
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return apply_select(condition, x, y)
+
+
+@implements(np.clip)
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    x = a if low is None else np.maximum(a, low)
+    x = x if high is None else np.minimum(x, high)
+    return finish(x if x is not a else a.copy(), out)
+
+
+@implements(np.round, np.around)
+def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    x = as_tracer(a)
+    if x.dtype.kind in "iub":
+        if decimals < 0:
+            raise EngineTypeError("np.round of integers to tens is not supported in a traced function")
+        return finish(x.astype(np.float16) if x.dtype == bool else x.copy(), out)
+    if decimals == 0:
+        return finish(np.rint(x), out)
+    scale = 10.0 ** abs(decimals)
+    return finish(np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale, out)
+
+
+@implements(np.real)
+def _real(val: Any) -> Any:
+    return val.real
+
+
+@implements(np.imag)
+def _imag(val: Any) -> Any:
+    return val.imag
+
+
+@implements(np.take)
+def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
+    if mode != "raise":
+        raise EngineTypeError(f"mode={mode!r} is not supported in a traced function")
+    x = as_tracer(a)
+    x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    index = indices if isinstance(indices, Tracer) else np.asarray(indices)
+    found = x[(slice(None),) * axis + (index,)]
+    return finish(found.copy() if found.root is x.root else found, out)
+
+
+@implements(np.take_along_axis)
+def _take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
+    x, places = as_tracer(arr), as_tracer(indices)
+    axis = normal_axis(axis, x.ndim, x.shape)
+    key: list[Any] = []
+    for i, size in enumerate(x.shape):
+        if i == axis:
+            key.append(places)
+            continue
+        steps = fresh(emit("iota", size=size, dtype=np.dtype(np.intp)))
+        key.append(steps.derive(lambda v, i=i: v.expand([j for j in range(x.ndim) if j != i])))
+    return x[tuple(key)]
+
+
+@implements(np.sort)
+def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    return _sorted("sort", a, axis, order)
+
+
+@implements(np.argsort)
+def _argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    return _sorted("argsort", a, axis, order)
+
+
+def _sorted(name: str, a: Any, axis: Any, order: Any) -> Tracer:
+    if order is not None:
+        raise EngineTypeError("order= is for structured arrays")
+    x = as_tracer(a)
+    x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    return fresh(emit(name, x.read(), axis=axis))
+
+
+# -- joining and making ------------------------------------------------------------------------------------------------
+@implements(np.concatenate)
+def _concatenate(
+    arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Any:
+    parts = [as_tracer(x) for x in arrays]
+    if axis is None:
+        parts, axis = [reshape(x, -1) for x in parts], 0
+    wanted = np.result_type(*(x.dtype for x in parts)) if dtype is None else np.dtype(dtype)
+    axis = normal_axis(axis, parts[0].ndim, parts[0].shape)
+    return finish(fresh(emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)), out)
+
+
+@implements(np.stack)
+def _stack(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    return _concatenate([expand_dims(as_tracer(x), axis) for x in arrays], axis, out, dtype=dtype)
+
+
+def _at_least(x: Tracer, ndim: int) -> Tracer:
+    return x if x.ndim >= ndim else expand_dims(x, tuple(range(ndim - x.ndim)))
+
+
+@implements(np.vstack)
+def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    return _concatenate([_at_least(as_tracer(x), 2) for x in tup], 0, dtype=dtype)
+
+
+@implements(np.hstack)
+def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    parts = [_at_least(as_tracer(x), 1) for x in tup]
+    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype)
+
+
+@implements(np.split, np.array_split)
+def _split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> Any:
+    axis = normal_axis(axis, ary.ndim, ary.shape)
+    size, cuts = ary.shape[axis], indices_or_sections
+    if not isinstance(cuts, (tuple, list, np.ndarray)):
+        if size % cuts:
+            raise EngineValueError(f"axis {axis} of size {size} does not divide into {cuts} equal parts")
+        cuts = range(size // cuts, size, size // cuts)
+    edges = [0, *map(int, cuts), size]
+    before = (slice(None),) * axis
+    return [ary[(*before, slice(low, high))] for low, high in zip(edges, edges[1:])]
+
+
+@implements(np.pad)
+def _pad(array: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise EngineTypeError(f"mode={mode!r} is not supported in a traced function: only 'constant'")
+    widths = np.broadcast_to(np.asarray(pad_width, dtype=np.intp), (array.ndim, 2))
+    value = cast_atom(lift(constant_values, array.dtype), array.dtype)
+    return fresh(emit("pad", array.read(), value, widths=tuple((int(b), int(e)) for b, e in widths)))
+
+
+def full(shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Tracer:
+    """A new array of one value: a copy of a broadcast scalar."""
+    literal = cast_atom(lift(value, dtype if weak(value) else None), dtype)
+    filled = emit("access", literal, view=View.whole(()).broadcast(shape)) if shape else literal
+    found = fresh(emit("copy", filled))
+    found.scalar = False
+    return found
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype) -> Tracer:
+    """A new array of zeros."""
+    return full(shape, Literal.of(0, dtype).value, dtype)
+
+
+def _like(value: Any) -> Callable[..., Any]:
+    def found(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Any:
+        wanted = np.dtype(dtype or a.dtype)
+        return full(a.shape if shape is None else new_shape(shape, prod(several(shape))), wanted.type(value), wanted)
+
+    return found
+
+
+implements(np.zeros_like, np.empty_like)(_like(0))
+implements(np.ones_like)(_like(1))
+
+
+@implements(np.full_like)
+def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return full(a.shape, fill_value, np.dtype(dtype or a.dtype))
+
+
+@implements(np.copyto)
+def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    if not isinstance(dst, Tracer):
+        raise EngineTypeError("np.copyto into an array that is not traced: pass it as an argument")
+    dst.write(src if where is True else apply_select(where, src, dst), casting)
+
+
+@implements(np.tril)
+def _tril(m: Any, k: int = 0) -> Any:
+    mask = np.tri(*m.shape[-2:], k=k, dtype=bool)
+    return apply_select(mask, m, m.dtype.type(0))
+
+
+@implements(np.triu)
+def _triu(m: Any, k: int = 0) -> Any:
+    mask = np.tri(*m.shape[-2:], k=k - 1, dtype=bool)
+    return apply_select(mask, m.dtype.type(0), m)
+
+
+@implements(np.trace)
+def _trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+    return _sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)
+
+
+@implements(np.diag)
+def _diag(v: Any, k: int = 0) -> Any:
+    if v.ndim == 2:
+        return diagonal(v, k)
+    if v.ndim != 1:
+        raise EngineValueError(f"np.diag takes one or two axes, shape {v.shape}")
+    size = v.shape[0] + abs(k)
+    found = zeros((size, size), v.dtype)
+    target = found.derive(lambda view: view.diagonal(k))
+    target.write(v)
+    return found
+
+
+@implements(np.roll)
+def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    if axis is None:
+        return reshape(_roll(reshape(a, -1), shift, 0), a.shape)
+    shifts, axes = several(shift), several(axis)
+    pairs = list(
+        zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes * len(shifts) if len(axes) == 1 else axes)
+    )
+    for count, at in pairs:
+        at = normal_axis(at, a.ndim, a.shape)
+        cut = -count % (a.shape[at] or 1)
+        before = (slice(None),) * at
+        a = _concatenate([a[(*before, slice(cut, None))], a[(*before, slice(None, cut))]], at)
+    return a
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+@implements(np.einsum)
+def _einsum(
+    subscripts: Any, *operands: Any, out: Any = None, dtype: Any = None, optimize: Any = False, casting: str = "safe"
+) -> Any:
+    if not isinstance(subscripts, str):
+        raise EngineTypeError("np.einsum takes a string of subscripts in a traced function")
+    return finish(apply_einsum(subscripts, *operands, dtype=dtype), out)
+
+
+@implements(np.tensordot)
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    a, b = as_tracer(a), as_tracer(b)
+    if isinstance(axes, int):
+        axes = (range(a.ndim - axes, a.ndim), range(axes))
+    left = normal_axes(several(axes[0]) if not isinstance(axes[0], range) else axes[0], a.ndim, a.shape)
+    right = normal_axes(several(axes[1]) if not isinstance(axes[1], range) else axes[1], b.ndim, b.shape)
+    if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
+        raise EngineValueError(f"axes {left} of shape {a.shape} and {right} of shape {b.shape} have other sizes")
+    names = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    one = names[: a.ndim]
+    rest = iter(names[a.ndim :])
+    two = ["" if i in right else next(rest) for i in range(b.ndim)]
+    for i, j in zip(left, right):
+        two[j] = one[i]
+    out = [x for i, x in enumerate(one) if i not in left] + [x for j, x in enumerate(two) if j not in right]
+    return apply_einsum(f"{one},{''.join(two)}->{''.join(out)}", a, b)
+
+
+@implements(np.dot)
+def _dot(a: Any, b: Any, out: Any = None) -> Any:
+    a, b = as_tracer(a), as_tracer(b)
+    if not a.ndim or not b.ndim:
+        return np.multiply(a, b)
+    return finish(_tensordot(a, b, ((a.ndim - 1,), (max(b.ndim - 2, 0),))), out)
+
+
+@implements(np.inner)
+def _inner(a: Any, b: Any) -> Any:
+    a, b = as_tracer(a), as_tracer(b)
+    return _tensordot(a, b, ((a.ndim - 1,), (b.ndim - 1,))) if a.ndim and b.ndim else np.multiply(a, b)
+
+
+@implements(np.outer)
+def _outer(a: Any, b: Any, out: Any = None) -> Any:
+    return finish(apply_einsum("i,j->ij", reshape(as_tracer(a), -1), reshape(as_tracer(b), -1)), out)
+
+
+@implements(np.vdot)
+def _vdot(a: Any, b: Any) -> Any:
+    return apply_einsum("i,i->", reshape(np.conjugate(as_tracer(a)), -1), reshape(as_tracer(b), -1))
+
+
+@implements(np.result_type)
+def _result_type(*args: Any) -> Any:
+    return select_dtype(*(fresh_dtype(x) for x in args))
+
+
+def fresh_dtype(x: Any) -> Any:
+    """What `np.result_type` is asked with for an argument that may be a dtype or traced."""
+    return np.empty(0, x.dtype) if isinstance(x, Tracer) else np.empty(0, x) if isinstance(x, (type, np.dtype)) else x

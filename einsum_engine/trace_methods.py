@@ -1,0 +1,122 @@
+"""The methods and attributes of NumPy's arrays that traced arrays have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .avals import known_dtype
+from .errors import EngineTypeError, EngineValueError
+from .trace import FUNCTIONS, Tracer, cast_atom, emit, fresh, located, result_memory
+from .trace_functions import full
+from .trace_shapes import copied, reshape
+
+# Method -> NumPy's function of the same arguments.
+_SAME = {
+    "sum": np.sum,
+    "prod": np.prod,
+    "max": np.max,
+    "min": np.min,
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+    "any": np.any,
+    "all": np.all,
+    "mean": np.mean,
+    "var": np.var,
+    "std": np.std,
+    "round": np.round,
+    "clip": np.clip,
+    "take": np.take,
+    "argsort": np.argsort,
+    "swapaxes": np.swapaxes,
+    "squeeze": np.squeeze,
+    "diagonal": np.diagonal,
+    "trace": np.trace,
+    "ravel": np.ravel,
+    "dot": np.dot,
+}
+
+
+def _method(name: str, function: Any) -> Callable[..., Any]:
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        with located(f".{name}()", self):
+            return FUNCTIONS[function](self, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, f"`numpy.ndarray.{name}`."
+    return method
+
+
+def _reshape(self: Tracer, *shape: Any, order: str = "C", copy: Any = None) -> Tracer:
+    with located(".reshape()", self):
+        return reshape(self, shape[0] if len(shape) == 1 else shape, order, copy=copy)
+
+
+def _transpose(self: Tracer, *axes: Any) -> Tracer:
+    with located(".transpose()", self):
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return self.derive(lambda view: view.transpose(order))
+
+
+def _astype(self: Tracer, dtype: Any, order: str = "K", casting: str = "unsafe", copy: bool = True) -> Tracer:
+    with located(".astype()", self):
+        wanted = known_dtype(dtype, "the result")
+        if wanted == self.dtype:
+            return copied(self, "K") if copy else self
+        if not np.can_cast(self.dtype, wanted, casting):
+            raise EngineTypeError(f"cannot cast from {self.dtype} to {wanted} with casting rule {casting!r}")
+        atom = cast_atom(self.read(), wanted)
+        found = fresh(atom, result_memory(self.shape, wanted.itemsize, [self.memory]))
+        found.scalar = self.scalar
+        return found
+
+
+def _copy(self: Tracer, order: str = "C") -> Tracer:
+    with located(".copy()", self):
+        return copied(self, order)
+
+
+def _flatten(self: Tracer, order: str = "C") -> Tracer:
+    with located(".flatten()", self):
+        return reshape(self, -1, order, copy=True)
+
+
+def _fill(self: Tracer, value: Any) -> None:
+    with located(".fill()", self):
+        self.write(value)
+
+
+def _sort(self: Tracer, axis: int = -1) -> None:
+    with located(".sort()", self):
+        self.write(np.sort(self, axis=axis))
+
+
+def _conj(self: Tracer) -> Tracer:
+    return np.conjugate(self)
+
+
+def _component(name: str) -> property:
+    def get(self: Tracer) -> Tracer:
+        with located(f".{name}", self):
+            if self.dtype.kind == "c":
+                found = fresh(emit(name, self.read()))
+                found.locked = f".{name} of a traced complex array is a copy: it cannot be written"
+                return found
+            return self if name == "real" else full(self.shape, self.dtype.type(0), self.dtype)
+
+    def put(self: Tracer, value: Any) -> None:
+        with located(f".{name} =", self):
+            raise EngineValueError(f".{name} of a traced array cannot be written: write the complex value")
+
+    return property(get, put, doc=f"The {name} part.")
+
+
+for _name, _function in _SAME.items():
+    setattr(Tracer, _name, _method(_name, _function))
+for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _sort, _conj):
+    setattr(Tracer, _made.__name__[1:], _made)
+Tracer.conjugate = _conj  # type: ignore[attr-defined]
+Tracer.T = property(lambda self: self.transpose(), doc="The axes reversed.")  # type: ignore[attr-defined]
+Tracer.mT = property(lambda self: np.matrix_transpose(self), doc="The last two axes exchanged.")  # type: ignore[attr-defined]
+Tracer.real, Tracer.imag = _component("real"), _component("imag")  # type: ignore[attr-defined]

@@ -1,0 +1,276 @@
+"""What NumPy's ufuncs, their methods and `out=` do to traced arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import EngineTypeError, EngineValueError
+from .ir import Literal
+from .ops import BY_UFUNC
+from .trace import (
+    HANDLERS,
+    Tracer,
+    apply_map,
+    as_tracer,
+    cast_atom,
+    emit,
+    fresh,
+    given_dtype,
+    lift,
+    result_memory,
+    weak,
+)
+from .views import View, normal_axes
+
+# Comparison -> what it says of (array element, integer that is larger than any element can be).
+_BEYOND: dict[np.ufunc, bool] = {
+    np.equal: False,
+    np.not_equal: True,
+    np.less: True,
+    np.less_equal: True,
+    np.greater: False,
+    np.greater_equal: False,
+}
+_REDUCTIONS = {
+    np.add: "sum",
+    np.multiply: "prod",
+    np.maximum: "reduce_max",
+    np.minimum: "reduce_min",
+    np.logical_and: "all",
+    np.logical_or: "any",
+}
+
+
+def handle_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`__array_ufunc__` of a tracer."""
+    out = kwargs.pop("out", None)
+    if method == "__call__":
+        return _call(ufunc, inputs, out, **kwargs)
+    if method == "reduce" and ufunc in _REDUCTIONS:
+        return reduce_ufunc(ufunc, *inputs, out=None if out is None else out[0], **kwargs)
+    if method == "at" and ufunc in (np.add, np.subtract):
+        target, key, value = inputs
+        return _add_at(target, key, np.negative(value) if ufunc is np.subtract else value)
+    if method == "outer" and ufunc.nin == 2:
+        left, right = (as_tracer(x) for x in inputs)
+        return _call(ufunc, (left.derive(lambda v: v.expand(range(v.ndim, v.ndim + right.ndim))), right), out, **kwargs)
+    raise EngineTypeError(f"np.{ufunc.__name__}.{method} is not supported in a traced function")
+
+
+def _call(
+    ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, dtype: Any = None, casting: str = "same_kind", where: Any = True
+) -> Any:
+    if ufunc in _EXPANDED:
+        result = _EXPANDED[ufunc](*inputs) if dtype is None else _with_dtype(ufunc, inputs, dtype)
+    elif ufunc in BY_UFUNC:
+        result = compare_beyond(ufunc, inputs) if ufunc in _BEYOND and dtype is None else None
+        result = apply_map(ufunc, *inputs, dtype=dtype) if result is None else result
+    else:
+        raise EngineTypeError(f"np.{ufunc.__name__} is not supported in a traced function")
+    if out is None:
+        if where is not True:
+            raise EngineValueError("where= without out= leaves elements undefined: use engine.where")
+        return result
+    results = result if isinstance(result, tuple) else (result,)
+    stored = tuple(store(target, value, casting, where) for target, value in zip(out, results, strict=True))
+    return stored if isinstance(result, tuple) else stored[0]
+
+
+def _with_dtype(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any) -> Tracer:
+    if ufunc is not np.matmul:
+        raise EngineTypeError(f"dtype= of np.{ufunc.__name__} is not supported in a traced function: use .astype")
+    return matmul(*(as_tracer(x).astype(dtype) for x in inputs))
+
+
+def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
+    """``value`` written to the ``out=`` argument ``target``, which is returned; ``value`` where there is none."""
+    if target is None:
+        return value
+    if not isinstance(target, Tracer):
+        raise EngineTypeError(
+            "out= is an array that is not traced: it would be written while tracing only; pass it as an argument"
+        )
+    if value.ndim > target.ndim or target.shape != np.broadcast_shapes(target.shape, value.shape):
+        raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
+    if not np.can_cast(value.dtype, target.dtype, casting):
+        raise EngineTypeError(f"cannot cast the result from {value.dtype} to {target.dtype} with rule {casting!r}")
+    if where is not True:
+        value = apply_select(where, value.astype(target.dtype), target)
+    target.write(value)
+    return target
+
+
+def finish(result: Tracer, out: Any) -> Any:
+    """The result of a function with an argument ``out``."""
+    return result if out is None else store(out, result, "same_kind", True)
+
+
+def compare_beyond(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Tracer | None:
+    """A comparison with a Python integer that the other dtype does not hold: NumPy compares exactly."""
+    for at, (number, other) in enumerate((inputs, inputs[::-1])):
+        dtype = given_dtype(other)
+        if type(number) is not int or not isinstance(dtype, np.dtype) or dtype.kind not in "iu":
+            continue
+        info = np.iinfo(dtype)
+        if info.min <= number <= info.max:
+            return None
+        flips = (at == 0) != (number < info.min)  # the number on the left, or below every element
+        holds = _BEYOND[ufunc] if ufunc in (np.equal, np.not_equal) else _BEYOND[ufunc] != flips
+        literal = Literal.of(holds, np.dtype(bool))
+        shape = np.shape(other)
+        return fresh(emit("access", literal, view=View.whole(()).broadcast(shape)) if shape else literal)
+    return None
+
+
+def apply_select(condition: Any, x: Any, y: Any) -> Tracer:
+    """`np.where` of three operands."""
+    dtype = select_dtype(x, y)
+    atoms = [cast_atom(lift(condition), np.dtype(bool))]
+    atoms += [cast_atom(lift(value, dtype), dtype) for value in (x, y)]
+    return fresh(emit("select", *atoms))
+
+
+def select_dtype(*values: Any) -> np.dtype:
+    """The dtype of several choices, Python numbers being weak (bool: not)."""
+    return np.result_type(*(value if weak(value) else given_dtype(value) for value in values))
+
+
+# -- ufuncs that are several maps --------------------------------------------------------------------------------------
+def _reciprocal(x: Any) -> Tracer:
+    if given_dtype(x).kind not in "fc":
+        raise EngineTypeError(f"np.reciprocal of {given_dtype(x)} is not supported in a traced function: divide")
+    return apply_map(np.true_divide, 1, x)
+
+
+def _fabs(x: Any) -> Tracer:
+    return apply_map(np.absolute, x, dtype=np.fabs.resolve_dtypes((given_dtype(x), None))[1])
+
+
+def _clip(x: Any, low: Any, high: Any) -> Tracer:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _logaddexp(x: Any, y: Any) -> Tracer:
+    high, low = np.maximum(x, y), np.minimum(x, y)
+    gap = apply_select(np.equal(high, low), 0.0, np.subtract(low, high))  # equal infinities
+    return np.add(high, np.log1p(np.exp(gap)))
+
+
+def matmul(left: Any, right: Any) -> Tracer:
+    """`np.matmul`, as an einsum."""
+    left, right = as_tracer(left), as_tracer(right)
+    if not left.ndim or not right.ndim:
+        raise EngineValueError(f"matmul of a scalar: shapes {left.shape} and {right.shape}")
+    if left.shape[-1] != right.shape[-2 if right.ndim > 1 else -1]:
+        raise EngineValueError(f"matmul of shapes {left.shape} and {right.shape}: the summed axes differ")
+    one, two = ("...ij" if left.ndim > 1 else "j"), ("...jk" if right.ndim > 1 else "j")
+    out = "..." + ("i" if left.ndim > 1 else "") + ("k" if right.ndim > 1 else "")
+    return apply_einsum(f"{one},{two}->{out if '.' in one + two else ''}", left, right)
+
+
+def apply_einsum(subscripts: str, *operands: Any, dtype: Any = None) -> Tracer:
+    """`np.einsum` with explicit or implicit output."""
+    wanted = np.result_type(*(given_dtype(x) for x in operands)) if dtype is None else np.dtype(dtype)
+    atoms = [cast_atom(lift(x), wanted) for x in operands]
+    return fresh(emit("einsum", *atoms, subscripts=subscripts.replace(" ", "")))
+
+
+_EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
+    np.square: lambda x: apply_map(np.multiply, x, x),
+    np.reciprocal: _reciprocal,
+    np.positive: lambda x: fresh(emit("copy", lift(x))),
+    np.fabs: _fabs,
+    np.divmod: lambda x, y: (apply_map(np.floor_divide, x, y), apply_map(np.remainder, x, y)),
+    np.logaddexp: _logaddexp,
+    np.matmul: matmul,
+    getattr(np, "vecdot", None): lambda x, y: apply_einsum("...i,...i->...", np.conjugate(x), y),
+}
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+def reduce_ufunc(
+    ufunc: np.ufunc,
+    x: Any,
+    axis: Any = 0,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = np._NoValue,
+    where: Any = True,
+) -> Any:
+    """``ufunc.reduce``, for the ufuncs that have a reduction among the primitives."""
+    if initial not in (np._NoValue, None) or where is not True:
+        raise EngineTypeError("initial= and where= of a reduction are not supported in a traced function")
+    x = as_tracer(x)
+    if ufunc in (np.add, np.multiply):
+        x = x.astype(accumulator(x.dtype) if dtype is None else dtype, copy=False)
+    elif dtype is not None:
+        x = x.astype(dtype, copy=False)
+    result = reduce_axes(_REDUCTIONS[ufunc], x, axis, bool(keepdims))
+    return finish(result, out)
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The dtype in which NumPy sums: integers no narrower than the machine's."""
+    if dtype.kind in "bi" and dtype.itemsize <= np.dtype(np.intp).itemsize:
+        return np.dtype(np.intp)
+    return np.dtype(np.uintp) if dtype.kind == "u" else dtype
+
+
+def reduce_axes(name: str, x: Tracer, axis: Any, keepdims: bool) -> Tracer:
+    """The reduction ``name`` over ``axis`` (None: all axes; an int or several)."""
+    every = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(sorted(normal_axes([operator.index(a) for a in every], x.ndim, x.shape)))
+    if not axes:  # of a scalar, or over no axis: an elementwise identity
+        truth = name in ("any", "all")
+        return fresh(cast_atom(x.read(), np.dtype(bool)) if truth and x.dtype != bool else emit("copy", x.read()))
+    atom = emit(name, x.read(), axes=axes)
+    keep = [i for i in range(x.ndim) if i not in axes]
+    result = fresh(atom, result_memory(atom.shape, atom.dtype.itemsize, [x.memory], keep))
+    return keep_dims(result, axes) if keepdims else result
+
+
+def keep_dims(result: Tracer, axes: tuple[int, ...]) -> Tracer:
+    """The result of a reduction with axes of size 1 where it reduced."""
+    found = result.derive(lambda view: view.expand(axes))
+    found.scalar = False
+    return found
+
+
+def _add_at(target: Any, key: Any, value: Any) -> None:
+    if not isinstance(target, Tracer):
+        raise EngineTypeError("np.add.at into an array that is not traced: pass it as an argument")
+    HANDLERS["add_at"](target, key, value, add=True)
+
+
+HANDLERS["ufunc"] = handle_ufunc
+
+
+# -- operators that NumPy's scalars have, and in-place operators, which scalars do not have ----------------------------
+def _in_place(ufunc: np.ufunc) -> Callable[[Tracer, Any], Any]:
+    def method(self: Tracer, other: Any) -> Any:
+        return ufunc(self, other) if self.scalar else ufunc(self, other, out=(self,))
+
+    return method
+
+
+for _name, _ufunc in {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.true_divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+    "matmul": np.matmul,
+}.items():
+    setattr(Tracer, f"__i{_name}__", _in_place(_ufunc))

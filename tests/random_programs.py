@@ -1,0 +1,276 @@
+"""Random functions of views, in-place updates, maps, reductions and einsums, as data; NumPy run eagerly is the oracle.
+
+A case is a list of statements over numbered arrays, printed as JSON; `replay` is the command that runs it alone:
+
+    python tests/random_programs.py '{"inputs": [...], "lines": [...]}'
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+import einsum_engine as engine
+
+DTYPES = ("float64", "float32", "int64", "int32", "uint8", "bool", "complex128")
+UNARY = {
+    "neg": lambda x: np.negative(x) if x.dtype != bool else ~x,
+    "abs": np.abs,
+    "sign": lambda x: np.sign(x) if x.dtype.kind not in "bc" else x * 1,
+    "square": lambda x: x * x,
+    "half": lambda x: x * 0.5,
+    "tanh": np.tanh,
+    "exp": lambda x: np.exp(x * 0.125),
+    "float": lambda x: x.astype(np.float64 if x.dtype.kind != "c" else x.dtype),
+    "int": lambda x: x.astype(np.int32) if x.dtype.kind in "biu" else x.round(),
+    "conj": np.conj,
+    "not": np.logical_not,
+    "copy": lambda x: x.copy(),
+    "kcopy": np.copy,
+    "weak": lambda x: 1 + x if x.dtype == bool else x + 3,
+    "real": lambda x: np.real(x) + 0,
+}
+BINARY = {
+    "add": np.add,
+    "sub": lambda x, y: np.subtract(x, y) if np.result_type(x, y) != bool else x ^ y,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "eq": np.equal,
+    "lt": lambda x, y: np.less(x, y) if "c" not in (x.dtype.kind, y.dtype.kind) else x != y,
+    "where": lambda x, y: np.where(x != 0, y, x),
+    "div": lambda x, y: x / (np.abs(y) + 1),
+}
+REDUCE = {"sum": np.sum, "max": np.max, "min": np.min, "any": np.any, "all": np.all, "mean": np.mean}
+IN_PLACE = {"set": None, "add": np.add, "mul": np.multiply, "max": np.maximum}
+
+Choose = Callable[[Any], Any]
+
+
+# -- drawing: the choices are made while NumPy runs, so that shapes are known ------------------------------------------
+def draw_case(choose: Choose) -> dict[str, Any]:
+    """A case whose lines run: ``choose`` picks an element of a sequence."""
+    inputs = [draw_input(choose) for _ in range(choose((1, 2)))]
+    values = [make_input(given) for given in inputs]
+    lines: list[list[Any]] = []
+    for _ in range(choose(range(2, 10))):
+        line = draw_line(choose, values)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                run_line(line, values)
+            except (ValueError, TypeError, IndexError):
+                continue  # NumPy refuses it; errors have tests of their own
+        lines.append(line)
+    returned = sorted({choose(range(len(values))) for _ in range(choose((1, 2, 3)))})
+    return {"inputs": inputs, "lines": lines, "returned": returned}
+
+
+def draw_input(choose: Choose) -> dict[str, Any]:
+    rank = choose((1, 2, 2, 3))
+    shape = [choose((1, 2, 3, 4, 3, 0) if rank > 1 else (1, 4, 6, 5)) for _ in range(rank)]
+    axes = list(range(rank))
+    if choose((False, False, True)):
+        axes.reverse()
+    step = choose((1, 1, -1, 2))
+    return {"shape": shape, "dtype": choose(DTYPES), "seed": choose(range(100)), "axes": axes, "step": step}
+
+
+def make_input(given: dict[str, Any]) -> np.ndarray:
+    """Small integers as any dtype, its axes in memory in the order ``axes``, the last of them with a step."""
+    rng = np.random.default_rng(given["seed"])
+    shape = [given["shape"][axis] for axis in given["axes"]]
+    stretched = [*shape[:-1], shape[-1] * abs(given["step"])]
+    found = rng.integers(0 if given["dtype"] in ("bool", "uint8") else -4, 5, stretched).astype(given["dtype"])
+    if given["dtype"].startswith("complex"):
+        found = found + 1j * rng.integers(-3, 4, stretched)
+    found = found[..., :: given["step"]]
+    return found.transpose(np.argsort(given["axes"]))
+
+
+def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
+    kind = choose(("view", "view", "view", "write", "write", "write", "unary", "binary", "reduce", "einsum"))
+    at, other = choose(range(len(values))), choose(range(len(values)))
+    if kind == "view":
+        return [kind, at, draw_view(choose, values[at])]
+    if kind == "write":
+        value = choose((["array", other], ["array", other], ["number", choose((2, 1.5, True))]))
+        return [kind, at, draw_key(choose, values[at]), choose(tuple(IN_PLACE)), value]
+    if kind == "unary":
+        return [kind, at, choose(tuple(UNARY))]
+    if kind == "binary":
+        return [kind, at, other, choose(tuple(BINARY))]
+    if kind == "reduce":
+        axes = [None, *range(np.ndim(values[at]))]
+        return [kind, at, choose(tuple(REDUCE)), choose(axes), choose((False, True))]
+    return [kind, at, other, choose(("ab,cb->ac", "a,a->", "ab,ab->b", "aa->a", "abc,cd->dab", "ab,b->a"))]
+
+
+def draw_key(choose: Choose, array: Any) -> list[Any]:
+    """An index as JSON: integers, ["slice", start, stop, step], "new", "dots"."""
+    key: list[Any] = []
+    for size in np.shape(array):
+        kind = choose(("all", "slice", "slice", "int", "stop"))
+        if kind == "stop":
+            break
+        if kind == "int":
+            key.append(choose(range(-size, size)) if size else 0)
+        elif kind == "all":
+            key.append(["slice", None, None, None])
+        else:
+            ends = (None, *range(-size - 1, size + 2))
+            key.append(["slice", choose(ends), choose(ends), choose((None, 1, 2, -1, -2))])
+    if choose((False, False, False, True)):
+        key.insert(choose(range(len(key) + 1)), "new")
+    if choose((False, False, True)):
+        key.append("dots")
+    return key
+
+
+def draw_view(choose: Choose, array: Any) -> list[Any]:
+    kind = choose(("index", "index", "transpose", "reshape", "squeeze", "expand", "diagonal", "broadcast", "ravel", "flip"))
+    if kind == "index":
+        return [kind, draw_key(choose, array)]
+    if kind == "transpose":
+        order = list(range(np.ndim(array)))
+        return [kind, order[::-1] if choose((True, False)) else order[1:] + order[:1]]
+    if kind == "reshape":
+        size = np.size(array)
+        shapes = [[-1], [size, 1], *([n, size // n] for n in (2, 3, 4) if size and size % n == 0)]
+        return [kind, choose(shapes) if size else [0]]
+    if kind == "expand":
+        return [kind, choose(range(np.ndim(array) + 1))]
+    if kind == "diagonal":
+        return [kind, choose((-1, 0, 1))]
+    if kind == "broadcast":
+        return [kind, [2, *np.shape(array)]]
+    return [kind]
+
+
+# -- running ------------------------------------------------------------------------------------------------------------
+def to_key(key: list[Any]) -> tuple[Any, ...]:
+    words = {"new": None, "dots": Ellipsis}
+    return tuple(slice(*item[1:]) if isinstance(item, list) else words.get(item, item) for item in key)
+
+
+def run_view(array: Any, view: list[Any]) -> Any:
+    kind, rest = view[0], view[1:]
+    if kind == "index":
+        return array[to_key(rest[0])]
+    if kind == "broadcast":
+        return np.broadcast_to(array, tuple(rest[0]))
+    functions = {
+        "transpose": np.transpose,
+        "reshape": np.reshape,
+        "squeeze": np.squeeze,
+        "expand": np.expand_dims,
+        "diagonal": np.diagonal,
+        "ravel": np.ravel,
+        "flip": np.flip,
+    }
+    return functions[kind](array, *rest)
+
+
+def run_line(line: list[Any], values: list[Any]) -> None:
+    """One statement; what it makes is appended."""
+    kind, at, *rest = line
+    array = values[at]
+    if kind == "view":
+        values.append(run_view(array, rest[0]))
+    elif kind == "unary":
+        values.append(UNARY[rest[0]](array))
+    elif kind == "binary":
+        values.append(BINARY[rest[1]](array, values[rest[0]]))
+    elif kind == "reduce":
+        values.append(REDUCE[rest[0]](array, axis=rest[1], keepdims=rest[2]))
+    elif kind == "einsum":
+        operands = (array, values[rest[0]])[: rest[1].count(",") + 1]
+        values.append(np.einsum(rest[1], *operands) + 0)
+    else:
+        run_write(array, to_key(rest[0]), rest[1], values[rest[2][1]] if rest[2][0] == "array" else rest[2][1])
+
+
+def run_write(array: Any, key: tuple[Any, ...], how: str, value: Any) -> None:
+    if how == "set":
+        array[key] = value
+    elif how == "add":
+        array[key] += value
+    elif how == "mul":
+        array[key] *= value
+    else:
+        target = array[(*key, ...) if ... not in key else key]
+        np.maximum(target, value, out=target)
+
+
+def body_of(case: dict[str, Any]) -> Callable[..., Any]:
+    def body(*inputs: Any) -> list[Any]:
+        values = list(inputs)
+        for line in case["lines"]:
+            run_line(line, values)
+        return [values[at] for at in case["returned"]]
+
+    return body
+
+
+def describe(array: Any) -> str:
+    return f"{type(array).__name__} {np.shape(array)} {np.asarray(array).dtype} {np.asarray(array).tolist()}"
+
+
+def compare(what: str, wanted: Any, found: Any, exact: bool) -> None:
+    """Types, shapes and dtypes are equal; values too, or nearly where functions or long sums round."""
+    same = type(wanted) is type(found) and np.shape(wanted) == np.shape(found) and wanted.dtype == found.dtype
+    if same and np.asarray(wanted).dtype.kind in "fc" and not exact:
+        eps = 64 * np.finfo(wanted.dtype).eps
+        same = np.allclose(found, wanted, rtol=eps, atol=eps, equal_nan=True)
+    else:
+        same = same and np.array_equal(wanted, found, equal_nan=np.asarray(wanted).dtype.kind in "fc")
+    assert same, f"{what}: NumPy has {describe(wanted)}, the program {describe(found)}"
+
+
+def check_case(case: dict[str, Any]) -> engine.EngineError | None:
+    """Runs a case both ways; results, written inputs, and who shares memory are compared.
+
+    A refusal that the documentation states is returned: a reshape whose memory NumPy shares in another order.
+    """
+    body, jitted = body_of(case), engine.jit(body_of(case))
+    eager, given = ([make_input(item) for item in case["inputs"]] for _ in range(2))
+    exact = not any(line[0] == "unary" and line[2] in ("tanh", "exp") or "div" in line or "mean" in line for line in case["lines"])
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        wanted = body(*eager)
+        try:
+            program = jitted.program(*given)
+        except engine.EngineValueError as error:
+            if "NumPy would share its memory" not in str(error):
+                raise
+            return error
+        program.check()
+        assert program == engine.jit(body_of(case)).program(*given), "two traces differ"
+        found = jitted(*given)
+    for at, (one, two) in enumerate(zip(wanted, found, strict=True)):
+        compare(f"result {at}", one, two, exact)
+    for at, (one, two) in enumerate(zip(eager, given)):
+        compare(f"input {at} after the call", one, two, exact)
+        for k, (left, right) in enumerate(zip(wanted, found)):
+            if isinstance(left, np.ndarray) and left.size:
+                shared = np.shares_memory(one, left), np.shares_memory(two, right)
+                assert shared[0] == shared[1], f"result {k} and input {at} share memory: NumPy {shared[0]}"
+    return None
+
+
+def replay(case: dict[str, Any]) -> str:
+    """The command that runs a case alone."""
+    return f"python tests/random_programs.py {shlex.quote(json.dumps(case))}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    shown = json.loads(sys.argv[1])
+    print(engine.jit(body_of(shown)).explain(*[make_input(item) for item in shown["inputs"]]))
+    print(check_case(shown) or "equal")

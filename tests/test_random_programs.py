@@ -1,0 +1,49 @@
+"""Random programs against NumPy run eagerly, and that the comparison can fail."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_programs import check_case, compare, draw_case, replay
+
+CASES = 300
+
+
+@settings(max_examples=CASES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_programs(data):
+    case = draw_case(lambda options: data.draw(st.sampled_from(list(options))))
+    try:
+        check_case(case)
+    except Exception as error:
+        error.add_note(f"replay with: {replay(case)}")
+        raise
+
+
+def test_cases_from_seeds():
+    """The same, without shrinking, and few are refused."""
+    refused = 0
+    for seed in range(CASES):
+        case = draw_case(lambda options, rng=random.Random(seed): rng.choice(list(options)))
+        try:
+            refused += check_case(case) is not None
+        except Exception as error:
+            error.add_note(f"replay with: {replay(case)}")
+            raise
+    assert refused < CASES // 20
+
+
+@pytest.mark.parametrize(
+    "wanted, found",
+    [
+        (np.zeros(2), np.zeros(3)),
+        (np.zeros(2), np.zeros(2, "f4")),
+        (np.zeros(2), np.array([0, 1e-3])),
+        (np.float64(0), np.zeros(())),
+    ],
+)
+def test_the_comparison_can_fail(wanted, found):
+    with pytest.raises(AssertionError, match="NumPy has"):
+        compare("x", wanted, found, False)
