@@ -50,5 +50,9 @@ def known_dtype(dtype: Any, what: str) -> np.dtype:
     except EngineTypeError:
         known = False
     if not known:
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError:
+            pass  # shown as it was given
         raise EngineTypeError(f"{what} has dtype {dtype}, which has no meaning in a program")
     return found.newbyteorder("=")

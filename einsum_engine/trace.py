@@ -270,7 +270,8 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
 
     def derive(self, change: Callable[[View], View], locked: str = "") -> Tracer:
         """The view that ``change`` makes of this one."""
-        found = Tracer(self.root, change(self.view), change(self.memory), locked=locked or self.locked)
+        view = change(self.view)
+        found = Tracer(self.root, view, change(self.memory), self.scalar and not view.shape, locked or self.locked)
         current().link("view", found)
         return found
 

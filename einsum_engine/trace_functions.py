@@ -11,7 +11,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
-from .trace_shapes import diagonal, expand_dims, new_shape, reshape, several
+from .trace_shapes import diagonal, expand_dims, new_shape, reshape, several, unscalar
 from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
 from .views import View, normal_axes, normal_axis
 
@@ -346,6 +346,10 @@ def _einsum(
 
 @implements(np.tensordot)
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    return unscalar(_contracted(a, b, axes))
+
+
+def _contracted(a: Any, b: Any, axes: Any) -> Tracer:
     a, b = as_tracer(a), as_tracer(b)
     if isinstance(axes, int):
         axes = (range(a.ndim - axes, a.ndim), range(axes))
@@ -368,13 +372,13 @@ def _dot(a: Any, b: Any, out: Any = None) -> Any:
     a, b = as_tracer(a), as_tracer(b)
     if not a.ndim or not b.ndim:
         return np.multiply(a, b)
-    return finish(_tensordot(a, b, ((a.ndim - 1,), (max(b.ndim - 2, 0),))), out)
+    return finish(_contracted(a, b, ((a.ndim - 1,), (max(b.ndim - 2, 0),))), out)
 
 
 @implements(np.inner)
 def _inner(a: Any, b: Any) -> Any:
     a, b = as_tracer(a), as_tracer(b)
-    return _tensordot(a, b, ((a.ndim - 1,), (b.ndim - 1,))) if a.ndim and b.ndim else np.multiply(a, b)
+    return _contracted(a, b, ((a.ndim - 1,), (b.ndim - 1,))) if a.ndim and b.ndim else np.multiply(a, b)
 
 
 @implements(np.outer)

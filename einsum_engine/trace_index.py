@@ -10,6 +10,7 @@ from .errors import EngineIndexError, EngineTypeError, EngineValueError
 from .ir import Atom, Literal
 from .op_rules import INDEX
 from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit, fresh, lift
+from .trace_shapes import unscalar
 from .trace_ufuncs import apply_select
 from .views import View
 
@@ -18,6 +19,8 @@ def get_item(array: Tracer, key: Any) -> Tracer:
     """``array[key]``."""
     parts = _parts(array, key)
     if not _advanced(parts):
+        if array.scalar and parts:  # NumPy makes an array of the scalar first
+            array = unscalar(array)
         found = array.derive(lambda view: view.index(tuple(parts)))
         if all(isinstance(part, int) for part in parts) and not found.shape:
             return fresh(found.read())  # NumPy gives a scalar: a copy of the element as it is now

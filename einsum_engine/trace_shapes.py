@@ -14,6 +14,7 @@ from .trace import Tracer, as_tracer, emit, fresh, implements, result_memory
 from .views import normal_axes, normal_axis
 
 
+@implements(np.shape)
 def _shape(a: Any) -> Any:
     return a.shape
 
@@ -118,11 +119,11 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
 @implements(np.expand_dims)
 def expand_dims(a: Any, axis: Any) -> Any:
     """New axes of size 1."""
-    x = _unscalar(a)
+    x = unscalar(a)
     return x.derive(lambda view: view.expand(several(axis)))
 
 
-def _unscalar(a: Tracer) -> Tracer:
+def unscalar(a: Tracer) -> Tracer:
     """A scalar as an array of rank 0, of its own."""
     if not a.scalar:
         return a
@@ -135,7 +136,7 @@ def _unscalar(a: Tracer) -> Tracer:
 def broadcast_to(array: Any, shape: Any) -> Any:
     """A view that cannot be written."""
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    return _unscalar(array).derive(lambda view: view.broadcast(sizes), locked="it is a broadcast view, read-only")
+    return unscalar(array).derive(lambda view: view.broadcast(sizes), locked="it is a broadcast view, read-only")
 
 
 @implements(np.broadcast_arrays)
@@ -171,7 +172,7 @@ def _sliding_window_view(
 
 @implements(np.copy)
 def _copy(a: Any, order: str = "K") -> Any:
-    return copied(a, order)
+    return unscalar(copied(a, order))
 
 
 def copied(a: Tracer, order: str = "C") -> Tracer:

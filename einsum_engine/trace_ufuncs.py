@@ -131,7 +131,9 @@ def apply_select(condition: Any, x: Any, y: Any) -> Tracer:
     dtype = select_dtype(x, y)
     atoms = [cast_atom(lift(condition), np.dtype(bool))]
     atoms += [cast_atom(lift(value, dtype), dtype) for value in (x, y)]
-    return fresh(emit("select", *atoms))
+    found = fresh(emit("select", *atoms))
+    found.scalar = False
+    return found
 
 
 def select_dtype(*values: Any) -> np.dtype:

@@ -2,15 +2,25 @@
 
 >>> leaves, tree = flatten({"b": 2, "a": (1, [3])})
 >>> leaves, unflatten(tree, [10, 30, 20])
-([1, 3, 2], {'a': (10, [30]), 'b': 20})
+([1, 3, 2], {'b': 20, 'a': (10, [30])})
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 LEAF = "leaf"
+
+
+@dataclass(frozen=True)
+class _Dict:
+    """A dict: its keys sorted, with what is under them; ``order`` is how it lists them, which makes no difference."""
+
+    keys: tuple[Any, ...]
+    items: tuple[Any, ...]
+    order: tuple[Any, ...] = field(compare=False)
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:
@@ -25,7 +35,7 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
         return kind, tuple(_walk(item, leaves) for item in value)
     if kind is dict:
         keys = tuple(sorted(value, key=repr))
-        return kind, keys, tuple(_walk(value[key], leaves) for key in keys)
+        return _Dict(keys, tuple(_walk(value[key], leaves) for key in keys), tuple(value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind, tuple(_walk(item, leaves) for item in value)
     leaves.append(value)
@@ -40,8 +50,9 @@ def unflatten(tree: Any, leaves: Iterable[Any]) -> Any:
 def _build(tree: Any, leaves: Iterator[Any]) -> Any:
     if tree == LEAF:
         return next(leaves)
+    if isinstance(tree, _Dict):
+        found = {key: _build(item, leaves) for key, item in zip(tree.keys, tree.items)}
+        return {key: found[key] for key in tree.order}
     kind = tree[0]
-    if kind is dict:
-        return {key: _build(item, leaves) for key, item in zip(tree[1], tree[2])}
     items = [_build(item, leaves) for item in tree[1]]
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -134,7 +134,9 @@ def draw_key(choose: Choose, array: Any) -> list[Any]:
 
 
 def draw_view(choose: Choose, array: Any) -> list[Any]:
-    kind = choose(("index", "index", "transpose", "reshape", "squeeze", "expand", "diagonal", "broadcast", "ravel", "flip"))
+    kind = choose(
+        ("index", "index", "transpose", "reshape", "squeeze", "expand", "diagonal", "broadcast", "ravel", "flip")
+    )
     if kind == "index":
         return [kind, draw_key(choose, array)]
     if kind == "transpose":
@@ -191,6 +193,8 @@ def run_line(line: list[Any], values: list[Any]) -> None:
         values.append(REDUCE[rest[0]](array, axis=rest[1], keepdims=rest[2]))
     elif kind == "einsum":
         operands = (array, values[rest[0]])[: rest[1].count(",") + 1]
+        if rest[1] == "aa->a" and len(set(np.shape(array))) != 1:
+            raise ValueError("NumPy takes some of these: index a has two sizes")
         values.append(np.einsum(rest[1], *operands) + 0)
     else:
         run_write(array, to_key(rest[0]), rest[1], values[rest[2][1]] if rest[2][0] == "array" else rest[2][1])
@@ -236,11 +240,14 @@ def compare(what: str, wanted: Any, found: Any, exact: bool) -> None:
 def check_case(case: dict[str, Any]) -> engine.EngineError | None:
     """Runs a case both ways; results, written inputs, and who shares memory are compared.
 
-    A refusal that the documentation states is returned: a reshape whose memory NumPy shares in another order.
+    What the documentation states is allowed: where NumPy's reshape shares memory that is not in C order, the program's
+    is a read-only copy, and the refusal of a write to it is returned.
     """
     body, jitted = body_of(case), engine.jit(body_of(case))
     eager, given = ([make_input(item) for item in case["inputs"]] for _ in range(2))
-    exact = not any(line[0] == "unary" and line[2] in ("tanh", "exp") or "div" in line or "mean" in line for line in case["lines"])
+    exact = not any(
+        line[0] == "unary" and line[2] in ("tanh", "exp") or "div" in line or "mean" in line for line in case["lines"]
+    )
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         wanted = body(*eager)
@@ -258,7 +265,7 @@ def check_case(case: dict[str, Any]) -> engine.EngineError | None:
     for at, (one, two) in enumerate(zip(eager, given)):
         compare(f"input {at} after the call", one, two, exact)
         for k, (left, right) in enumerate(zip(wanted, found)):
-            if isinstance(left, np.ndarray) and left.size:
+            if isinstance(left, np.ndarray) and left.size and left.flags.writeable == right.flags.writeable:
                 shared = np.shares_memory(one, left), np.shares_memory(two, right)
                 assert shared[0] == shared[1], f"result {k} and input {at} share memory: NumPy {shared[0]}"
     return None
