@@ -215,7 +215,8 @@ def _argument(array: Any, at: int, root: Root, view: View, shared: bool) -> Trac
         return Tracer(root, view, view, scalar=True)
     locked = "" if array.flags.writeable else f"array argument {at} is read-only"
     item = array.dtype.itemsize
-    memory = View(view.shape, tuple(s * item for s in view.strides), 0) if shared else numpy_memory(array)
+    spread = View(view.shape, tuple(s * item for s in view.strides), view.offset * item)
+    memory = spread if shared else numpy_memory(array)
     return Tracer(root, view, memory, locked=locked)
 
 
@@ -233,7 +234,8 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
             leaves.append(Leaf(kind="static", value=leaf))
             continue
         locked = bool(leaf.locked)
-        source = next((at for at, given in tracers.items() if given.root is leaf.root), None)
+        sources = [at for at, given in tracers.items() if given.root is leaf.root]
+        source = next((at for at in sources if tracers[at].memory == leaf.memory), sources[0] if sources else None)
         if source is not None and not leaf.scalar:
             leaves.append(Leaf(kind="input", at=source, view=_bytes_from(leaf, tracers[source]), locked=locked))
         elif counts[leaf.root] > 1 and leaf.root in scope.latest and not leaf.scalar:
@@ -296,7 +298,9 @@ def _at_address(owner: Any, address: int, shape: tuple[int, ...], strides: tuple
     array = owner[0] if isinstance(owner, list) else owner
     interface = {**array.__array_interface__, "data": (address, not array.flags.writeable)}
     interface |= {"shape": shape, "strides": strides}
-    return np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
+    found = np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
+    found.dtype = array.dtype  # the interface has no word for bfloat16
+    return found
 
 
 # -- arguments that share memory ---------------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ class Scope:
         self.captured: dict[Root, Var] = {}
         self.mutated: dict[Root, None] = {}
         self._reads: dict[Any, Atom] = {}
-        self._held: dict[int, tuple[np.ndarray, Var]] = {}
         self._numbers: list[int] = parent._numbers if parent else [0]
 
     def add(self, root: Root, atom: Atom) -> None:

@@ -3,15 +3,17 @@
 A case is a list of statements over numbered arrays, printed as JSON; `replay` is the command that runs it alone:
 
     python tests/random_programs.py '{"inputs": [...], "lines": [...]}'
+
+and `--many 20000` checks as many as that.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import sys
 import warnings
-from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -57,7 +59,9 @@ Choose = Callable[[Any], Any]
 def draw_case(choose: Choose) -> dict[str, Any]:
     """A case whose lines run: ``choose`` picks an element of a sequence."""
     inputs = [draw_input(choose) for _ in range(choose((1, 2)))]
-    values = [make_input(given) for given in inputs]
+    if choose((False, False, False, True)):
+        inputs.append({"of": 0, "key": draw_key(choose, make_inputs(inputs)[0])})
+    values = make_inputs(inputs)
     lines: list[list[Any]] = []
     for _ in range(choose(range(2, 10))):
         line = draw_line(choose, values)
@@ -94,14 +98,31 @@ def make_input(given: dict[str, Any]) -> np.ndarray:
     return found.transpose(np.argsort(given["axes"]))
 
 
+def make_inputs(given: list[dict[str, Any]]) -> list[Any]:
+    """The arguments of a call; some are views of others."""
+    found: list[Any] = []
+    for item in given:
+        found.append(found[item["of"]][to_key(item["key"])] if "of" in item else make_input(item))
+    return found
+
+
 def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
-    kind = choose(("view", "view", "view", "write", "write", "write", "unary", "binary", "reduce", "einsum"))
+    kind = choose(
+        (*("view", "write") * 4, "unary", "binary", "reduce", "einsum", "take", "put", "join", "cond", "loop")
+    )
     at, other = choose(range(len(values))), choose(range(len(values)))
     if kind == "view":
         return [kind, at, draw_view(choose, values[at])]
     if kind == "write":
         value = choose((["array", other], ["array", other], ["number", choose((2, 1.5, True))]))
         return [kind, at, draw_key(choose, values[at]), choose(tuple(IN_PLACE)), value]
+    if kind in ("take", "put"):
+        axis = choose(range(np.ndim(values[at]) or 1))
+        size = np.shape(values[at])[axis] if np.ndim(values[at]) else 0
+        places = [choose(range(-size, size)) for _ in range(choose((1, 2, 3)))] if size else []
+        return [kind, at, axis, places, choose((False, True))]
+    if kind in ("join", "cond", "loop"):
+        return [kind if can_write(values[at], values[other]) else "join", at, other]
     if kind == "unary":
         return [kind, at, choose(tuple(UNARY))]
     if kind == "binary":
@@ -119,9 +140,9 @@ def draw_key(choose: Choose, array: Any) -> list[Any]:
         kind = choose(("all", "slice", "slice", "int", "stop"))
         if kind == "stop":
             break
-        if kind == "int":
-            key.append(choose(range(-size, size)) if size else 0)
-        elif kind == "all":
+        if kind == "int" and size:
+            key.append(choose(range(-size, size)))
+        elif kind in ("all", "int"):
             key.append(["slice", None, None, None])
         else:
             ends = (None, *range(-size - 1, size + 2))
@@ -196,8 +217,41 @@ def run_line(line: list[Any], values: list[Any]) -> None:
         if rest[1] == "aa->a" and len(set(np.shape(array))) != 1:
             raise ValueError("NumPy takes some of these: index a has two sizes")
         values.append(np.einsum(rest[1], *operands) + 0)
+    elif kind in ("take", "put"):
+        key = (slice(None),) * rest[0] + (np.array(rest[1], dtype=int),)
+        if kind == "take":
+            values.append(array[key])
+        elif rest[2]:
+            array[key] += 1
+        else:
+            array[key] = array[key][::-1] * 1
+    elif kind == "join":
+        values.append(np.concatenate([array.reshape(-1), values[rest[0]].reshape(-1)]))
+    elif kind in ("cond", "loop"):
+        run_region(kind, array, values[rest[0]])
     else:
         run_write(array, to_key(rest[0]), rest[1], values[rest[2][1]] if rest[2][0] == "array" else rest[2][1])
+
+
+def can_write(array: Any, other: Any) -> bool:
+    """Whether a branch may write ``array`` by ``other``: it is traced even where NumPy does not run it."""
+    shape = np.shape(array)[max(np.ndim(array) - np.ndim(other), 0) :]
+    fits = np.ndim(other) <= np.ndim(array) and all(n in (1, m) for n, m in zip(np.shape(other), shape))
+    return isinstance(array, np.ndarray) and array.ndim > 0 and array.flags.writeable and array.dtype != bool and fits
+
+
+def run_region(kind: str, array: Any, other: Any) -> None:
+    """A branch, or a loop of two turns, that writes ``array`` by ``other``."""
+
+    def write(turn: Any) -> Any:
+        array[...] = other
+        array[..., :1] *= 2
+        return turn + 1
+
+    if kind == "cond":
+        engine.cond(np.any(other), lambda: write(np.int64(0)), lambda: np.int64(0))
+    else:
+        engine.while_loop(lambda turn: turn < 2, write, np.int64(0))
 
 
 def run_write(array: Any, key: tuple[Any, ...], how: str, value: Any) -> None:
@@ -244,7 +298,7 @@ def check_case(case: dict[str, Any]) -> engine.EngineError | None:
     is a read-only copy, and the refusal of a write to it is returned.
     """
     body, jitted = body_of(case), engine.jit(body_of(case))
-    eager, given = ([make_input(item) for item in case["inputs"]] for _ in range(2))
+    eager, given = (make_inputs(case["inputs"]) for _ in range(2))
     exact = not any(
         line[0] == "unary" and line[2] in ("tanh", "exp") or "div" in line or "mean" in line for line in case["lines"]
     )
@@ -276,8 +330,31 @@ def replay(case: dict[str, Any]) -> str:
     return f"python tests/random_programs.py {shlex.quote(json.dumps(case))}"
 
 
+def check_many(seeds: range) -> tuple[int, int]:
+    """(number of statements, number of refused cases) of the cases of these seeds; the first failure is raised."""
+    statements = refused = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        case = draw_case(lambda options: rng.choice(list(options)))
+        statements += len(case["lines"])
+        try:
+            refused += check_case(case) is not None
+        except Exception as error:
+            error.add_note(f"replay with: {replay(case)}")
+            raise
+    return statements, refused
+
+
+def main(arguments: list[str]) -> None:
+    """``--many N`` checks the cases of the first N seeds; a case as JSON is explained and checked."""
+    if arguments[0] == "--many":
+        statements, refused = check_many(range(int(arguments[1])))
+        print(f"{arguments[1]} programs of {statements} statements are equal, {refused} were refused")
+        return
+    case = json.loads(arguments[0])
+    print(engine.jit(body_of(case)).explain(*make_inputs(case["inputs"])))
+    print(check_case(case) or "equal")
+
+
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    shown = json.loads(sys.argv[1])
-    print(engine.jit(body_of(shown)).explain(*[make_input(item) for item in shown["inputs"]]))
-    print(check_case(shown) or "equal")
+    main(sys.argv[1:])

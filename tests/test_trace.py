@@ -207,6 +207,19 @@ def test_arguments_that_share_memory(pick):
     assert jitted(np.ones(3), np.ones(3)) == 5
 
 
+def test_results_of_arguments_that_share_memory():
+    def function(a, b):
+        a += 1
+        return b, a[1:], b[::-1]
+
+    x = np.arange(6.0)
+    first, second = x[:4], x[2:]
+    whole, part, back = engine.jit(function)(first, second)
+    assert whole is second and np.array_equal(part, x[1:4]) and np.array_equal(back, x[:1:-1])
+    part[2] = 99
+    assert x[3] == back[2] == whole[1] == 99 and not engine.jit(function)(first, x[4:])[1] is first
+
+
 def test_arguments_that_share_bytes_only_are_refused():
     x = np.zeros(4)
     with pytest.raises(
