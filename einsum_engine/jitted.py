@@ -160,16 +160,21 @@ class Jitted:
 
 
 def _leaf_key(leaf: Any, position: int) -> Any:
+    name = type(leaf).__name__
     if isinstance(leaf, np.ndarray):
+        if type(leaf) not in (np.ndarray, np.memmap):
+            raise EngineTypeError(f"argument {position} has type {name}: only plain arrays are traced; use np.asarray")
         order = None if leaf.flags.c_contiguous else leaf.strides
         return ("array", leaf.shape, leaf.dtype, leaf.flags.writeable, order)
     if isinstance(leaf, np.generic):
         return ("scalar", leaf.dtype)
+    if hasattr(type(leaf), "__array__") or hasattr(type(leaf), "__dlpack__"):
+        raise EngineTypeError(f"argument {position} has type {name}: arrays of NumPy are traced; use np.asarray")
     try:
         hash(leaf)
     except TypeError:
         raise EngineTypeError(
-            f"argument {position} has type {type(leaf).__name__}: arrays of NumPy are traced, and what is a fixed part "
+            f"argument {position} has type {name}: arrays of NumPy are traced, and what is a fixed part "
             f"of the program must be hashable"
         ) from None
     return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf)

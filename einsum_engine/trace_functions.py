@@ -228,6 +228,50 @@ def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype)
 
 
+@implements(np.atleast_1d)
+def _atleast_1d(*arys: Any) -> Any:
+    found = tuple(_at_least(as_tracer(x), 1) for x in arys)
+    return found[0] if len(found) == 1 else found
+
+
+@implements(np.atleast_2d)
+def _atleast_2d(*arys: Any) -> Any:
+    found = tuple(_at_least(as_tracer(x), 2) for x in arys)
+    return found[0] if len(found) == 1 else found
+
+
+@implements(np.tile)
+def _tile(A: Any, reps: Any) -> Any:
+    """A copy of a broadcast view."""
+    counts = several(reps)
+    x = _at_least(unscalar(as_tracer(A)), len(counts))
+    counts = (1,) * (x.ndim - len(counts)) + counts
+    wide = x.derive(lambda view: view.expand(range(0, 2 * view.ndim, 2)))
+    wide = wide.derive(lambda view: view.broadcast([n for pair in zip(counts, x.shape) for n in pair]))
+    return reshape(wide, tuple(n * m for n, m in zip(counts, x.shape)), copy=True)
+
+
+@implements(np.repeat)
+def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
+    if not isinstance(repeats, int):
+        raise EngineTypeError("np.repeat takes one fixed count in a traced function")
+    x = as_tracer(a)
+    x, axis = (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    wide = expand_dims(x, axis + 1)
+    wide = wide.derive(lambda view: view.broadcast((*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])))
+    return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]), copy=True)
+
+
+@implements(np.diff)
+def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+    x = as_tracer(a)
+    before = (slice(None),) * normal_axis(axis, x.ndim, x.shape)
+    for _ in range(n):
+        change = np.not_equal if x.dtype == bool else np.subtract
+        x = change(x[(*before, slice(1, None))], x[(*before, slice(None, -1))])
+    return x
+
+
 @implements(np.split, np.array_split)
 def _split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> Any:
     axis = normal_axis(axis, ary.ndim, ary.shape)

@@ -260,6 +260,19 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Tracer, Any], Any]:
     return method
 
 
+def quick_power(base: Tracer, exponent: Any, out: Tracer | None = None) -> Any:
+    """``base ** exponent``; of an array and a Python number as NumPy's operator: by square, sqrt or reciprocal."""
+    kind, ufunc = base.dtype.kind, np.power
+    if not base.scalar and weak(exponent) and kind in "iufc":
+        if exponent == 2 and (kind in "fc" or type(exponent) is int):
+            ufunc = np.square
+        elif exponent in (0.5, -1) and kind in "fc":
+            ufunc = np.sqrt if exponent == 0.5 else np.reciprocal
+    operands = (base, exponent) if ufunc is np.power else (base,)
+    return ufunc(*operands) if out is None else ufunc(*operands, out=(out,))
+
+
+Tracer.__pow__ = quick_power  # type: ignore[assignment, method-assign]
 for _name, _ufunc in {
     "add": np.add,
     "sub": np.subtract,
@@ -267,7 +280,6 @@ for _name, _ufunc in {
     "truediv": np.true_divide,
     "floordiv": np.floor_divide,
     "mod": np.remainder,
-    "pow": np.power,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -276,3 +288,4 @@ for _name, _ufunc in {
     "matmul": np.matmul,
 }.items():
     setattr(Tracer, f"__i{_name}__", _in_place(_ufunc))
+Tracer.__ipow__ = lambda self, other: quick_power(self, other, None if self.scalar else self)  # type: ignore[assignment]

@@ -176,7 +176,7 @@ def draw_view(choose: Choose, array: Any) -> list[Any]:
     return [kind]
 
 
-# -- running ------------------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------------------
 def to_key(key: list[Any]) -> tuple[Any, ...]:
     words = {"new": None, "dots": Ellipsis}
     return tuple(slice(*item[1:]) if isinstance(item, list) else words.get(item, item) for item in key)

@@ -84,12 +84,12 @@ def test_structures_of_state():
 
 
 ERRORS = {
-    "shapes": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: a[0]), ["the branches return (float64[3,4]) and (float64[4])"]),
+    "shapes": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: a[0]), ["return (float64[3,4]) and (float64[4])"]),
     "structures": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: (a,)), ["different structures"]),
     "predicate": (lambda a: engine.cond(a > 0, lambda: a, lambda: a), ["the predicate is bool[3,4], not bool[]"]),
     "test": (lambda a: engine.while_loop(lambda s: s > 0, lambda s: s, a), ["the test returns bool[3,4]"]),
-    "body": (lambda a: engine.while_loop(lambda s: s > 0, lambda s: s * 1.5, np.int64(1)), ["turns (int64[]) into (float64[])"]),
-    "test writes": (lambda a: engine.while_loop(lambda s: a.fill(0) or s > 0, lambda s: s, a[0, 0]), ["the test writes an array"]),
+    "body": (lambda a: engine.while_loop(lambda s: s > 0, lambda s: s * 1.5, np.int64(1)), ["(int64[]) into (float64[])"]),
+    "test writes": (lambda a: engine.while_loop(lambda s: a.fill(0) or s > 0, lambda s: s, a[0, 0]), ["the test writes"]),
 }  # fmt: skip
 
 
@@ -101,13 +101,13 @@ def test_refusals(name):
     assert [text for text in texts if text not in str(caught.value)] == []
 
 
-# -- functions that NumPy lacks ------------------------------------------------------------------------------------------
+# -- functions that NumPy lacks ----------------------------------------------------------------------------------------
 FUNCTIONS = {
     "erf": (engine.erf, np.vectorize(math.erf)),
     "sigmoid": (engine.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     "rsqrt": (engine.rsqrt, lambda x: 1 / np.sqrt(x)),
     "logsumexp": (engine.logsumexp, lambda x: np.log(np.exp(x).sum())),
-    "logsumexp of rows": (lambda x: engine.logsumexp(x, -1, keepdims=True), lambda x: np.log(np.exp(x).sum(-1, keepdims=True))),
+    "of rows": (lambda x: engine.logsumexp(x, -1, True), lambda x: np.log(np.exp(x).sum(-1, keepdims=True))),
     "where": (lambda x: engine.where(x > 1, x, 0), lambda x: np.where(x > 1, x, 0)),
 }  # fmt: skip
 

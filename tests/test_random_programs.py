@@ -1,10 +1,16 @@
 """Random programs against NumPy run eagerly, and that the comparison can fail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_programs import check_case, check_many, compare, draw_case, replay
+
+from einsum_engine import ir, op_numpy
+from einsum_engine.ops import OPS
+from einsum_engine.trace import Scope
 
 CASES = 300
 
@@ -24,6 +30,19 @@ def test_cases_from_seeds():
     """The same, without shrinking; most have several statements, and few are refused."""
     statements, refused = check_many(range(CASES))
     assert statements > 3 * CASES and refused < CASES // 20
+
+
+def test_a_forgotten_write_is_found(monkeypatch):
+    monkeypatch.setattr(Scope, "update", lambda self, root, atom: None)
+    with pytest.raises(AssertionError, match="NumPy has"):
+        check_many(range(50))
+
+
+def test_a_wrong_view_is_found(monkeypatch):
+    wrong = replace(OPS["access"], numpy=lambda root, view: op_numpy.access(root, view=view)[..., ::-1])
+    monkeypatch.setattr(ir, "OPS", {**OPS, "access": wrong})
+    with pytest.raises(AssertionError, match="NumPy has"):
+        check_many(range(50))
 
 
 @pytest.mark.parametrize(

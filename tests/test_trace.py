@@ -52,6 +52,7 @@ ELEMENTWISE = {
     "dtype": lambda a: (np.add(a, 1, dtype="f4"), a.astype("i8"), np.sum(a, dtype="c16")),
     "choice": lambda a: (np.where(a > 1, a, 0), np.clip(a, 0.5, 1), np.maximum(a, 1), np.isnan(a), a.clip(max=1)),
     "round": lambda a: (a.round(), np.round(a, 1), a.real, a.imag, a.conj(), np.logaddexp(a, 1)),
+    "powers": lambda a: (a**0.5, a**-1, a**2.0, a**3, a**0, a.sum() ** 2, (a - 1) ** 2, 2.0**a),
     "outer": lambda a: (np.multiply.outer(a[0], a[1]), np.add.reduce(a), np.maximum.reduce(a, axis=None)),
 }
 REDUCTIONS = {
@@ -74,6 +75,8 @@ SHAPES = {
     "joins": lambda a: (np.concatenate([a, a[:1]]), np.stack([a, a], 1), np.vstack([a, a[0]]), np.hstack([a, a])),
     "parts": lambda a: (np.split(a, 2, 1), np.split(a, [1]), np.roll(a, 1), np.roll(a, (1, -1), (0, 1)), np.pad(a, 1)),
     "made": lambda a: (np.zeros_like(a), np.ones_like(a, dtype="f4"), np.full_like(a, 3), np.tril(a), np.triu(a, 1)),
+    "repeated": lambda a: (np.tile(a, 2), np.tile(a[0], (3, 2)), np.repeat(a, 2, 0), np.repeat(a, 3), np.diff(a, 2)),
+    "at least": lambda a: (np.atleast_1d(a.sum()), np.atleast_2d(a[0]), *np.atleast_1d(a, a[0, 0])),
     "diag": lambda a: (np.diag(a[0]), np.diag(a), np.trace(a), np.broadcast_to(a[0], (2, 4)).sum(0)),
     "fortran": lambda a: (a.reshape(6, 2, order="F"), a.flatten(), a.ravel("F"), np.copy(a), a.T.copy().ravel()),
     "about": lambda a: (len(a), a.shape, a.ndim, a.size, a.nbytes, np.shape(a), [row.sum() for row in a]),
@@ -166,7 +169,19 @@ def scalars(a):
     return s, total, first, zero
 
 
-@pytest.mark.parametrize("function", [view_example, aliases, by_index, scalars])
+def with_out(a):
+    np.add(a, 1, out=a, where=a > 1)
+    np.divmod(a[0], 2, out=(a[1], a[2]))
+    a **= 2
+    a[0] **= 0.5
+    np.sum(a, 0, out=a[1])
+    np.copyto(a[0], a[1], where=a[0] > 2)
+    a[1:] -= np.clip(a[1:], 0, 1, out=a[:2])
+    a.sort(0)
+    a[0].fill(3)
+
+
+@pytest.mark.parametrize("function", [view_example, aliases, by_index, scalars, with_out])
 def test_in_place(function):
     assert_traced(function, A)
     assert_traced(function, np.asfortranarray(A))
@@ -217,7 +232,7 @@ def test_results_of_arguments_that_share_memory():
     whole, part, back = engine.jit(function)(first, second)
     assert whole is second and np.array_equal(part, x[1:4]) and np.array_equal(back, x[:1:-1])
     part[2] = 99
-    assert x[3] == back[2] == whole[1] == 99 and not engine.jit(function)(first, x[4:])[1] is first
+    assert x[3] == back[2] == whole[1] == 99 and engine.jit(function)(first, x[4:])[1] is not first
 
 
 def test_arguments_that_share_bytes_only_are_refused():
@@ -262,7 +277,13 @@ def test_reshape_of_another_order_is_a_copy_that_is_not_written():
         engine.jit(writes)(A)
 
 
-# -- structure, cache ---------------------------------------------------------------------------------------------------
+def test_byte_swapped_arguments():
+    eager, given = A.astype(">f8"), A.astype(">f8")
+    assert np.array_equal(engine.jit(view_example)(given), view_example(eager))
+    assert np.array_equal(eager, given) and given.dtype == ">f8"
+
+
+# -- structure, cache --------------------------------------------------------------------------------------------------
 def test_nested_arguments_and_results():
     def function(x, scale=1, *, table):
         return {"sum": x[0] + table["b"], "rest": (x[1] * scale, None, "text")}
@@ -325,7 +346,7 @@ def test_constants_are_held_once():
     assert_same((A + table) * table, engine.jit(lambda a: (a + table) * table)(A))
 
 
-# -- refusals -----------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 def loop(a):
     while a.sum() > 0:
         a = a - 1
@@ -352,7 +373,7 @@ ERRORS = {
     "float index": (lambda a: a[1.5], IndexError, ["1.5 is no index"]),
     "mask": (lambda a: a[a > 1], TypeError, ["a traced mask as index", "engine.where"]),
     "slice": (lambda a: a[: a.argmax()], TypeError, ["a slice with a traced bound"]),
-    "broadcast": (lambda a: np.broadcast_to(a, (2, 3, 4)).__setitem__(0, 1), ValueError, ["broadcast view", "float64[2,3,4]"]),
+    "broadcast": (lambda a: np.broadcast_to(a, (2, 3, 4)).__setitem__(0, 1), ValueError, ["broadcast view"]),
     "diagonal": (lambda a: a.diagonal().__iadd__(1), ValueError, ["read-only"]),
     "windows": (lambda a: nn.windows(a, (2, 2)).__setitem__(0, 1), ValueError, ["windows are read-only"]),
     "scalar": (lambda a: np.add(a.sum(), 1, out=a.sum()), ValueError, ["a scalar cannot be written in place"]),
@@ -362,7 +383,7 @@ ERRORS = {
     "out": (lambda a: np.add(a, 1, out=np.zeros((3, 4))), TypeError, ["out= is an array that is not traced"]),
     "dtype": (lambda a: a.astype("M8[s]"), TypeError, ["datetime64[s], which has no meaning in a program"]),
     "strings": (lambda a: a + np.array(["x"]), TypeError, ["no meaning"]),
-    "value": (lambda a: a.__setitem__(0, np.ones(3)), ValueError, ["a value of shape (3,) does not broadcast to shape (4,)"]),
+    "value": (lambda a: a.__setitem__(0, np.ones(3)), ValueError, ["shape (3,) does not broadcast to shape (4,)"]),
     "reshape": (lambda a: a.reshape(5, -1), ValueError, ["cannot reshape 12 elements"]),
     "kept": (lambda a: [kept.append(a), kept[0] + 1] and (_ for _ in ()).throw(KeyError), KeyError, []),
 }  # fmt: skip
@@ -380,6 +401,10 @@ def test_refusals_name_operation_line_and_shapes(name):
 
 
 def test_arguments_that_are_refused():
+    with pytest.raises(engine.EngineTypeError, match="argument 0 has type MaskedArray: only plain arrays are traced"):
+        engine.jit(lambda a: a)(np.ma.masked_array([1, 2]))
+    with pytest.raises(engine.EngineTypeError, match="argument 0 has type Foreign: arrays of NumPy are traced"):
+        engine.jit(lambda a: a)(type("Foreign", (), {"__dlpack__": None})())
     with pytest.raises(engine.EngineTypeError, match="argument 0 has dtype <U1, which has no meaning in a program"):
         engine.jit(lambda a: a)(np.array(["x"]))
     with pytest.raises(engine.EngineTypeError, match="argument 1 has type set"):
@@ -401,7 +426,7 @@ def test_import_stays_light():
     assert loaded == ["einsum_engine.errors", "einsum_engine.version"]
 
 
-# -- windows ------------------------------------------------------------------------------------------------------------
+# -- windows -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("steps, padding, dilations", [(1, 0, 1), (2, 1, 1), (1, ((0, 2), (1, 0)), 2)])
 def test_convolution(steps, padding, dilations):
     rng = np.random.default_rng(0)

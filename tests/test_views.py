@@ -25,7 +25,10 @@ def test_worked_examples_of_the_rfc():
 
 
 CHAINS = {
-    "slices": (lambda x: x[1:, ::-2][..., 1::3], lambda v: v.index((slice(1, None), slice(None, None, -2))).index((..., slice(1, None, 3)))),
+    "slices": (
+        lambda x: x[1:, ::-2][..., 1::3],
+        lambda v: v.index((slice(1, None), slice(None, None, -2))).index((..., slice(1, None, 3))),
+    ),
     "transpose": (lambda x: x.transpose(2, 0, 1)[1], lambda v: v.transpose((2, 0, 1)).index(1)),
     "reversed": (lambda x: x.T[::-1], lambda v: v.transpose().index(slice(None, None, -1))),
     "new axis": (lambda x: x[:, None, 2], lambda v: v.index((slice(None), None, 2))),
@@ -33,7 +36,10 @@ CHAINS = {
     "squeeze": (lambda x: x[:, :1].squeeze(1), lambda v: v.index((slice(None), slice(0, 1))).squeeze([1])),
     "diagonal": (lambda x: x.diagonal(1, 2, 0), lambda v: v.diagonal(1, 2, 0)),
     "diagonal below": (lambda x: x.diagonal(-1, 1, 2), lambda v: v.diagonal(-1, 1, 2)),
-    "broadcast": (lambda x: np.broadcast_to(x[:, :1], (2, 3, 4, 5)), lambda v: v.index((slice(None), slice(0, 1))).broadcast((2, 3, 4, 5))),
+    "broadcast": (
+        lambda x: np.broadcast_to(x[:, :1], (2, 3, 4, 5)),
+        lambda v: v.index((slice(None), slice(0, 1))).broadcast((2, 3, 4, 5)),
+    ),
     "reshape": (lambda x: x.reshape(6, 2, 5)[::2], lambda v: v.reshape((6, 2, 5)).index(slice(None, None, 2))),
     "reshape of a slice": (lambda x: x[1:].reshape(8, 5), lambda v: v.index(slice(1, None)).reshape((8, 5))),
     "windows": (
