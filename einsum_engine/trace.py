@@ -77,7 +77,13 @@ class Picked(Root):
 
     def __init__(self, base: Tracer, indices: tuple[Atom, ...], axes: tuple[int, ...]) -> None:
         super().__init__(tuple(n for i, n in enumerate(base.shape) if i not in axes), base.dtype)
-        self.base, self.indices, self.axes = base, indices, axes
+        # Roots of their own, so that a branch or loop body that uses the part takes them as inputs.
+        self.indices = tuple(fresh(atom) for atom in indices)
+        self.base, self.axes = base, axes
+
+    def places(self) -> tuple[Atom, ...]:
+        """The indices as values of the current program."""
+        return tuple(index.read() for index in self.indices)
 
 
 class Scope:
@@ -101,7 +107,7 @@ class Scope:
     def version(self, root: Root) -> Atom:
         """What the root holds now; a root of a scope around this one becomes an input."""
         if isinstance(root, Picked):
-            return self.once("gather", root.base.read(), root.indices, axes=root.axes)
+            return self.once("gather", root.base.read(), root.places(), axes=root.axes)
         if root not in self.latest:
             if self.parent is None:
                 raise EngineTypeError(
@@ -115,7 +121,7 @@ class Scope:
         """The root's next version."""
         if isinstance(root, Picked):
             base = root.base
-            base.write_atom(emit("scatter", base.read(), atom, *root.indices, axes=root.axes))
+            base.write_atom(emit("scatter", base.read(), atom, *root.places(), axes=root.axes))
             return
         self.version(root)
         self.latest[root] = atom

@@ -218,7 +218,7 @@ def _is_written_back(array: Tracer, parts: list[Any], value: Any) -> bool:
         return False
     placed, root = _place(array, parts), value.root
     same = root.base.root is array.root and root.base.view == placed.view.view
-    return same and root.indices == placed.indices and root.axes == placed.axes and value.view.is_whole(root.shape)
+    return same and root.places() == placed.indices and root.axes == placed.axes and value.view.is_whole(root.shape)
 
 
 HANDLERS.update({"get": get_item, "set": set_item, "add_at": scatter_into})

@@ -46,6 +46,24 @@ def loop_in_branch(a, flag):
 
 
 @pytest.mark.parametrize("flag", [np.True_, np.False_])
+def test_a_part_at_a_traced_place_in_branches(flag):
+    def function(a, i, flag):
+        row = a[i]
+
+        def yes():
+            row[1:] += 1
+            a[i] *= 2
+
+        def no():
+            a[0] = row
+
+        engine.cond(flag, lambda: yes() or np.int64(0), lambda: no() or np.int64(0))
+        return engine.while_loop(lambda n: n < 3, lambda n: (yes() or n) + row[0] * 0 + 1, np.float64(0)), row * 1
+
+    assert_traced(function, A, np.int64(1), flag)
+
+
+@pytest.mark.parametrize("flag", [np.True_, np.False_])
 @pytest.mark.parametrize("function", [branches_write, loop_in_branch])
 def test_cond(function, flag):
     jitted = assert_traced(function, A, flag)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -337,6 +338,18 @@ def test_jitted_functions_and_methods_nest():
             return inner(x) + 1
 
     assert_same(A * 2 + 1, Model().call(A))
+
+
+def test_threads_trace_at_the_same_time():
+    def function(a, n):
+        for _ in range(n):
+            a[1:] += a[:-1] * 0.5
+        return a.sum()
+
+    jitted, counts = engine.jit(function), [1, 5, 9, 13] * 4
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: jitted(A.copy(), n), counts))
+    assert_same([function(A.copy(), n) for n in counts], found)
 
 
 def test_constants_are_held_once():
