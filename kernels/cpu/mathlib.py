@@ -48,7 +48,11 @@ class Math:
         return v.scale(value, k)
 
     def expm1(self, x: Val) -> Val:
-        """What rounding loses on the way is added at the end: tanh divides by this."""
+        v = self.v
+        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, self._long_expm1(x)[0])
+
+    def _long_expm1(self, x: Val) -> tuple[Val, Val]:
+        """``exp(x) - 1`` as a sum of two floats."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
         limited = v.at_most(v.at_least(x, -40.0 if self.bits == 64 else -20.0), _EXP_RANGE[self.bits][1])
         kf, k = v.nearest(limited * LOG2E)
@@ -59,8 +63,10 @@ class Math:
         lost = ((r - p) + tail) + v.fma(kf, -low, first - r) * (p + 1.0)
         half = v.power_of_two(k - 1)  # 2**k itself may be too large
         value, rest = v.two_sum(half - 0.5, half * p)
-        value = value + v.fma(half, lost, rest)
-        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, value + value)
+        rest = v.fma(half, lost, rest)
+        total = value + rest
+        rest = (value - total) + rest
+        return total + total, rest + rest
 
     def sigmoid(self, x: Val) -> Val:
         """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
@@ -73,10 +79,15 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
+        """``t / (t + 2)`` with ``t = exp(2 x) - 1``, corrected by what t and its sum lost; ``2 / (t + 2)`` is 1 - value."""
         v = self.v
         size = v.at_most(v.abs(x), 22.0 if self.bits == 64 else 11.0)
-        t = self.expm1(size + size)
-        return v.copysign(t / (t + 2.0), x)
+        t, low = self._long_expm1(size + size)
+        total, lost = v.two_sum(t, v.c(2.0))
+        lost = lost + low
+        value = t / total
+        value = v.fma(v.fma(value, v.neg(lost), low), (v.c(1.0) - value) * 0.5, value)
+        return v.copysign(v.at_most(value, 1.0), x)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:

@@ -99,8 +99,9 @@ class Trig:
             low = ((r - high) - w) - k * PIO2[2]
         else:
             r = v.fma(k, -_PIO2_SHORT[0], x)
-            high = v.fma(k, -_PIO2_SHORT[1], r)
-            low = v.fma(k, -_PIO2_SHORT[2], v.fma(k, -_PIO2_SHORT[1], r - high))
+            w, lost = v.two_product(k, v.c(-_PIO2_SHORT[1]))
+            high, rest = v.two_sum(r, w)
+            low = v.fma(k, -_PIO2_SHORT[2], rest + lost)
         total = high + low
         return total, (high - total) + low, q
 
