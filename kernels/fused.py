@@ -52,7 +52,9 @@ class FusedProblem:
             raise EngineValueError(f"fused problem: {len(self.operands)} operands for a structure of {s.operands}")
         for number, dim in enumerate(self.dims):
             if len(dim) != 1 + s.operands:
-                raise EngineValueError(f"fused problem: loop {number} has {len(dim) - 1} strides for {s.operands} operands")
+                raise EngineValueError(
+                    f"fused problem: loop {number} has {len(dim) - 1} strides for {s.operands} operands"
+                )
             zero = [n for n, out in enumerate(s.outputs) if dim[0] > 1 and dim[1 + n] == 0]
             if bad := [n for n in zero if not s.outputs[n].reduce]:
                 raise EngineValueError(f"fused problem: output {bad[0]} has stride 0 in loop {number} of size {dim[0]}")
@@ -230,7 +232,7 @@ class _Lowering:
         place, item, o, j = self.p.operands[number], self.items[number], self.o, self.j
         words[ua.O_SLOT], words[ua.O_OFFSET] = place.slot, place.offset
         output = number < self.outputs
-        result = output and bool(self.s.outputs[number].reduce)
+        result = output and self.mode != ua.MAP and bool(self.s.outputs[number].reduce)
         words[ua.O_ROWS] = int(not result if output else j.varies(number))
         runs = o.contiguous(number, item)
         if runs or (result and self.mode == ua.ROWS) or (not output and o.constant(number)):
@@ -257,5 +259,3 @@ class _Lowering:
         words[ua.O_ALONG_J] = self._vector(np.arange(j.count, dtype=np.int64) * (o.count * item if rows > 1 else 0))
         words[ua.O_STAGE] = self.scratch
         self.scratch += -(-o.count * item * rows // LINE) * LINE
-
-

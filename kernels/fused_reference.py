@@ -50,7 +50,7 @@ def _apply(node: Node, args: list[np.ndarray]) -> np.ndarray:
     if node.op == "pow" and node.dtype in INTEGERS:
         return np.power(args[0], np.maximum(args[1], 0))
     if node.op in ("sigmoid", "erf", "rsqrt"):
-        return _special(node.op, args[0]).astype(dtype)
+        return special(node.op, args[0]).astype(dtype)
     return np.asarray(_UFUNCS[node.op](*args)).astype(dtype, copy=False)
 
 
@@ -58,7 +58,7 @@ def _cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return (value.real if value.dtype.name in COMPLEX and dtype.kind not in "cb" else value).astype(dtype)
 
 
-def _special(op: str, x: np.ndarray) -> np.ndarray:
+def special(op: str, x: np.ndarray) -> np.ndarray:
     """Functions that NumPy lacks, in extended precision where the machine has it."""
     wide = x.astype(np.longdouble)
     if op == "rsqrt":

@@ -37,7 +37,7 @@ MAX_OPERANDS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scalar:
+class ScalarOp:
     """One scalar operation: how many arguments, all of one dtype out of ``dtypes``, and what results: the same dtype,
     or ``"bool"``, or the ``"part"`` of a complex dtype."""
 
@@ -46,11 +46,11 @@ class Scalar:
     result: str = "same"
 
 
-def _table() -> dict[str, Scalar]:
-    rows: dict[str, Scalar] = {}
+def _table() -> dict[str, ScalarOp]:
+    rows: dict[str, ScalarOp] = {}
 
     def add(names: str, arity: int, dtypes: tuple[str, ...], result: str = "same") -> None:
-        rows.update({name: Scalar(arity=arity, dtypes=dtypes, result=result) for name in names.split()})
+        rows.update({name: ScalarOp(arity=arity, dtypes=dtypes, result=result) for name in names.split()})
 
     add("exp expm1 log log1p sin cos tan tanh sigmoid erf sqrt rsqrt floor ceil round trunc", 1, FLOATS)
     add("neg", 1, NUMBERS)
@@ -221,9 +221,11 @@ class Graph:
     def cast(self, value: int, dtype: str) -> int:
         if self.dtype(value) == dtype:
             return value
+        result_dtype("cast", (self.dtype(value),), dtype)
         return self._add(Node(op="cast", args=(value,), dtype=dtype))
 
     def const(self, value: bool | int | float | complex, dtype: str) -> int:
+        result_dtype("const", (), dtype)
         if dtype == "bool" or dtype in INTEGERS:
             text = str(bool(value) if dtype == "bool" else int(value))
         elif dtype in COMPLEX:

@@ -15,7 +15,8 @@ ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 NEAR = {"exp": 2, "expm1": 4, "log": 4, "log1p": 4, "sin": 4, "cos": 4, "tan": 4, "tanh": 6, "sigmoid": 2, "erf": 2}
 NEAR |= {"rsqrt": 2, "pow": 4, "abs": 2}
 CLASSES = ["run", "one", "strided", "backwards", "unaligned"]
-CASTS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8", "uint16", "int32", "uint64", "bool"]
+CASTS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
+CASTS += ["int8", "uint16", "int32", "uint64", "bool"]
 
 
 def specials(dtype: str) -> np.ndarray:
@@ -25,10 +26,12 @@ def specials(dtype: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind in "iu":
         limits = np.iinfo(kind)
-        return np.unique(np.clip([limits.min, limits.min + 1, -7, -2, -1, 0, 1, 2, 3, 10, 63, limits.max], limits.min, limits.max)).astype(kind)
+        numbers = [limits.min, limits.min + 1, -7, -2, -1, 0, 1, 2, 3, 10, 63, limits.max]
+        return np.array([n for n in numbers if limits.min <= n <= limits.max], kind)
     part = np.dtype(kind.char.lower()) if kind.kind == "c" else kind
     limits = np.finfo(part)
-    numbers = [0.0, -0.0, 1, -1, 0.5, -1.5, 2.5, 3, -7, np.inf, -np.inf, np.nan, limits.max, limits.tiny, limits.tiny / 8, 1e6]
+    numbers = [0.0, -0.0, 1, -1, 0.5, -1.5, 2.5, 3, -7, np.inf, -np.inf, np.nan]
+    numbers += [limits.max, limits.tiny, limits.tiny / 8, 1e6]
     reals = np.array(numbers, part)
     if kind.kind == "f":
         return reals
@@ -65,9 +68,11 @@ def close(got: np.ndarray, expected: np.ndarray, ulp: float, what: object) -> No
         for x, y in ((got.real, expected.real), (got.imag, expected.imag)):
             _close(x, y, ulp, what, size)
     elif got.dtype.kind == "f":
-        _close(got, expected, ulp, what, np.spacing(np.abs(expected)))
+        with np.errstate(all="ignore"):
+            _close(got, expected, ulp, what, np.spacing(np.abs(expected)))
         zero = (expected == 0) & (got == 0)
-        assert np.array_equal(np.signbit(got[zero]), np.signbit(expected[zero])) or "max" in str(what) or "min" in str(what), what
+        # which of two zeros is the larger one NumPy leaves open
+        assert set(what) & {"max", "min"} or np.array_equal(np.signbit(got[zero]), np.signbit(expected[zero])), what
     else:
         np.testing.assert_array_equal(got, expected, err_msg=str(what))
 
@@ -118,7 +123,7 @@ def test_casts(isa, source, target):
 
 def lay(rng, values: np.ndarray, how: str) -> strided.Strided:
     """One loop over ``values`` in guarded memory, in one of the `CLASSES`."""
-    item, count = values.itemsize, 1 if how == "one" else len(values)
+    item, count = values.itemsize, min(1, len(values)) if how == "one" else len(values)
     step = {"run": item, "one": item, "strided": 3 * item, "backwards": -item, "unaligned": item}[how]
     nbytes = max(count - 1, 0) * abs(step) + item + (how == "unaligned") if count else 0
     memory = oracle.guarded(nbytes, str(rng.choice(["start", "end"])))

@@ -31,6 +31,7 @@ from .stream import LINE
 
 _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
 _LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
+_LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
@@ -107,7 +108,9 @@ class _Row:
     def __init__(self, kernel: RowFunction, mode: int, j: Val):
         self.k, self.f, self.s, self.ops, self.w = kernel, kernel.f, kernel.s, kernel.ops, kernel.w
         self.isa, self.mode = kernel.isa, mode
-        self.fresh = kernel.first & j.eq(0) if mode == ua.COLUMNS else kernel.first
+        self.fresh = kernel.first
+        if mode == ua.COLUMNS:  # and where the problem reduces nothing
+            self.fresh = kernel.first & (j.eq(0) | self.f.word(kernel.args, ua.R_MODE).eq(ua.MAP))
         self.operands = [self._operand(number, name, j) for number, name in enumerate(self.s.stored)]
         self.totals: dict[tuple[int, int], list[Var]] = {}
         if mode == ua.ROWS:
@@ -147,17 +150,18 @@ class _Row:
             self._finish()
 
     def _head(self) -> tuple[Val, Val]:
-        """Whether vectors go past the caches, and how many elements come before the first of these."""
+        """Whether vectors go past the caches, and how many elements come before the first aligned one."""
         f, w, outs = self.f, self.w, self.operands[: self.k.outputs]
         item = outs[0].item
         before = (f.i64(0) - outs[0].at) & (LINE - 1)
         if self.s.reduces or any(w * out.item & (w * out.item - 1) for out in outs):
             return f.const(I1, 0), f.i64(0)
-        head = before // item
-        past = self.k.past & (before % item).eq(0)
+        head, whole = before // item, (before % item).eq(0)
+        past = self.k.past & whole
         for out in outs:
             past = past & ((out.at + head * out.item) & (w * out.item - 1)).eq(0)
-        return past, f.select(past, head, f.i64(0))
+        # a store across two lines takes as long as two
+        return past, f.select(past | (whole & (self.k.no * item >= _LONG_ROW)), head, f.i64(0))
 
     def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
         """As many vectors as there are, ``unroll`` at a time."""
@@ -216,20 +220,25 @@ class _Row:
         """Part of a vector lies on the stack while it is computed."""
         f, part = self.f, count < self.w
         places = []
-        for operand, slot in zip(self.operands, self.k.slots, strict=True):
+        for number, (operand, slot) in enumerate(zip(self.operands, self.k.slots, strict=True)):
             at = operand.at + (i & operand.step) * operand.item
             place = Var(f, at)
             with f.if_(part & operand.step.ne(0)):
                 place.set(slot)
-                self._elements(slot, at, count, operand.item)
+                if self._is_read(number):
+                    self._elements(slot, at, count, operand.item)
             places.append(place)
         mask = f.lane_mask(count, self.w) if self.w > 1 and self.s.reduces else None
         at = [place.get() for place in places]
         self._part(_Part(i=i, mask=mask, places=at), past=past & count.eq(self.w))
         with f.if_(part):
-            for operand, slot in zip(self.operands[: self.k.outputs], self.k.slots):
-                if not (self.mode == ua.ROWS and self.s.outputs[self.operands.index(operand)].reduce):
+            for number, (operand, slot) in enumerate(zip(self.operands[: self.k.outputs], self.k.slots)):
+                if not (self.mode == ua.ROWS and self.s.outputs[number].reduce):
                     self._elements(operand.at + i * operand.item, slot, count, operand.item)
+
+    def _is_read(self, number: int) -> bool:
+        """An input, or what results along o are combined with."""
+        return number >= self.k.outputs or (self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce))
 
     def _elements(self, dst: Val, src: Val, count: Val, item: int) -> None:
         f, unit = self.f, min(item, 8)

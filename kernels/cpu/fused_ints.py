@@ -134,4 +134,3 @@ class Integers:
         if self.w == 1:
             return condition
         return self.f.bitcast(condition, ir.IntType(self.w)).ne(0)
-

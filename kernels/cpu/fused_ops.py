@@ -148,7 +148,7 @@ class Ops:
 
     def _remainder(self, v: Floats, a: Val, b: Val) -> Val:
         """C's fmod: exact, by subtracting multiples of powers of two."""
-        f, size = self.f, v.abs(b)
+        size = v.abs(b)
         usual = (v.abs(a) < inf) & (size > 0.0)
         # Divisors near the denormals are first multiplied by a power of two, then everything is.
         tiny = size < (2.0**-900 if v.bits == 64 else 2.0**-100)

@@ -198,4 +198,3 @@ class Math:
         total_low = total_low + v.fma(k, LN2_LONG[1], m_low)
         high = total + total_low
         return high, (total - high) + total_low
-
