@@ -32,6 +32,7 @@ from .stream import LINE
 _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
 _LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
 _LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
+_GROUP = 4  # rows
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
@@ -94,7 +95,7 @@ class RowFunction:
                 with rows:
                     self._loop(ua.ROWS)
                 with columns:
-                    self._loop(ua.COLUMNS)
+                    self._columns()
         else:
             self._loop(ua.MAP)
         f.ret()
@@ -102,6 +103,19 @@ class RowFunction:
     def _loop(self, mode: int) -> None:
         with self.f.range(0, self.nj) as j:
             _Row(self, mode, j).emit()
+
+    def _columns(self) -> None:
+        """Light structures combine several rows before they touch the results."""
+        f, done = self.f, self.f.var(0)
+        if self.unroll > 1 and all(out.reduce for out in self.s.outputs):
+            together = f.select(f.word(self.args, ua.R_MODE).eq(ua.COLUMNS), self.nj, f.i64(0))
+            with f.range(0, together - (_GROUP - 1), _GROUP) as j:
+                start = _emit_group([_Row(self, ua.COLUMNS, j + n) for n in range(_GROUP)])
+                with f.range(j, j + _GROUP) as one:
+                    _Row(self, ua.COLUMNS, one).emit(start)
+                done.set(j + _GROUP)
+        with f.range(done.get(), self.nj) as j:
+            _Row(self, ua.COLUMNS, j).emit()
 
 
 class _Row:
@@ -134,20 +148,26 @@ class _Row:
         return _Operand(dtype=dtype, at=place.get(), step=f.select(one, f.i64(0), f.i64(-1)))
 
     # -- the loop over o -------------------------------------------------------------------------------------
-    def emit(self) -> None:
-        f, done = self.f, self.f.var(0)
+    def emit(self, start: Val | int = 0) -> None:
+        """All elements from ``start`` on."""
+        f, done = self.f, self.f.var(start)
         past, head = self._head()
-        runs = self.operands[0].step
-        for operand in self.operands[self.k.outputs :]:
-            runs = runs & operand.step
+        runs = self.runs()
         with f.while_() as leave:
             leave(done.get() >= self.k.no)
             if self.k.unroll > 1:
-                self._whole(done, runs.ne(0), past, head)
+                self._whole(done, runs, past, head)
             with f.if_(done.get() < self.k.no):
                 self._single(done, past, head)
         if self.mode == ua.ROWS:
             self._finish()
+
+    def runs(self) -> Val:
+        """All inputs run along o."""
+        runs = self.operands[0].step
+        for operand in self.operands[self.k.outputs :]:
+            runs = runs & operand.step
+        return runs.ne(0)
 
     def _head(self) -> tuple[Val, Val]:
         """Whether vectors go past the caches, and how many elements come before the first aligned one."""
@@ -251,20 +271,14 @@ class _Row:
         decides at run time."""
         f, s, ops = self.f, self.s, self.ops
         load_mask = part.mask if part.places is None else None
-        values: list[Value] = []
         at = [self._at(number, part, plain) for number in range(len(self.operands))]
-        for number, name in enumerate(s.inputs):
-            values.append(ops.load(name, at[self.k.outputs + number], load_mask))
-        for node in s.nodes:
-            values.append(ops.apply(node, [values[a] for a in node.args], [s.dtype(a) for a in node.args]))
+        values = self.values(at[self.k.outputs :], load_mask)
         for number, out in enumerate(s.outputs):
             dtype, value = s.dtype(out.value), values[out.value]
             if out.reduce and self.mode == ua.ROWS:
                 self._gather(number, value, part)
             elif out.reduce:
-                old = ops.load(dtype, at[number], load_mask)
-                old = ops._select(self._every(self.fresh), ops.identity(out.reduce, dtype), old)
-                ops.store(dtype, ops.combine(out.reduce, dtype, old, value), at[number], load_mask)
+                self.add_to(number, value, at[number], load_mask)
             elif past is None or self.w * self.operands[number].item % 16:
                 ops.store(dtype, value, at[number], load_mask, past=part.past and self._can_stream(number))
             else:
@@ -273,6 +287,21 @@ class _Row:
                         ops.store(dtype, value, at[number], past=True)
                     with otherwise:
                         ops.store(dtype, value, at[number], load_mask)
+
+    def values(self, at: list[Val], mask: Val | None = None) -> list[Value]:
+        """Of the inputs, at these addresses, and of all nodes."""
+        s, ops = self.s, self.ops
+        values = [ops.load(name, address, mask) for name, address in zip(s.inputs, at, strict=True)]
+        for node in s.nodes:
+            values.append(ops.apply(node, [values[a] for a in node.args], [s.dtype(a) for a in node.args]))
+        return values
+
+    def add_to(self, number: int, value: Value, at: Val, mask: Val | None = None) -> None:
+        """Combine a vector with results along o, unless these are not there yet."""
+        out, ops = self.s.outputs[number], self.ops
+        dtype = self.s.dtype(out.value)
+        old = ops.select(self._every(self.fresh), ops.identity(out.reduce, dtype), ops.load(dtype, at, mask))
+        ops.store(dtype, ops.combine(out.reduce, dtype, old, value), at, mask)
 
     def _can_stream(self, number: int) -> bool:
         return self.w * self.operands[number].item % 16 == 0
@@ -294,7 +323,7 @@ class _Row:
         out, ops = self.s.outputs[number], self.ops
         dtype = self.s.dtype(out.value)
         if part.mask is not None:
-            value = ops._select(part.mask, value, ops.identity(out.reduce, dtype))
+            value = ops.select(part.mask, value, ops.identity(out.reduce, dtype))
         total = self.totals[number, part.lane]
         old = _joined([var.get() for var in total])
         for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, old, value)), strict=True):
@@ -312,8 +341,25 @@ class _Row:
             while len(totals) > 1:
                 totals = [combine(out.reduce, dtype, a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
             value, at = self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at
-            old = one._select(self.fresh, one.identity(out.reduce, dtype), one.load(dtype, at))
+            old = one.select(self.fresh, one.identity(out.reduce, dtype), one.load(dtype, at))
             one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+
+
+def _emit_group(rows: list[_Row]) -> Val:
+    """Whole vectors of rows that are combined with the same results; how many elements that makes."""
+    first = rows[0]
+    f, w, s, outputs = first.f, first.w, first.s, first.k.outputs
+    done = f.var(0)
+    with f.range(0, f.select(first.runs(), first.k.no, f.i64(0)) - (w - 1), w) as i:
+        values = [row.values([x.at + i * x.item for x in row.operands[outputs:]]) for row in rows]
+        for number, out in enumerate(s.outputs):
+            parts = [value[out.value] for value in values]
+            while len(parts) > 1:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = [first.ops.combine(out.reduce, s.dtype(out.value), *pair) for pair in pairs]
+            first.add_to(number, parts[0], first.operands[number].at + i * first.operands[number].item)
+        done.set(i + w)
+    return done.get()
 
 
 def _parts(value: Value) -> list[Val]:

@@ -79,7 +79,7 @@ class Ops:
         if node.op == "cast":
             return self.cast(args[0], dtypes[0], node.dtype)
         if node.op == "select":
-            return self._select(*args)
+            return self.select(*args)
         dtype = dtypes[0]
         if dtype in COMPLEX:
             return self._complex(node.op, PARTS[dtype], args)
@@ -89,7 +89,7 @@ class Ops:
             return self._float(node.op, self.floats(dtype), args)
         return Integers(self.f, self.isa, self.w, dtype).apply(node.op, args)
 
-    def _select(self, condition: Val, a: Value, b: Value) -> Value:
+    def select(self, condition: Val, a: Value, b: Value) -> Value:
         if isinstance(a, tuple):
             return tuple(self.f.select(condition, x, y) for x, y in zip(a, b, strict=True))
         return self.f.select(condition, a, b)
