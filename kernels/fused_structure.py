@@ -14,7 +14,7 @@ True
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -235,9 +235,18 @@ class Graph:
         return self._add(Node(op="const", dtype=dtype, value=text))
 
     def structure(self, *outputs: int | tuple[int, str]) -> Structure:
-        """Outputs are values, or pairs of a value and its reduction."""
-        made = tuple(Output(value=o) if isinstance(o, int) else Output(value=o[0], reduce=o[1]) for o in outputs)
-        return Structure(inputs=self.inputs, nodes=tuple(self.nodes), outputs=made)
+        """Outputs are values, or pairs of a value and its reduction; nodes that no output needs are left out."""
+        wanted = [(o, "") if isinstance(o, int) else o for o in outputs]
+        first = len(self.inputs)
+        needed = {value for value, _ in wanted}
+        for number in reversed(range(len(self.nodes))):
+            if first + number in needed:
+                needed.update(self.nodes[number].args)
+        kept = [number for number in range(len(self.nodes)) if first + number in needed]
+        place = {n: n for n in range(first)} | {first + old: first + new for new, old in enumerate(kept)}
+        nodes = (replace(self.nodes[n], args=tuple(place[a] for a in self.nodes[n].args)) for n in kept)
+        made = tuple(Output(value=place.get(value, value), reduce=reduce) for value, reduce in wanted)
+        return Structure(inputs=self.inputs, nodes=tuple(nodes), outputs=made)
 
 
 def parse(text: str) -> Structure:

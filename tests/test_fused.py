@@ -267,6 +267,13 @@ def test_another_process_finds_the_structure_of_a_name(tmp_path, monkeypatch):
         fs.find(kernel)
 
 
+def test_values_that_no_output_needs_are_left_out():
+    g = fs.Graph(("float32", "float32"))
+    g.op("exp", 0)
+    structure = g.structure((g.op("mul", 1, g.op("neg", 0)), "sum"))
+    assert structure.text() == "float32 float32; neg 0 float32; mul 1 2 float32; -> sum 3"
+
+
 @given(structure=structures())
 @settings(max_examples=100, deadline=None)
 def test_the_text_of_a_structure_gives_it_back(structure):
