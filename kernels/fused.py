@@ -23,7 +23,7 @@ from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, WIDEST, move_mode, share
 from .row import Operand, Row
 
-__all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse"]
+__all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
@@ -80,17 +80,74 @@ class FusedProblem:
         return sum(item * prod(d[0] for d in self.dims if d[1 + n]) for n, item in enumerate(items))
 
 
-def lower(problem: FusedProblem, threads: int = 1) -> tuple[Row, ...]:
+def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
     """Rows of the step table, cut into tasks for ``threads`` threads; none where the outputs have no elements.
 
-    A reduction of nothing writes its identity.
+    A reduction of nothing writes its identity. Tasks share a reduction to a few results where `temp_bytes` of memory
+    (8-byte aligned) are at ``temp``: they write partial results there, which one more row combines.
     """
     kept_size = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
     if kept_size == 0:
         return ()
     if problem.elements == 0:
         return _identities(problem, threads)
+    if temp is not None and threads > 1 and problem.reduced:
+        partial = _Partial(problem)
+        first = _Lowering(normalise(partial.first(temp)), threads)
+        tasks = first.sharers()
+        if tasks > 1:
+            return first.row(sharers=tasks, share=partial.stride), *lower(partial.second(temp, tasks))
     return (_Lowering(normalise(problem), threads).row(),)
+
+
+def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
+    """Bytes of temporary memory that `lower` can use."""
+    if problem.elements == 0 or threads == 1 or not problem.reduced:
+        return 0
+    partial = _Partial(problem)
+    tasks = _Lowering(normalise(partial.first(Operand(slot=0, offset=0))), threads).sharers()
+    return tasks * partial.stride if tasks > 1 else 0
+
+
+class _Partial:
+    """A reduction in two steps: each task has results of its own, ``stride`` bytes apart, contiguous."""
+
+    def __init__(self, problem: FusedProblem):
+        self.p = problem
+        s = problem.structure
+        self.items = [STORAGES[dtype].itemsize for dtype in s.stored[: len(s.outputs)]]
+        count = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
+        self.places, self.stride = [], 0
+        for item in self.items:
+            self.places.append(self.stride)
+            self.stride += -(-item * count // LINE) * LINE
+
+    def _kept(self) -> list[tuple[Dim, list[int]]]:
+        """Loops that are not reduced, and the strides of partial results in them."""
+        kept, count = [], 1
+        for dim in self.p.dims:
+            if not self.p.is_reduced(dim):
+                kept.append((dim, [count * item for item in self.items]))
+                count *= dim[0]
+        return kept
+
+    def _temp(self, temp: Operand) -> list[Operand]:
+        return [Operand(slot=temp.slot, offset=temp.offset + place) for place in self.places]
+
+    def first(self, temp: Operand) -> FusedProblem:
+        outputs = len(self.items)
+        dims = [d for d in self.p.dims if self.p.is_reduced(d)]
+        dims += [(d[0], *strides, *d[1 + outputs :]) for d, strides in self._kept()]
+        return replace(self.p, dims=tuple(dims), operands=(*self._temp(temp), *self.p.operands[outputs:]))
+
+    def second(self, temp: Operand, tasks: int) -> FusedProblem:
+        s, outputs = self.p.structure, len(self.items)
+        g = Graph(s.stored[:outputs])
+        dims = [(tasks, *(0 for _ in self.items), *(self.stride for _ in self.items))]
+        dims += [(d[0], *d[1 : 1 + outputs], *strides) for d, strides in self._kept()]
+        structure = g.structure(*((n, out.reduce) for n, out in enumerate(s.outputs)))
+        operands = (*self.p.operands[:outputs], *self._temp(temp))
+        return FusedProblem(structure=structure, dims=tuple(dims), operands=operands)
 
 
 def normalise(problem: FusedProblem) -> FusedProblem:
@@ -173,12 +230,27 @@ class _Lowering:
         return score if dim[0] >= 8 else score * dim[0] / 8
 
     # -- the table -------------------------------------------------------------------------------------------
-    def row(self) -> Row:
-        head = self.count * ua.O_WORDS
+    def sharers(self) -> int:
+        """Tasks that may share the reduction of a single box of results; 1: none."""
+        boxes = prod(d[0] for d in self._kept_rows())
+        if self.mode == ua.MAP or boxes > 1 or not all(out.reduce for out in self.s.outputs):
+            return 1
+        return min(self.tasks, prod(d[0] for d in self._reduced_rows()))
+
+    def _kept_rows(self) -> list[Dim]:
         chunks_o, chunks_j = (self._chunks(group) for group in (self.o, self.j))
-        rows_o, cols = self.mode == ua.ROWS, self.mode == ua.COLUMNS
-        kept = [self.one if rows_o else chunks_o, self.one if cols else chunks_j, *self.outer]
-        reduced = [chunks_o if rows_o else self.one, chunks_j if cols else self.one, *self.inner]
+        rows, columns = self.mode == ua.ROWS, self.mode == ua.COLUMNS
+        return [self.one if rows else chunks_o, self.one if columns else chunks_j, *self.outer]
+
+    def _reduced_rows(self) -> list[Dim]:
+        chunks_o, chunks_j = (self._chunks(group) for group in (self.o, self.j))
+        rows, columns = self.mode == ua.ROWS, self.mode == ua.COLUMNS
+        return [chunks_o if rows else self.one, chunks_j if columns else self.one, *self.inner]
+
+    def row(self, sharers: int = 1, share: int = 0) -> Row:
+        """``sharers``: tasks that share the reduced boxes, with results ``share`` bytes apart."""
+        head = self.count * ua.O_WORDS
+        kept, reduced = self._kept_rows(), self._reduced_rows()
         odometers = [np.array(rows, np.int64).ravel() for rows in (kept, reduced)]
         self._start = head + sum(part.size for part in odometers)
         operands = np.zeros((self.count, ua.O_WORDS), np.int64)
@@ -200,8 +272,9 @@ class _Lowering:
             ua.U_J_TOTAL: self.j.total,
             ua.U_MODE: self.mode,
             ua.U_STREAM: int(self._streams()),
+            ua.U_SHARE: share,
         }
-        tasks = max(1, min(self.tasks, boxes))
+        tasks = sharers if share else max(1, min(self.tasks, boxes))
         words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= PARALLEL_BYTES)
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])
         kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}

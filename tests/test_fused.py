@@ -5,7 +5,7 @@ import numpy as np
 import oracle
 import pytest
 import strided
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
 from hypothesis import strategies as st
 
 from einsum_engine.errors import EngineValueError
@@ -94,16 +94,19 @@ def arrays_of(rng, structure: fs.Structure, shape, reduced=()) -> tuple[list, li
 
 
 def check(isa, structure, seed: int, shape, reduced=(), threads=1, near=False) -> None:
-    note(f"replay: check({isa.name!r}, parse({structure.text()!r}), {seed}, {shape}, {reduced}, {threads})")
+    if currently_in_test_context():
+        note(f"replay: check(get({isa.name!r}), fs.parse({structure.text()!r}), {seed}, {shape}, {reduced}, {threads})")
     rng = np.random.default_rng(seed)
     outputs, inputs = arrays_of(rng, structure, shape, reduced)
     full = [np.broadcast_to(x.view, shape) for x in inputs]
     expected = evaluate(structure, [*full, np.zeros(shape, np.int8)][: max(1, len(full))], reduced)
     after = [x.copy() for x in outputs]
     problem = problem_of(structure, outputs, inputs, shape)
-    rows = fused.lower(problem, threads)
+    room = oracle.guarded(fused.temp_bytes(problem, threads))
+    temp = fused.Operand(slot=structure.operands, offset=0) if len(room) else None
+    rows = fused.lower(problem, threads, temp)
     bases = [x.memory.ctypes.data + x.start if x.memory.size else 0 for x in (*outputs, *inputs)]
-    launch.run(rows, bases, isa)
+    launch.run(rows, [*bases, room.ctypes.data], isa)
     for got, value, other in zip(outputs, expected, after, strict=True):
         if near and got.view.dtype.kind in "fc":
             np.testing.assert_allclose(got.view, value, rtol=1e-5 if got.view.dtype.itemsize == 4 else 1e-13)
@@ -185,6 +188,21 @@ def test_map_and_reductions_together(isa, axis, shape):
     np.testing.assert_allclose(out[0], exact, rtol=4e-7)
     np.testing.assert_allclose(out[1], exact.sum(axis, keepdims=True), rtol=2e-6)
     np.testing.assert_array_equal(out[2], m)
+
+
+@ISAS
+@pytest.mark.parametrize("reduced, shape", [((0,), (100_003,)), ((0,), (9001, 67)), ((0, 2), (300, 5, 131))])
+def test_tasks_share_a_reduction(isa, reduced, shape):
+    """Two results at once, with partial results in guarded memory."""
+    g = fs.Graph(("float32", "float32"))
+    structure = g.structure((g.op("mul", 0, 1), "sum"), (0, "max"))
+    check(isa, structure, 3, shape, reduced, threads=4)
+    inputs = [np.ones(shape, "f") for _ in range(2)]
+    outputs = [np.empty([1 if n in reduced else size for n, size in enumerate(shape)], "f") for _ in range(2)]
+    problem = fused_case.problem_of(structure, outputs, inputs)
+    assert fused.temp_bytes(problem, 1) == 0 < fused.temp_bytes(problem, 4)
+    first, second = fused.lower(problem, 4, fused.Operand(slot=4, offset=0))
+    assert first.tasks > 1 and first.words[fused_abi.U_SHARE] and second.tasks == 1
 
 
 @ISAS

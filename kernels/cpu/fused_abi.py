@@ -20,6 +20,7 @@ U_J, U_J_TOTAL = 28, 29
 U_MODE = 30  # which loops a reduction combines: below
 U_STREAM = 31  # outputs are larger than the caches: aligned vectors are stored past them
 U_MOVES = 32  # words 32 to 36: addresses of the move functions of 1, 2, 4, 8 and 16 bytes
+U_SHARE = 37  # tasks share the reduced boxes of one kept box: bytes of results of each task; 0: they share kept boxes
 
 # words of an operand in the table
 O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset

@@ -60,27 +60,35 @@ class _Run:
     def emit(self) -> None:
         f = self.f
         bases = f.word(self.ctx, abi.CTX_BASES)
+        share = self.word(ua.U_SHARE)
         with f.range(0, self.count) as k:
             words = self.operand(k)
-            f.store(f.word(bases, f.word(words, ua.O_SLOT)) + f.word(words, ua.O_OFFSET), self.at + k * 8)
+            at = f.word(bases, f.word(words, ua.O_SLOT)) + f.word(words, ua.O_OFFSET)
+            f.store(at + f.select(k < self.outputs, share * self.task, f.i64(0)), self.at + k * 8)
             f.store(f.i64(-1), self.staged + k * 24 + 8)
         for word, value in ((ua.R_MODE, self.mode), (ua.R_STREAM, self.word(ua.U_STREAM))):
             f.store(value, self.args + 8 * word)
-        total, tasks = self.word(ua.U_KEPT_BOXES), self.word(abi.NTASKS)
-        first, last = self.task * total // tasks, (self.task + 1) * total // tasks
-        boxes = self.word(ua.U_REDUCED_BOXES)
+        kept, boxes = self.word(ua.U_KEPT_BOXES), self.word(ua.U_REDUCED_BOXES)
+        first, last = self._part(kept, share.eq(0))
+        begin, end = self._part(boxes, share.ne(0))
         self._call(self.start, self.kept, first)
-        self._call(self.start, self.reduced, f.i64(0))
+        self._call(self.start, self.reduced, begin)
         with f.range(first, last) as index:
-            with f.range(0, boxes) as turn:
-                f.store(f.convert(turn.eq(0), "zext", I64), self.args + 8 * ua.R_FIRST)
-                self._box(turn + 1 >= boxes)
+            with f.range(begin, end) as turn:
+                f.store(f.convert(turn.eq(begin), "zext", I64), self.args + 8 * ua.R_FIRST)
+                self._box(turn + 1 >= end)
                 with f.if_(boxes > 1):
                     self._call(self.advance, self.reduced)  # the last turn goes back to the start
             with f.if_(index + 1 < last):
                 self._call(self.advance, self.kept)
         f.store_fence()
         f.ret()
+
+    def _part(self, total: Val, shared: Val) -> tuple[Val, Val]:
+        """This task's part of ``total`` boxes, or all."""
+        f, tasks = self.f, self.word(abi.NTASKS)
+        first = f.select(shared, self.task * total // tasks, f.i64(0))
+        return first, f.select(shared, (self.task + 1) * total // tasks, total)
 
     def _call(self, function: Fn, walk: _Walk, *more: Val) -> None:
         self.f.call(function, [walk.rows, walk.rank, walk.digits, self.at, self.count, *more])
