@@ -69,7 +69,7 @@ class Group:
 
     def varies(self, operand: int) -> bool:
         """The operand changes along the group or its chunks."""
-        return any(dim[1 + operand] for dim in (*self.dims, self.chunks))
+        return any(dim[0] > 1 and dim[1 + operand] for dim in (*self.dims, self.chunks))
 
 
 def take(dims: Sequence[Dim], limit: int, step: int = 1, *, split: bool = True) -> tuple[Group, list[Dim]]:
@@ -79,7 +79,7 @@ def take(dims: Sequence[Dim], limit: int, step: int = 1, *, split: bool = True) 
     has a multiple of ``step`` entries, if it has more.
     """
     taken: list[Dim] = []
-    count, chunks = 1, (1, 0, 0, 0)
+    count, chunks = 1, (1, *(0 for _ in dims[0][1:])) if dims else (1, 0, 0, 0)
     rest = list(dims)
     while rest and count * rest[0][0] <= limit:
         taken.append(rest.pop(0))

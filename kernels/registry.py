@@ -92,6 +92,11 @@ def _sum(isa: ISA) -> tuple[str, ...]:
     return tuple(f"nest_sum_{d}_{d}" for d in tiles.DTYPES)
 
 
+def _fused(isa: ISA) -> tuple[str, ...]:
+    """Row functions of structures are compiled when a program has them, and come from disk from then on."""
+    return ("fused_run",)
+
+
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
@@ -111,6 +116,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="copy", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_copy),
         Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
         Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),
+        Family(name="fused", requires=(), produces=(("linear", 1.0),), names=_fused),
         Family(name="walk", requires=(), produces=(), names=_walk),
     )
 }  # fmt: skip

@@ -22,7 +22,7 @@ FOLDERS = {
 }
 
 # Modules beside the code generator that hold numbers only.
-CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "storage")
+CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "fused_abi", "storage")
 
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.
 GROUPS = {
@@ -141,6 +141,7 @@ DEFINITIONS = {
     "ISA": "einsum_engine.kernels.isa",
     "Row": "einsum_engine.kernels.row",
     "Family": "einsum_engine.kernels.registry",
+    "Structure": "einsum_engine.kernels.fused_structure",
     "PlanRequest": "einsum_engine.planners.request",
     "Order": "einsum_engine.planners.order",
     "BinaryContraction": "einsum_engine.planners.contraction",

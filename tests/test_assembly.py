@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from einsum_engine.kernels import isa, tiles
+from einsum_engine.kernels import fused_structure, isa, tiles
 from einsum_engine.kernels.cpu import codegen, library
 
 # The instruction of one multiply-add on a whole vector, per ISA, and vector registers that are saved to the stack.
@@ -84,3 +84,17 @@ def test_everything_around_the_kernels_compiles_for_neon(name):
 @pytest.mark.parametrize("name", ["pack_float16_float32", "pack_bfloat16_float64", "pack_uint64_float64"])
 def test_widening_is_done_by_instructions(row, name):
     assert not _foreign_calls(_assembly(row, name))
+
+
+@pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", fused_structure.ALL)
+def test_fused_kernels_call_no_library(row, dtype):
+    """All scalar operations on a dtype in one structure, and its casts."""
+    g = fused_structure.Graph((dtype,) * 2)
+    operations = [(name, op) for name, op in fused_structure.SCALARS.items() if dtype in op.dtypes]
+    values = [g.op(name, *range(op.arity)) for name, op in operations]
+    values += [g.cast(0, target) for target in (*fused_structure.ALL, *fused_structure.STORED)]
+    assert len(values) > 16
+    for first in range(0, len(values), 20):
+        name = fused_structure.name(g.structure(*values[first : first + 20]))
+        assert _foreign_calls(_assembly(row, name)) == []

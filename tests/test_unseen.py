@@ -99,8 +99,9 @@ def test_every_kernel_of_unseen_expressions_is_one_of_warm_up(row, plans, monkey
             assert not any(is_reference(step) for step in plan.steps) and REFERENCE_MARK not in explain(plan)
             used |= {step.family for step in plan.steps}
     assert library.compilations == before
-    # What was drawn asks for every family.
-    assert used >= set(registry.FAMILIES) - {"walk"}, sorted(set(registry.FAMILIES) - used)
+    # What was drawn asks for every family; contractions need no fused kernels.
+    missing = set(registry.FAMILIES) - {"walk", "fused"} - used
+    assert not missing, sorted(missing)
 
 
 @EACH_ISA

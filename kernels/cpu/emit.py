@@ -101,6 +101,9 @@ class Val:
     def __floordiv__(self, other):
         return self._binary(other, "fdiv", "sdiv")
 
+    def __truediv__(self, other):
+        return Val(self.f, self.f.b.fdiv(self.v, self._coerce(other)))
+
     def __mod__(self, other):
         return self._binary(other, "frem", "srem")
 

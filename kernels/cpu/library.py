@@ -18,10 +18,10 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from ... import config
-from .. import diskcache
+from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
-from . import batched, calibrate, codegen, dot, entry, gemm, nest, pack, small, walker
+from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, walker
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -43,6 +43,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
+    (re.compile(r"fused_(run|[0-9a-f]{32})"), fused.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
@@ -104,6 +105,8 @@ def store(name: str, isa: ISA) -> bytes:
     """Compiles a kernel and writes it to the cache."""
     data = _compile(name, isa)
     diskcache.write(_path(name, isa), data)
+    if name.startswith("fused_") and name != "fused_run":
+        fused_structure.remember(name)
     return data
 
 

@@ -1,0 +1,145 @@
+"""Vectors of float32 or float64: what the functions in `mathlib` and `mathtrig` are made of. No library is called."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..isa import ISA
+from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
+from .mathconst import POLYNOMIALS
+
+
+class Floats:
+    """``lanes`` floats of ``bits`` bits at once (one is a plain scalar)."""
+
+    def __init__(self, f: Fn, isa: ISA, lanes: int, bits: int):
+        self.f, self.isa, self.lanes, self.bits = f, isa, lanes, bits
+        self.elem, self.whole = (F32, I32) if bits == 32 else (F64, I64)
+        self.type, self.int_type = vector_type(self.elem, lanes), vector_type(self.whole, lanes)
+        self.mantissa = 23 if bits == 32 else 52
+        self.bias = 127 if bits == 32 else 1023
+        self.sign_bit = -(2 ** (bits - 1))
+        self.magic = 1.5 * 2.0**self.mantissa
+
+    def c(self, value: float) -> Val:
+        return self.f.const(self.type, float(value))
+
+    def of_bits(self, value: Val) -> Val:
+        return self.f.bitcast(value, self.type)
+
+    def to_bits(self, value: Val) -> Val:
+        return self.f.bitcast(value, self.int_type)
+
+    # -- arithmetic ------------------------------------------------------------------------------------------
+    def fma(self, a: Val, b: Val | float, c: Val | float) -> Val:
+        """``a * b + c``, fused where the instruction set can."""
+        b, c = (x if isinstance(x, Val) else self.c(x) for x in (b, c))
+        return self.f.fma(a, b, c) if self.isa.fma else a * b + c
+
+    def neg(self, value: Val) -> Val:
+        return Val(self.f, self.f.b.fneg(value.v))
+
+    def poly(self, name: str, x: Val, first: int = 0) -> Val:
+        """The polynomial of `mathconst`, from coefficient ``first`` on, by Horner's rule."""
+        coefficients = POLYNOMIALS[name, self.bits][first:]
+        value = self.c(coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            value = self.fma(value, x, coefficient)
+        return value
+
+    def two_sum(self, a: Val, b: Val) -> tuple[Val, Val]:
+        """The rounded sum and what rounding lost."""
+        total = a + b
+        part = total - a
+        return total, (a - (total - part)) + (b - part)
+
+    def two_product(self, a: Val, b: Val) -> tuple[Val, Val]:
+        """The rounded product and what rounding lost."""
+        product = a * b
+        if self.isa.fma:
+            return product, self.f.fma(a, b, self.neg(product))
+        (ah, al), (bh, bl) = self._halves(a), self._halves(b)
+        return product, ((ah * bh - product) + ah * bl + al * bh) + al * bl
+
+    def _halves(self, a: Val) -> tuple[Val, Val]:
+        scaled = a * (2.0 ** ((self.mantissa + 2) // 2) + 1)
+        high = scaled - (scaled - a)
+        return high, a - high
+
+    def sqrt(self, x: Val) -> Val:
+        return self.f.intrinsic("sqrt", [x])
+
+    # -- signs and comparisons -------------------------------------------------------------------------------
+    def abs(self, value: Val) -> Val:
+        return self.of_bits(self.to_bits(value) & ~self.sign_bit)
+
+    def copysign(self, size: Val, sign: Val) -> Val:
+        """``size`` (of any sign) with the sign of ``sign``."""
+        return self.of_bits((self.to_bits(size) & ~self.sign_bit) | (self.to_bits(sign) & self.sign_bit))
+
+    def flip_where(self, condition: Val, value: Val) -> Val:
+        return self.f.select(condition, self.neg(value), value)
+
+    def select(self, condition: Val, a: Val | float, b: Val | float) -> Val:
+        a, b = (x if isinstance(x, Val) else self.c(x) for x in (a, b))
+        return self.f.select(condition, a, b)
+
+    def isnan(self, value: Val) -> Val:
+        return Val(self.f, self.f.b.fcmp_unordered("uno", value.v, value.v))
+
+    def ne(self, a: Val, b: Val) -> Val:
+        """True where they differ or one is NaN."""
+        return Val(self.f, self.f.b.fcmp_unordered("!=", a.v, b.v))
+
+    def at_most(self, value: Val, limit: float) -> Val:
+        """The smaller one; NaN stays."""
+        return self.select(value > limit, limit, value)
+
+    def at_least(self, value: Val, limit: float) -> Val:
+        return self.select(value < limit, limit, value)
+
+    def any(self, condition: Val) -> Val:
+        """One bit: true where a lane is."""
+        if self.lanes == 1:
+            return condition
+        word = ir.IntType(self.lanes)
+        return self.f.bitcast(condition, word).ne(0)
+
+    def true(self) -> Val:
+        return self.f.const(vector_type(I1, self.lanes), 1)
+
+    # -- whole numbers ---------------------------------------------------------------------------------------
+    def nearest(self, x: Val) -> tuple[Val, Val]:
+        """``x`` rounded to a whole number, as float and as integer; below 2^22 (float32) or 2^51 in size."""
+        shifted = x + self.magic
+        return shifted - self.magic, self.to_bits(shifted) - self.to_bits(self.c(self.magic))
+
+    def of_int(self, k: Val) -> Val:
+        """A small integer as float."""
+        return self.of_bits(k + self.to_bits(self.c(self.magic))) - self.magic
+
+    def power_of_two(self, k: Val) -> Val:
+        return self.of_bits((k + self.bias) << self.mantissa)
+
+    def scale(self, value: Val, k: Val) -> Val:
+        """``value * 2**k``, rounded once, for any k of twice the range of exponents."""
+        half = Val(self.f, self.f.b.ashr(k.v, self.f.const(self.int_type, 1).v))
+        return value * self.power_of_two(half) * self.power_of_two(k - half)
+
+    def round(self, x: Val, how: str = "rint") -> Val:
+        """To a whole number: ``rint`` (ties to even), ``floor``, ``ceil``, ``trunc``; keeps the sign of zero."""
+        if self.isa.name != "sse2":
+            return self.f.intrinsic(how, [x])
+        size, limit = self.abs(x), 2.0**self.mantissa
+        near = self.copysign((size + limit) - limit, x)
+        if how == "floor":
+            near = self.select(near > x, near - 1.0, near)
+        elif how == "ceil":
+            near = self.select(near < x, near + 1.0, near)
+        elif how == "trunc":
+            near = self.select(self.abs(near) > size, self.copysign(self.abs(near) - 1.0, x), near)
+        return self.select(size < limit, self.copysign(near, x) if how != "floor" else self._signed(near, x), x)
+
+    def _signed(self, near: Val, x: Val) -> Val:
+        """A floor that is 0 keeps the sign of x."""
+        return self.select(near.eq(0.0), self.copysign(near, x), near)

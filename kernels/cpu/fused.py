@@ -1,0 +1,379 @@
+"""Row functions of fused kernels: one for each structure, the same for all shapes.
+
+``void row(args)`` computes ``no x nj`` entries; `fused_abi` has the words of ``args``. For each j, operand k lies at its
+base plus its offset along J, and runs along o or is one element there:
+
+    for j
+      until all of o is done
+        whole vectors                several at a time where the structure is light
+        one vector, or a part of it  by mask where the ISA has masks, else through copies on the stack
+
+Results of reductions (`fused_abi.ROWS`: one for each j; `COLUMNS`: one for each o) are combined in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+from llvmlite import ir
+
+from ..fused_structure import PARTS, Structure, find
+from ..isa import ISA
+from . import fused_abi as ua
+from . import nest_abi as na
+from .convert import Converter
+from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_type
+from .fused_frame import build_run
+from .fused_ops import Ops, Value
+from .storage import STORAGES
+from .stream import LINE
+
+_COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
+_LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
+_LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
+_GROUP = 4  # rows
+_INTS = {1: I8, 2: I16, 4: I32, 8: I64}
+
+
+def cost(structure: Structure) -> int:
+    """About how many simple instructions a vector takes."""
+    return sum(20 if node.op in _LONG else _COST.get(node.op, 1) for node in structure.nodes)
+
+
+def width(structure: Structure, isa: ISA) -> int:
+    """Elements of a vector: those of the widest dtype fill a register, real and imaginary parts apart."""
+    dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)}
+    return isa.vector_bits // max(STORAGES[PARTS.get(name, name)].bits for name in dtypes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Operand:
+    """One operand in one row: ``at`` its first element; ``step``: -1 where it runs along o, 0 where it is one element."""
+
+    dtype: str
+    at: Val
+    step: Val
+
+    @property
+    def item(self) -> int:
+        return STORAGES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Elements i .. i + w - 1 of a row, those of ``mask`` (None: all); ``past``: the caches; ``lane``: which of the
+    accumulators; ``places``: where the operands are instead of in the row."""
+
+    i: Val
+    mask: Val | None = None
+    past: bool = False
+    lane: int = 0
+    places: list[Val] | None = None
+
+
+class RowFunction:
+    """Emits one row function."""
+
+    def __init__(self, f: Fn, structure: Structure, isa: ISA):
+        self.f, self.s, self.isa = f, structure, isa
+        self.w = width(structure, isa)
+        self.ops = Ops(f, isa, self.w)
+        price = cost(structure)
+        self.unroll = 4 if price <= 8 else 2 if price <= 24 else 1
+        self.args = f.args[0]
+        self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
+        self.first = f.word(self.args, ua.R_FIRST).ne(0)
+        self.past = f.word(self.args, ua.R_STREAM).ne(0)
+        self.outputs = len(structure.outputs)
+        self.slots = [f.stack(self.w * STORAGES[name].itemsize) for name in structure.stored]
+
+    def emit(self) -> None:
+        f = self.f
+        if self.s.reduces:
+            with f.if_else(f.word(self.args, ua.R_MODE).eq(ua.ROWS)) as (rows, columns):
+                with rows:
+                    self._loop(ua.ROWS)
+                with columns:
+                    self._columns()
+        else:
+            self._loop(ua.MAP)
+        f.ret()
+
+    def _loop(self, mode: int) -> None:
+        with self.f.range(0, self.nj) as j:
+            _Row(self, mode, j).emit()
+
+    def _columns(self) -> None:
+        """Light structures combine several rows before they touch the results."""
+        f, done = self.f, self.f.var(0)
+        if self.unroll > 1 and all(out.reduce for out in self.s.outputs):
+            together = f.select(f.word(self.args, ua.R_MODE).eq(ua.COLUMNS), self.nj, f.i64(0))
+            with f.range(0, together - (_GROUP - 1), _GROUP) as j:
+                start = _emit_group([_Row(self, ua.COLUMNS, j + n) for n in range(_GROUP)])
+                with f.range(j, j + _GROUP) as one:
+                    _Row(self, ua.COLUMNS, one).emit(start)
+                done.set(j + _GROUP)
+        with f.range(done.get(), self.nj) as j:
+            _Row(self, ua.COLUMNS, j).emit()
+
+
+class _Row:
+    def __init__(self, kernel: RowFunction, mode: int, j: Val):
+        self.k, self.f, self.s, self.ops, self.w = kernel, kernel.f, kernel.s, kernel.ops, kernel.w
+        self.isa, self.mode = kernel.isa, mode
+        self.fresh = kernel.first
+        if mode == ua.COLUMNS:  # and where the problem reduces nothing
+            self.fresh = kernel.first & (j.eq(0) | self.f.word(kernel.args, ua.R_MODE).eq(ua.MAP))
+        self.operands = [self._operand(number, name, j) for number, name in enumerate(self.s.stored)]
+        self.totals: dict[tuple[int, int], list[Var]] = {}
+        if mode == ua.ROWS:
+            for number, out in enumerate(self.s.outputs):
+                if out.reduce:
+                    start = self.ops.identity(out.reduce, self.s.dtype(out.value))
+                    for lane in range(kernel.unroll):
+                        self.totals[number, lane] = [Var(self.f, part) for part in _parts(start)]
+
+    def _operand(self, number: int, dtype: str, j: Val) -> _Operand:
+        """An input that is one element is repeated in a vector of its own."""
+        f, words = self.f, self.k.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * number)
+        at = f.word(words, ua.R_BASE) + f.word(f.word(words, ua.R_TABLE), j)
+        if number < self.k.outputs:
+            return _Operand(dtype=dtype, at=at, step=f.i64(-1))
+        one, place = f.word(words, ua.R_KIND).eq(na.BROADCAST), Var(f, at)
+        with f.if_(one):
+            raw = Converter(f, self.isa, 1).load(dtype, at)
+            f.store(self.ops.converter.splat(raw), self.k.slots[number])
+            place.set(self.k.slots[number])
+        return _Operand(dtype=dtype, at=place.get(), step=f.select(one, f.i64(0), f.i64(-1)))
+
+    # -- the loop over o -------------------------------------------------------------------------------------
+    def emit(self, start: Val | int = 0) -> None:
+        """All elements from ``start`` on."""
+        f, done = self.f, self.f.var(start)
+        past, head = self._head()
+        runs = self.runs()
+        with f.while_() as leave:
+            leave(done.get() >= self.k.no)
+            if self.k.unroll > 1:
+                self._whole(done, runs, past, head)
+            with f.if_(done.get() < self.k.no):
+                self._single(done, past, head)
+        if self.mode == ua.ROWS:
+            self._finish()
+
+    def runs(self) -> Val:
+        """All inputs run along o."""
+        runs = self.operands[0].step
+        for operand in self.operands[self.k.outputs :]:
+            runs = runs & operand.step
+        return runs.ne(0)
+
+    def _head(self) -> tuple[Val, Val]:
+        """Whether vectors go past the caches, and how many elements come before the first aligned one."""
+        f, w, outs = self.f, self.w, self.operands[: self.k.outputs]
+        item = outs[0].item
+        before = (f.i64(0) - outs[0].at) & (LINE - 1)
+        if self.s.reduces or any(w * out.item & (w * out.item - 1) for out in outs):
+            return f.const(I1, 0), f.i64(0)
+        head, whole = before // item, (before % item).eq(0)
+        past = self.k.past & whole
+        for out in outs:
+            past = past & ((out.at + head * out.item) & (w * out.item - 1)).eq(0)
+        # a store across two lines takes as long as two
+        return past, f.select(past | (whole & (self.k.no * item >= _LONG_ROW)), head, f.i64(0))
+
+    def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
+        """As many vectors as there are, ``unroll`` at a time."""
+        f, step = self.f, self.w * self.k.unroll
+        ready = done.get() >= head
+        last = f.select(ready, self.k.no, f.i64(0)) - (step - 1)
+
+        def loop(steps: bool, past: bool) -> None:
+            with f.range(done.get(), last, step) as i:
+                for lane in range(self.k.unroll):
+                    self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
+                done.set(i + step)
+
+        def either(steps: bool) -> None:
+            if self.s.reduces:
+                loop(steps, False)
+                return
+            with f.if_else(past) as (then, otherwise):
+                with then:
+                    loop(steps, True)
+                with otherwise:
+                    loop(steps, False)
+
+        with f.if_else(runs) as (then, otherwise):
+            with then:
+                either(False)
+            with otherwise:
+                either(True)
+
+    def _single(self, done: Var, past: Val, head: Val) -> None:
+        """The next vector, or the part of it that exists."""
+        f, i = self.f, done.get()
+        count = f.min(self.k.no - i, self.w)
+        count = f.select((i < head), f.min(count, head - i), count)
+        if self.isa.masks:
+            mask = self._mask(count)
+            if self.k.unroll == 1 and not self.s.reduces:
+                # a heavy structure has this loop alone
+                whole = past & count.eq(self.w) & (i >= head)
+                self._part(_Part(i=i, mask=mask), past=whole)
+            else:
+                self._part(_Part(i=i, mask=mask))
+        else:
+            self._copied(i, count, past & (i >= head))
+        done.set(i + count)
+
+    def _mask(self, count: Val) -> Val:
+        """The first ``count`` lanes, of which there is at least one."""
+        f, w = self.f, self.w
+        if w == 1:
+            return f.const(I1, 1)
+        bits = f.i64(-1) >> (f.i64(64) - count)
+        return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
+
+    def _copied(self, i: Val, count: Val, past: Val) -> None:
+        """Part of a vector lies on the stack while it is computed."""
+        f, part = self.f, count < self.w
+        places = []
+        for number, (operand, slot) in enumerate(zip(self.operands, self.k.slots, strict=True)):
+            at = operand.at + (i & operand.step) * operand.item
+            place = Var(f, at)
+            with f.if_(part & operand.step.ne(0)):
+                place.set(slot)
+                if self._is_read(number):
+                    self._elements(slot, at, count, operand.item)
+            places.append(place)
+        mask = f.lane_mask(count, self.w) if self.w > 1 and self.s.reduces else None
+        at = [place.get() for place in places]
+        self._part(_Part(i=i, mask=mask, places=at), past=past & count.eq(self.w))
+        with f.if_(part):
+            for number, (operand, slot) in enumerate(zip(self.operands[: self.k.outputs], self.k.slots)):
+                if not (self.mode == ua.ROWS and self.s.outputs[number].reduce):
+                    self._elements(operand.at + i * operand.item, slot, count, operand.item)
+
+    def _is_read(self, number: int) -> bool:
+        """An input, or what results along o are combined with."""
+        return number >= self.k.outputs or (self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce))
+
+    def _elements(self, dst: Val, src: Val, count: Val, item: int) -> None:
+        f, unit = self.f, min(item, 8)
+        with f.range(0, count * (item // unit)) as n:
+            f.store(f.load(_INTS[unit], src + n * unit), dst + n * unit)
+
+    # -- elements --------------------------------------------------------------------------------------------
+    def _part(self, part: _Part, *, plain: bool = False, past: Val | None = None) -> None:
+        """Loads, arithmetic and stores of a vector; ``plain``: all inputs run along o. ``past``, where it is given,
+        decides at run time."""
+        f, s, ops = self.f, self.s, self.ops
+        load_mask = part.mask if part.places is None else None
+        at = [self._at(number, part, plain) for number in range(len(self.operands))]
+        values = self.values(at[self.k.outputs :], load_mask)
+        for number, out in enumerate(s.outputs):
+            dtype, value = s.dtype(out.value), values[out.value]
+            if out.reduce and self.mode == ua.ROWS:
+                self._gather(number, value, part)
+            elif out.reduce:
+                self.add_to(number, value, at[number], load_mask)
+            elif past is None or self.w * self.operands[number].item % 16:
+                ops.store(dtype, value, at[number], load_mask, past=part.past and self._can_stream(number))
+            else:
+                with f.if_else(past) as (then, otherwise):
+                    with then:
+                        ops.store(dtype, value, at[number], past=True)
+                    with otherwise:
+                        ops.store(dtype, value, at[number], load_mask)
+
+    def values(self, at: list[Val], mask: Val | None = None) -> list[Value]:
+        """Of the inputs, at these addresses, and of all nodes."""
+        s, ops = self.s, self.ops
+        values = [ops.load(name, address, mask) for name, address in zip(s.inputs, at, strict=True)]
+        for node in s.nodes:
+            values.append(ops.apply(node, [values[a] for a in node.args], [s.dtype(a) for a in node.args]))
+        return values
+
+    def add_to(self, number: int, value: Value, at: Val, mask: Val | None = None) -> None:
+        """Combine a vector with results along o, unless these are not there yet."""
+        out, ops = self.s.outputs[number], self.ops
+        dtype = self.s.dtype(out.value)
+        old = ops.select(self._every(self.fresh), ops.identity(out.reduce, dtype), ops.load(dtype, at, mask))
+        ops.store(dtype, ops.combine(out.reduce, dtype, old, value), at, mask)
+
+    def _can_stream(self, number: int) -> bool:
+        return self.w * self.operands[number].item % 16 == 0
+
+    def _at(self, number: int, part: _Part, plain: bool) -> Val:
+        operand = self.operands[number]
+        if part.places is not None:
+            return part.places[number]
+        if plain or number < self.k.outputs:
+            return operand.at + part.i * operand.item
+        return operand.at + (part.i & operand.step) * operand.item
+
+    def _every(self, bit: Val) -> Val:
+        return self.f.splat(bit, self.w)
+
+    # -- reductions ------------------------------------------------------------------------------------------
+    def _gather(self, number: int, value: Value, part: _Part) -> None:
+        """Combine a vector with its accumulators."""
+        out, ops = self.s.outputs[number], self.ops
+        dtype = self.s.dtype(out.value)
+        if part.mask is not None:
+            value = ops.select(part.mask, value, ops.identity(out.reduce, dtype))
+        total = self.totals[number, part.lane]
+        old = _joined([var.get() for var in total])
+        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, old, value)), strict=True):
+            var.set(new)
+
+    def _finish(self) -> None:
+        """One result for the row."""
+        one = Ops(self.f, self.isa, 1)
+        for number, out in enumerate(self.s.outputs):
+            if not out.reduce:
+                continue
+            dtype = self.s.dtype(out.value)
+            combine: Callable = self.ops.combine
+            totals = [_joined([v.get() for v in self.totals[number, lane]]) for lane in range(self.k.unroll)]
+            while len(totals) > 1:
+                totals = [combine(out.reduce, dtype, a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+            value, at = self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at
+            old = one.select(self.fresh, one.identity(out.reduce, dtype), one.load(dtype, at))
+            one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+
+
+def _emit_group(rows: list[_Row]) -> Val:
+    """Whole vectors of rows that are combined with the same results; how many elements that makes."""
+    first = rows[0]
+    f, w, s, outputs = first.f, first.w, first.s, first.k.outputs
+    done = f.var(0)
+    with f.range(0, f.select(first.runs(), first.k.no, f.i64(0)) - (w - 1), w) as i:
+        values = [row.values([x.at + i * x.item for x in row.operands[outputs:]]) for row in rows]
+        for number, out in enumerate(s.outputs):
+            parts = [value[out.value] for value in values]
+            while len(parts) > 1:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = [first.ops.combine(out.reduce, s.dtype(out.value), *pair) for pair in pairs]
+            first.add_to(number, parts[0], first.operands[number].at + i * first.operands[number].item)
+        done.set(i + w)
+    return done.get()
+
+
+def _parts(value: Value) -> list[Val]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def _joined(parts: list[Val]) -> Value:
+    return tuple(parts) if len(parts) == 2 else parts[0]
+
+
+def build(module: ir.Module, name: str, isa: ISA) -> None:
+    """``fused_run``, or the row function of the structure that is called ``name``."""
+    if name == "fused_run":
+        build_run(module, name, isa)
+        return
+    f = Fn(module, name, [I64])
+    RowFunction(f, find(name), isa).emit()

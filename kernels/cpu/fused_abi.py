@@ -1,0 +1,44 @@
+"""Words of a step of the fused family, after the header of `abi`, and of what its row functions are given.
+
+The iteration space is cut into boxes of ``O x J`` entries. Two odometers run over them: the kept one over loops along
+which all outputs run, the reduced one, inside, over loops that reductions combine. Row 0 of each counts chunks of O,
+row 1 chunks of J (of size 1 in the odometer to which O or J does not belong). Everything of variable length lies in one
+int64 table, U_TABLE: ``O_WORDS`` words for each operand (outputs first), the odometers' rows ``(size, stride of each
+operand...)``, then offset vectors, whose places are bytes from the start of the table. Strides and offsets are bytes.
+"""
+
+from __future__ import annotations
+
+U_TABLE = 16  # address
+U_OPERANDS = 17  # outputs and inputs
+U_OUTPUTS = 18
+U_ROW = 19  # address of the structure's row function
+U_KEPT, U_KEPT_RANK, U_KEPT_BOXES = 20, 21, 22  # place of the odometer's rows, their number, product of the sizes
+U_REDUCED, U_REDUCED_RANK, U_REDUCED_BOXES = 23, 24, 25
+U_O, U_O_TOTAL = 26, 27  # entries of O in a box, in all boxes
+U_J, U_J_TOTAL = 28, 29
+U_MODE = 30  # which loops a reduction combines: below
+U_STREAM = 31  # outputs are larger than the caches: aligned vectors are stored past them
+U_MOVES = 32  # words 32 to 36: addresses of the move functions of 1, 2, 4, 8 and 16 bytes
+U_SHARE = 37  # tasks share the reduced boxes of one kept box: bytes of results of each task; 0: they share kept boxes
+
+# words of an operand in the table
+O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset
+O_MODE = 2  # CONTIGUOUS, BROADCAST or STAGED + mode of the move, as in `nest_abi`
+O_ALONG_O, O_ALONG_J = 3, 4  # offset vectors: along O where staged; along J, of the copy in scratch where staged
+O_FAR_J = 5  # staged: offset vector along J of the operand itself
+O_ROWS = 6  # staged: 1 if it changes along J
+O_RUN = 7  # staged: entries of J that are adjacent in the operand
+O_STAGE = 8  # staged: where, in bytes from the start of the worker's scratch
+O_WIDE = 9  # staged: 2**this neighbours along O are moved as one element
+O_MOVE = 10  # staged: word of the step that holds the move function
+O_WORDS = 12
+
+# modes: no reduction, O combined (each J has its result), J combined (each O has its result)
+MAP, ROWS, COLUMNS = 0, 1, 2
+
+# void row(args): words of args, then R_WORDS for each operand
+R_O, R_J, R_MODE, R_FIRST, R_STREAM = 0, 1, 2, 3, 4  # R_FIRST: results are overwritten, not combined with
+R_OPERANDS = 8
+R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
+R_WORDS = 3

@@ -1,0 +1,200 @@
+"""Exponential functions, logarithms, erf and powers of vectors, from polynomials and exact reductions.
+
+Everything is branch-free and keeps NaN, infinities, denormals and the sign of zero; `tests/test_mathlib.py` holds the
+error bounds. The shapes of logarithms follow fdlibm; powers of float64 carry the logarithm in two floats, those of
+float32 are computed in float64.
+"""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+from .emit import F64, Val, vector_type
+from .floats import Floats
+from .mathconst import LN2_LONG, LN2_PIECES, LOG2E
+
+# Arguments beyond which exp is inf, or 0
+_EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
+_SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
+_RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
+_SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
+
+
+class Math:
+    """Functions of the vectors of a `Floats`."""
+
+    def __init__(self, floats: Floats):
+        self.v, self.f, self.bits = floats, floats.f, floats.bits
+
+    def call(self, name: str, *args: Val) -> Val:
+        return getattr(self, name)(*args)
+
+    # -- exp -------------------------------------------------------------------------------------------------
+    def _reduced(self, x: Val) -> tuple[Val, Val, Val]:
+        """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
+        v, (high, low) = self.v, LN2_PIECES[self.bits]
+        kf, k = v.nearest(x * LOG2E)
+        r = v.fma(kf, -low, v.fma(kf, -high, x))
+        return r, k, v.fma(r * r, v.poly("EXP", r), r)
+
+    def exp(self, x: Val, low: Val | None = None) -> Val:
+        """``exp(x + low)``, where ``low`` is below an ulp of x."""
+        v, (least, most) = self.v, _EXP_RANGE[self.bits]
+        _, k, p = self._reduced(v.at_most(v.at_least(x, least), most))
+        value = p + 1.0
+        if low is not None:
+            # what 1 + p lost counts as much as low
+            value = value + v.fma(value, low, p - (value - 1.0))
+        return v.scale(value, k)
+
+    def expm1(self, x: Val) -> Val:
+        v = self.v
+        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, self._long_expm1(x)[0])
+
+    def _long_expm1(self, x: Val) -> tuple[Val, Val]:
+        """``exp(x) - 1`` as a sum of two floats."""
+        v, (high, low) = self.v, LN2_PIECES[self.bits]
+        limited = v.at_most(v.at_least(x, -40.0 if self.bits == 64 else -20.0), _EXP_RANGE[self.bits][1])
+        kf, k = v.nearest(limited * LOG2E)
+        first = v.fma(kf, -high, limited)
+        r = v.fma(kf, -low, first)
+        tail = r * r * v.poly("EXP", r)
+        p = r + tail
+        lost = ((r - p) + tail) + v.fma(kf, -low, first - r) * (p + 1.0)
+        half = v.power_of_two(k - 1)  # 2**k itself may be too large
+        value, rest = v.two_sum(half - 0.5, half * p)
+        rest = v.fma(half, lost, rest)
+        total = value + rest
+        rest = (value - total) + rest
+        return total + total, rest + rest
+
+    def sigmoid(self, x: Val) -> Val:
+        """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
+        v = self.v
+        small, negative = self.exp(v.neg(v.abs(x))), x < 0.0
+        total = small + 1.0
+        lost = (v.c(1.0) - total) + small
+        value = v.select(negative, small, 1.0) / total
+        inverse = v.select(negative, v.c(1.0) - value, value)
+        return v.fma(value * lost, v.neg(inverse), value)
+
+    def tanh(self, x: Val) -> Val:
+        """``t / (t + 2)`` with ``t = exp(2 x) - 1``, corrected by what t and its sum lost; ``2 / (t + 2)`` is 1 - value."""
+        v = self.v
+        size = v.at_most(v.abs(x), 22.0 if self.bits == 64 else 11.0)
+        t, low = self._long_expm1(size + size)
+        total, lost = v.two_sum(t, v.c(2.0))
+        lost = lost + low
+        value = t / total
+        value = v.fma(v.fma(value, v.neg(lost), low), (v.c(1.0) - value) * 0.5, value)
+        return v.copysign(v.at_most(value, 1.0), x)
+
+    # -- log -------------------------------------------------------------------------------------------------
+    def _split(self, x: Val) -> tuple[Val, Val]:
+        """``f, k`` with ``x = (1 + f) 2**k`` and sqrt(1/2) <= 1 + f < sqrt(2), for x positive and finite."""
+        v = self.v
+        tiny, one = x < _SMALLEST_NORMAL[self.bits], v.bias << v.mantissa
+        raised = self.f.select(tiny, x * 2.0 ** _RAISE[self.bits], x)
+        bits = v.to_bits(raised) + (one - _SQRT_HALF[self.bits])
+        k = (bits >> v.mantissa) - v.bias
+        k = self.f.select(tiny, k - _RAISE[self.bits], k)
+        m = v.of_bits((bits & ((1 << v.mantissa) - 1)) + _SQRT_HALF[self.bits])
+        return m - 1.0, v.of_int(k)
+
+    def log(self, x: Val, low: Val | None = None) -> Val:
+        """``log(x) + low``."""
+        v, (ln2, ln2_low) = self.v, LN2_PIECES[self.bits]
+        f, k = self._split(x)
+        s = f / (f + 2.0)
+        z = s * s
+        square = f * f * 0.5
+        tail = s * (square + z * v.poly("LOG", z)) + (k * ln2_low if low is None else v.fma(k, ln2_low, low))
+        value = k * ln2 - ((square - tail) - f)
+        value = v.select(x.eq(inf), inf, value)
+        value = v.select(x.eq(0.0), -inf, value)
+        return v.select(Val(self.f, self.f.b.fcmp_unordered("<", x.v, v.c(0.0).v)), nan, value)
+
+    def log1p(self, x: Val) -> Val:
+        v = self.v
+        u, lost = v.two_sum(v.c(1.0), x)
+        value = self.log(u, v.select(x < inf, lost / u, 0.0))
+        value = v.select(u.eq(0.0), -inf, value)
+        return v.select(x.eq(0.0), x, value)
+
+    # -- roots, erf ------------------------------------------------------------------------------------------
+    def sqrt(self, x: Val) -> Val:
+        return self.v.sqrt(x)
+
+    def rsqrt(self, x: Val) -> Val:
+        return self.v.c(1.0) / self.v.sqrt(x)
+
+    def erf(self, x: Val) -> Val:
+        v = self.v
+        size = v.at_most(v.abs(x), 6.0 if self.bits == 64 else 4.0)
+        near = v.fma(x, v.poly("ERF", x * x), x)
+        t = (size - 2.0) / (size + 2.0)
+        far = v.fma(self.exp(v.neg(size * size)), v.neg(v.poly("ERFCX", t)), 1.0)
+        return v.select(v.abs(x) < 1.0, near, v.copysign(far, x))
+
+    # -- pow -------------------------------------------------------------------------------------------------
+    def pow(self, x: Val, y: Val) -> Val:
+        v = self.v
+        size = v.abs(x)
+        if self.bits == 32:
+            wide = Math(Floats(self.f, v.isa, v.lanes, 64))
+            value = wide._narrow_power(self._widen(size), self._widen(y))
+            value = self.f.convert(value, "fptrunc", v.type)
+        else:
+            value = self._power(size, v.at_most(v.at_least(y, -1e30), 1e30))
+        whole, halved = v.round(y).eq(y), y * 0.5
+        odd = whole & v.ne(v.round(halved), halved)
+        negative = v.to_bits(x) < 0
+        value = self.f.select(negative & odd, v.neg(value), value)
+        undefined = (x < 0.0) & (x > -inf) & (v.ne(v.round(y), y))
+        value = v.select(undefined, nan, value)
+        one = x.eq(1.0) | y.eq(0.0) | (size.eq(1.0) & v.abs(y).eq(inf))
+        return v.select(one, 1.0, value)
+
+    def _widen(self, x: Val) -> Val:
+        return self.f.convert(x, "fpext", vector_type(F64, self.v.lanes))
+
+    def _narrow_power(self, x: Val, y: Val) -> Val:
+        """``x**y`` with an error of some 2^-44, for x >= 0."""
+        return self.exp(y * self.log(x))
+
+    def _power(self, x: Val, y: Val) -> Val:
+        """``x**y`` for x >= 0, y finite."""
+        v = self.v
+        high, low = self._long_log(x)
+        product, lost = v.two_product(y, high)
+        low = v.fma(y, low, lost)
+        special = v.select(x.eq(0.0), -inf, x)  # log(inf) is inf, and NaN stays
+        plain = (x > 0.0) & (x < inf)
+        product = self.f.select(plain, product, special * y)
+        small = v.abs(product) < 800.0
+        return self.exp(product, v.select(small, low, 0.0))
+
+    def _long_log(self, x: Val) -> tuple[Val, Val]:
+        """log(x) as a sum of two floats, with an error of some 2^-65 of it."""
+        v = self.v
+        f, k = self._split(x)
+        d = f + 2.0
+        s = f / d
+        product, lost = v.two_product(s, d)
+        s_low = (((f - product) - lost) - s * (f - (d - 2.0))) / d
+        z, z_low = v.two_product(s, s)
+        z_low = v.fma(s + s, s_low, z_low)
+        # g = z/3 + z^2 (...), log(1 + f) = 2 s (1 + g)
+        third, w_low = v.two_product(z, v.c(1 / 3))
+        w_low = w_low + z * 1.850371707708594e-17 + z_low * (1 / 3) + z * z * v.poly("POW", z)
+        g = third + w_low
+        g_low = (third - g) + w_low
+        first, first_low = s + s, s_low + s_low
+        rest, rest_low = v.two_product(first, g)
+        rest_low = rest_low + first * g_low + first_low * g
+        m = first + rest
+        m_low = ((first - m) + rest) + (first_low + rest_low)
+        total, total_low = v.two_sum(k * LN2_LONG[0], m)
+        total_low = total_low + v.fma(k, LN2_LONG[1], m_low)
+        high = total + total_low
+        return high, (total - high) + total_low

@@ -1,0 +1,334 @@
+"""The fused family on the Python side: any scalar expression over strided operands, with reductions, as data.
+
+A `FusedProblem` is a `Structure` (what is done to the elements) and nested loops over its operands, in any order. `lower`
+turns it into a row of the step table. The row function is generated for the structure alone: no shape, stride or
+number of loops is compiled in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ..errors import EngineValueError
+from .cpu import abi
+from .cpu import fused_abi as ua
+from .cpu import nest_abi as na
+from .cpu.storage import STORAGES
+from .fused_structure import Graph, Node, Output, Structure, name, parse
+from .nest_boxes import LINE, Group, choose, run_of, take, without
+from .nest_problem import fuse
+from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, WIDEST, move_mode, share
+from .row import Operand, Row
+
+__all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
+
+Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
+BOX = 4096  # entries of O or J of a reduction's box
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedProblem:
+    """``dims``: ``(size, stride of each output, stride of each input)`` of each loop, in any order; strides in bytes, of
+    any sign; 0 broadcasts an input. A loop of more than one entry in which the outputs with a reduction have stride 0
+    is reduced. ``operands``: where outputs and inputs start. Outputs may be inputs with the same strides, where nothing
+    is reduced; they overlap nothing else.
+
+    >>> g = Graph(("float32",))
+    >>> s = g.structure((g.op("mul", 0, 0), "sum"))
+    >>> FusedProblem(structure=s, dims=((5, 0, 4),), operands=(Operand(slot=0, offset=0), Operand(slot=1, offset=0))).reduced
+    ((5, 0, 4),)
+    """
+
+    structure: Structure
+    dims: tuple[Dim, ...]
+    operands: tuple[Operand, ...]
+
+    def __post_init__(self) -> None:
+        s = self.structure
+        if len(self.operands) != s.operands:
+            raise EngineValueError(f"fused problem: {len(self.operands)} operands for a structure of {s.operands}")
+        for number, dim in enumerate(self.dims):
+            if len(dim) != 1 + s.operands:
+                raise EngineValueError(
+                    f"fused problem: loop {number} has {len(dim) - 1} strides for {s.operands} operands"
+                )
+            zero = [n for n, out in enumerate(s.outputs) if dim[0] > 1 and dim[1 + n] == 0]
+            if bad := [n for n in zero if not s.outputs[n].reduce]:
+                raise EngineValueError(f"fused problem: output {bad[0]} has stride 0 in loop {number} of size {dim[0]}")
+            if zero and len(zero) != sum(bool(out.reduce) for out in s.outputs):
+                raise EngineValueError(f"fused problem: loop {number} is reduced in output {zero[0]}, not in all")
+
+    def is_reduced(self, dim: Dim) -> bool:
+        return dim[0] != 1 and any(out.reduce and dim[1 + n] == 0 for n, out in enumerate(self.structure.outputs))
+
+    @property
+    def reduced(self) -> tuple[Dim, ...]:
+        return tuple(d for d in self.dims if self.is_reduced(d))
+
+    @property
+    def elements(self) -> int:
+        """Points of the iteration space."""
+        return prod(d[0] for d in self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all operands, each element counted once."""
+        items = [STORAGES[dtype].itemsize for dtype in self.structure.stored]
+        return sum(item * prod(d[0] for d in self.dims if d[1 + n]) for n, item in enumerate(items))
+
+
+def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
+    """Rows of the step table, cut into tasks for ``threads`` threads; none where the outputs have no elements.
+
+    A reduction of nothing writes its identity. Tasks share a reduction to a few results where `temp_bytes` of memory
+    (8-byte aligned) are at ``temp``: they write partial results there, which one more row combines.
+    """
+    kept_size = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
+    if kept_size == 0:
+        return ()
+    if problem.elements == 0:
+        return _identities(problem, threads)
+    if temp is not None and threads > 1 and problem.reduced:
+        partial = _Partial(problem)
+        first = _Lowering(normalise(partial.first(temp)), threads)
+        tasks = first.sharers()
+        if tasks > 1:
+            return first.row(sharers=tasks, share=partial.stride), *lower(partial.second(temp, tasks))
+    return (_Lowering(normalise(problem), threads).row(),)
+
+
+def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
+    """Bytes of temporary memory that `lower` can use."""
+    if problem.elements == 0 or threads == 1 or not problem.reduced:
+        return 0
+    partial = _Partial(problem)
+    tasks = _Lowering(normalise(partial.first(Operand(slot=0, offset=0))), threads).sharers()
+    return tasks * partial.stride if tasks > 1 else 0
+
+
+class _Partial:
+    """A reduction in two steps: each task has results of its own, ``stride`` bytes apart, contiguous."""
+
+    def __init__(self, problem: FusedProblem):
+        self.p = problem
+        s = problem.structure
+        self.items = [STORAGES[dtype].itemsize for dtype in s.stored[: len(s.outputs)]]
+        count = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
+        self.places, self.stride = [], 0
+        for item in self.items:
+            self.places.append(self.stride)
+            self.stride += -(-item * count // LINE) * LINE
+
+    def _kept(self) -> list[tuple[Dim, list[int]]]:
+        """Loops that are not reduced, and the strides of partial results in them."""
+        kept, count = [], 1
+        for dim in self.p.dims:
+            if not self.p.is_reduced(dim):
+                kept.append((dim, [count * item for item in self.items]))
+                count *= dim[0]
+        return kept
+
+    def _temp(self, temp: Operand) -> list[Operand]:
+        return [Operand(slot=temp.slot, offset=temp.offset + place) for place in self.places]
+
+    def first(self, temp: Operand) -> FusedProblem:
+        outputs = len(self.items)
+        dims = [d for d in self.p.dims if self.p.is_reduced(d)]
+        dims += [(d[0], *strides, *d[1 + outputs :]) for d, strides in self._kept()]
+        return replace(self.p, dims=tuple(dims), operands=(*self._temp(temp), *self.p.operands[outputs:]))
+
+    def second(self, temp: Operand, tasks: int) -> FusedProblem:
+        s, outputs = self.p.structure, len(self.items)
+        g = Graph(s.stored[:outputs])
+        dims = [(tasks, *(0 for _ in self.items), *(self.stride for _ in self.items))]
+        dims += [(d[0], *d[1 : 1 + outputs], *strides) for d, strides in self._kept()]
+        structure = g.structure(*((n, out.reduce) for n, out in enumerate(s.outputs)))
+        operands = (*self.p.operands[:outputs], *self._temp(temp))
+        return FusedProblem(structure=structure, dims=tuple(dims), operands=operands)
+
+
+def normalise(problem: FusedProblem) -> FusedProblem:
+    """The same in as few loops as possible, the first output's fastest first; none of them runs backwards in the first
+    operand that moves in it."""
+    shifts, dims = [0] * problem.structure.operands, []
+    for size, *strides in problem.dims:
+        if size == 1:
+            continue
+        if next((s for s in strides if s), 0) < 0:
+            shifts = [shift + s * (size - 1) for shift, s in zip(shifts, strides, strict=True)]
+            strides = [-s for s in strides]
+        dims.append((size, *strides))
+    dims.sort(key=lambda d: tuple(map(abs, d[1:])))
+    moved = (Operand(slot=o.slot, offset=o.offset + s) for o, s in zip(problem.operands, shifts, strict=True))
+    return replace(problem, dims=tuple(fuse(dims)), operands=tuple(moved))
+
+
+def _identities(problem: FusedProblem, threads: int) -> tuple[Row, ...]:
+    """Rows that fill the results of a reduction of nothing; EngineValueError where it has no identity."""
+    rows: list[Row] = []
+    for number, out in enumerate(problem.structure.outputs):
+        if not out.reduce:
+            continue
+        if out.reduce in ("max", "min"):
+            raise EngineValueError(f"fused problem: output {number}: {out.reduce} of no elements")
+        g = Graph(())
+        structure = g.structure(g.const(out.reduce in ("prod", "all"), problem.structure.dtype(out.value)))
+        dims = tuple((d[0], d[1 + number]) for d in problem.dims if not problem.is_reduced(d))
+        fill = FusedProblem(structure=structure, dims=dims, operands=(problem.operands[number],))
+        rows += lower(fill, threads)
+    return tuple(rows)
+
+
+class _Lowering:
+    """Makes the row of a normalised problem."""
+
+    def __init__(self, problem: FusedProblem, threads: int):
+        self.p, self.s = problem, problem.structure
+        self.items = [STORAGES[dtype].itemsize for dtype in self.s.stored]
+        self.count, self.outputs = len(self.items), len(self.s.outputs)
+        self.tasks = share(problem.bytes, threads)
+        self.one = (1, *(0 for _ in self.items))
+        dims = list(problem.dims) or [(1, *self.items)]
+        budget = max(256, problem.elements // self.tasks)
+        reduced = [d for d in dims if problem.is_reduced(d)]
+        if reduced:
+            self._choose_reduction(dims, reduced, budget)
+        else:
+            self.mode, self.inner = ua.MAP, []
+            self.o, self.j, self.outer = choose(dims, self.items, budget)
+        self.scratch, self.moves = 0, {}
+        self._parts: list[np.ndarray] = []
+        self._places: dict[bytes, int] = {}
+
+    def _choose_reduction(self, dims: list[Dim], reduced: list[Dim], budget: int) -> None:
+        """O is the loop along which most operands run; J is of the other kind."""
+        o = max(dims, key=lambda d: (self._runs(d), d[0]))
+        rows = o in reduced
+        kept = without(dims, reduced)
+        mine, others = (reduced, kept) if rows else (kept, reduced)
+        if rows:
+            budget = BOX * 4
+        self.o, left = take([o], min(budget, BOX))
+        mine = left + without(mine, [o])
+        others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
+        self.j, others = take(others, max(1, min(512, 4 * BOX // self.o.count)))
+        self.mode = ua.ROWS if rows else ua.COLUMNS
+        self.inner, self.outer = (mine, others) if rows else (others, mine)
+
+    def _runs(self, dim: Dim) -> float:
+        """How many operands run along a loop or do not move in it; results of reductions count less."""
+        score = 0.0
+        for number, item in enumerate(self.items):
+            result = number < self.outputs and self.s.outputs[number].reduce
+            if dim[1 + number] == item:
+                score += 1.0 if not result else 0.25
+            elif dim[1 + number] == 0:
+                score += 0.5 if not result else 0.2
+        return score if dim[0] >= 8 else score * dim[0] / 8
+
+    # -- the table -------------------------------------------------------------------------------------------
+    def sharers(self) -> int:
+        """Tasks that may share the reduction of a single box of results; 1: none."""
+        boxes = prod(d[0] for d in self._kept_rows())
+        if self.mode == ua.MAP or boxes > 1 or not all(out.reduce for out in self.s.outputs):
+            return 1
+        return min(self.tasks, prod(d[0] for d in self._reduced_rows()))
+
+    def _kept_rows(self) -> list[Dim]:
+        chunks_o, chunks_j = (self._chunks(group) for group in (self.o, self.j))
+        rows, columns = self.mode == ua.ROWS, self.mode == ua.COLUMNS
+        return [self.one if rows else chunks_o, self.one if columns else chunks_j, *self.outer]
+
+    def _reduced_rows(self) -> list[Dim]:
+        chunks_o, chunks_j = (self._chunks(group) for group in (self.o, self.j))
+        rows, columns = self.mode == ua.ROWS, self.mode == ua.COLUMNS
+        return [chunks_o if rows else self.one, chunks_j if columns else self.one, *self.inner]
+
+    def row(self, sharers: int = 1, share: int = 0) -> Row:
+        """``sharers``: tasks that share the reduced boxes, with results ``share`` bytes apart."""
+        head = self.count * ua.O_WORDS
+        kept, reduced = self._kept_rows(), self._reduced_rows()
+        odometers = [np.array(rows, np.int64).ravel() for rows in (kept, reduced)]
+        self._start = head + sum(part.size for part in odometers)
+        operands = np.zeros((self.count, ua.O_WORDS), np.int64)
+        for number in range(self.count):
+            self._operand(number, operands[number])
+        boxes = prod(d[0] for d in kept)
+        words = {
+            ua.U_OPERANDS: self.count,
+            ua.U_OUTPUTS: self.outputs,
+            ua.U_KEPT: 8 * head,
+            ua.U_KEPT_RANK: len(kept),
+            ua.U_KEPT_BOXES: boxes,
+            ua.U_REDUCED: 8 * (head + odometers[0].size),
+            ua.U_REDUCED_RANK: len(reduced),
+            ua.U_REDUCED_BOXES: prod(d[0] for d in reduced),
+            ua.U_O: self.o.count,
+            ua.U_O_TOTAL: self.o.total,
+            ua.U_J: self.j.count,
+            ua.U_J_TOTAL: self.j.total,
+            ua.U_MODE: self.mode,
+            ua.U_STREAM: int(self._streams()),
+            ua.U_SHARE: share,
+        }
+        tasks = sharers if share else max(1, min(self.tasks, boxes))
+        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= PARALLEL_BYTES)
+        table = np.concatenate([operands.ravel(), *odometers, *self._parts])
+        kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}
+        return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=self.scratch, tasks=tasks)
+
+    def _chunks(self, group: Group) -> Dim:
+        return (*group.chunks, *self.one)[: 1 + self.count]
+
+    def _streams(self) -> bool:
+        """Outputs that do not fit in cache, in long rows."""
+        large = self.items[0] * self.p.elements >= STREAM_BYTES and self.o.count * self.items[0] >= STREAM_ROW
+        return self.mode == ua.MAP and large and not self._in_place()
+
+    def _in_place(self) -> bool:
+        """An output lies where an input does: its lines are in cache when they are written."""
+        starts = {(o.slot, o.offset) for o in self.p.operands[: self.outputs]}
+        return any((o.slot, o.offset) in starts for o in self.p.operands[self.outputs :])
+
+    def _vector(self, values: np.ndarray) -> int:
+        """Place of an offset vector, in bytes from the start of the table."""
+        key = values.tobytes()
+        if key not in self._places:
+            self._places[key] = 8 * (self._start + sum(part.size for part in self._parts))
+            self._parts.append(values)
+        return self._places[key]
+
+    def _operand(self, number: int, words: np.ndarray) -> None:
+        place, item, o, j = self.p.operands[number], self.items[number], self.o, self.j
+        words[ua.O_SLOT], words[ua.O_OFFSET] = place.slot, place.offset
+        output = number < self.outputs
+        result = output and self.mode != ua.MAP and bool(self.s.outputs[number].reduce)
+        words[ua.O_ROWS] = int(not result if output else j.varies(number))
+        runs = o.contiguous(number, item)
+        if runs or (result and self.mode == ua.ROWS) or (not output and o.constant(number)):
+            words[ua.O_MODE] = na.CONTIGUOUS if runs or output else na.BROADCAST
+            words[ua.O_ALONG_J] = self._vector(j.offsets(number))
+        else:
+            self._stage(number, item, output, words)
+
+    def _stage(self, number: int, item: int, output: bool, words: np.ndarray) -> None:
+        """Through scratch, where it runs along O."""
+        o, j = self.o, self.j
+        rows = j.count if words[ua.O_ROWS] else 1
+        mode = na.MOVE_SCATTER if output else move_mode(o, j, number, item)
+        offsets, wide = o.offsets(number), 0
+        if mode in (na.MOVE_GATHER, na.MOVE_SCATTER):
+            while item << wide < WIDEST and o.dims[0][0] % (2 << wide) == 0 and o.dims[0][1 + number] == item:
+                wide += 1
+        move = ua.U_MOVES + (item << wide).bit_length() - 1
+        self.moves[move] = f"nest_move_{item << wide}"
+        words[ua.O_MODE], words[ua.O_RUN], words[ua.O_WIDE] = na.STAGED + mode, run_of(j, number, item), wide
+        words[ua.O_MOVE] = move
+        words[ua.O_ALONG_O] = self._vector(offsets[:: 1 << wide])
+        words[ua.O_FAR_J] = self._vector(j.offsets(number))
+        words[ua.O_ALONG_J] = self._vector(np.arange(j.count, dtype=np.int64) * (o.count * item if rows > 1 else 0))
+        words[ua.O_STAGE] = self.scratch
+        self.scratch += -(-o.count * item * rows // LINE) * LINE

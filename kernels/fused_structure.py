@@ -1,0 +1,303 @@
+"""What a fused kernel computes, as data: scalar operations on the elements of its operands, and reductions of results.
+
+A `Structure` is hashable and knows nothing of shapes, strides or the number of loops. Its kernel is called by a digest
+of it; `find` gives the structure back, in this process or, through the disk cache, in another.
+
+>>> g = Graph(("float32", "float32"))
+>>> s = g.structure(g.op("exp", g.op("sub", 0, 1)))
+>>> s.text()
+'float32 float32; sub 0 1 float32; exp 2 float32; -> 3'
+>>> parse(s.text()) == s
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from .. import config
+from ..errors import EngineValueError
+from . import diskcache
+from .cpu.storage import STORAGES
+
+FLOATS = ("float32", "float64")
+COMPLEX = ("complex64", "complex128")
+SIGNED = ("int8", "int16", "int32", "int64")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+INTEGERS = SIGNED + UNSIGNED
+STORED = ("float16", "bfloat16")  # converted to and from, never computed with
+REAL = FLOATS + INTEGERS
+NUMBERS = REAL + COMPLEX
+ALL = (*NUMBERS, "bool")
+PARTS = {"complex64": "float32", "complex128": "float64"}
+MAX_OPERANDS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarOp:
+    """One scalar operation: how many arguments, all of one dtype out of ``dtypes``, and what results: the same dtype,
+    or ``"bool"``, or the ``"part"`` of a complex dtype."""
+
+    arity: int
+    dtypes: tuple[str, ...]
+    result: str = "same"
+
+
+def _table() -> dict[str, ScalarOp]:
+    rows: dict[str, ScalarOp] = {}
+
+    def add(names: str, arity: int, dtypes: tuple[str, ...], result: str = "same") -> None:
+        rows.update({name: ScalarOp(arity=arity, dtypes=dtypes, result=result) for name in names.split()})
+
+    add("exp expm1 log log1p sin cos tan tanh sigmoid erf sqrt rsqrt floor ceil round trunc", 1, FLOATS)
+    add("neg", 1, NUMBERS)
+    add("abs", 1, NUMBERS, "part")
+    add("sign", 1, REAL)
+    add("conj", 1, COMPLEX)
+    add("real imag", 1, COMPLEX, "part")
+    add("isnan isinf", 1, FLOATS + COMPLEX, "bool")
+    add("not", 1, ("bool",))
+    add("invert", 1, (*INTEGERS, "bool"))
+    add("add sub mul", 2, NUMBERS)
+    add("div", 2, FLOATS + COMPLEX)
+    add("floordiv mod pow", 2, REAL)
+    add("min max", 2, (*REAL, "bool"))
+    add("eq ne", 2, ALL, "bool")
+    add("lt le gt ge", 2, (*REAL, "bool"), "bool")
+    add("and or xor", 2, (*INTEGERS, "bool"))
+    add("shl shr", 2, INTEGERS)
+    return rows
+
+
+SCALARS = _table()
+REDUCTIONS = {"sum": NUMBERS, "prod": NUMBERS, "max": REAL, "min": REAL, "any": ("bool",), "all": ("bool",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """``args``: numbers of values (inputs come first, then nodes in order). ``op`` is a row of `SCALARS`, or
+    ``const`` (``value``: text of a number), ``cast`` (to ``dtype``) or ``select`` (condition, where true, where not)."""
+
+    op: str
+    args: tuple[int, ...] = ()
+    dtype: str
+    value: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """A value that is stored, in its own dtype; ``reduce``: a row of `REDUCTIONS`, over the problem's reduced loops."""
+
+    value: int
+    reduce: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError)."""
+
+    inputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+
+    def __post_init__(self) -> None:
+        for name in self.inputs:
+            if name not in STORAGES:
+                raise EngineValueError(f"fused kernel: input dtype {name!r} is none of {', '.join(STORAGES)}")
+        for number, node in enumerate(self.nodes):
+            _check(self, number, node)
+        if not self.outputs:
+            raise EngineValueError("fused kernel: a structure has at least one output")
+        if self.operands > MAX_OPERANDS:
+            raise EngineValueError(f"fused kernel: {self.operands} operands, at most {MAX_OPERANDS} are possible")
+        for number, out in enumerate(self.outputs):
+            if not 0 <= out.value < len(self.inputs) + len(self.nodes):
+                raise EngineValueError(f"fused kernel: output {number} is value {out.value}, which does not exist")
+            name = self.dtype(out.value)
+            if out.reduce and name not in REDUCTIONS.get(out.reduce, ()):
+                raise EngineValueError(f"fused kernel: output {number}: no reduction {out.reduce!r} of {name}")
+
+    @property
+    def operands(self) -> int:
+        return len(self.inputs) + len(self.outputs)
+
+    @property
+    def reduces(self) -> bool:
+        return any(out.reduce for out in self.outputs)
+
+    def dtype(self, value: int) -> str:
+        """Of a value."""
+        return self.inputs[value] if value < len(self.inputs) else self.nodes[value - len(self.inputs)].dtype
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Dtypes of the operands in memory: outputs, then inputs."""
+        return (*(self.dtype(out.value) for out in self.outputs), *self.inputs)
+
+    def text(self) -> str:
+        """One line that `parse` reads."""
+        nodes = "".join(
+            " ".join(filter(None, (node.op, *map(str, node.args), node.value, node.dtype))) + "; "
+            for node in self.nodes
+        )
+        outputs = " ".join(f"{out.reduce} {out.value}".strip() for out in self.outputs)
+        return f"{' '.join(self.inputs)}; {nodes}-> {outputs}"
+
+
+def _check(structure: Structure, number: int, node: Node) -> None:
+    """EngineValueError unless a node is an operation that exists on the dtypes of its arguments."""
+    this = len(structure.inputs) + number
+    if bad := [a for a in node.args if not 0 <= a < this]:
+        raise EngineValueError(f"fused kernel: value {this} ({node.op}) uses value {bad[0]}, which is not before it")
+    dtypes = tuple(structure.dtype(a) for a in node.args)
+    if node.dtype != result_dtype(node.op, dtypes, node.dtype):
+        expected = result_dtype(node.op, dtypes, node.dtype)
+        raise EngineValueError(f"fused kernel: value {this} ({node.op}) is {node.dtype}, but gives {expected}")
+    if node.op == "const":
+        constant(node.value, node.dtype)
+
+
+def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
+    """Dtype of an operation's result; EngineValueError where there is no such operation on such arguments.
+
+    >>> result_dtype("abs", ("complex64",)), result_dtype("lt", ("int8", "int8"))
+    ('float32', 'bool')
+    """
+    given = ", ".join(dtypes)
+    if op in ("const", "cast"):
+        if wanted not in STORAGES or (op == "const" and wanted in STORED) or len(dtypes) != (op == "cast"):
+            raise EngineValueError(f"fused kernel: no {op}({given}) to {wanted!r}")
+        return wanted
+    if op == "select":
+        if len(dtypes) != 3 or dtypes[0] != "bool" or dtypes[1] != dtypes[2]:
+            raise EngineValueError(f"fused kernel: select takes (bool, T, T), not ({given})")
+        return dtypes[1]
+    row = SCALARS.get(op)
+    if row is None:
+        raise EngineValueError(f"fused kernel: operation {op!r} is none of {', '.join(SCALARS)}, cast, const, select")
+    if len(dtypes) != row.arity or len(set(dtypes)) != 1 or dtypes[0] not in row.dtypes:
+        raise EngineValueError(f"fused kernel: {op} takes {row.arity} of one of {', '.join(row.dtypes)}, not ({given})")
+    return {"same": dtypes[0], "bool": "bool", "part": PARTS.get(dtypes[0], dtypes[0])}[row.result]
+
+
+def constant(text: str, dtype: str) -> bool | int | float | complex:
+    """The number that a constant's text stands for.
+
+    >>> constant("0x1.8p+0", "float32"), constant("1.0,-inf", "complex64")
+    (1.5, (1-infj))
+    """
+    if dtype == "bool":
+        return text == "True"
+    if dtype in INTEGERS:
+        return int(text)
+    real, _, imag = text.partition(",")
+    one, two = (float.fromhex(part or "0") for part in (real, imag))
+    return complex(one, two) if dtype in COMPLEX else one
+
+
+class Graph:
+    """Builds a structure: `op` adds a node and gives the number of its value; equal nodes are one."""
+
+    def __init__(self, inputs: tuple[str, ...]):
+        self.inputs, self.nodes = tuple(inputs), []
+        self._known: dict[Node, int] = {}
+
+    def dtype(self, value: int) -> str:
+        return self.inputs[value] if value < len(self.inputs) else self.nodes[value - len(self.inputs)].dtype
+
+    def _add(self, node: Node) -> int:
+        if node not in self._known:
+            self.nodes.append(node)
+            self._known[node] = len(self.inputs) + len(self.nodes) - 1
+        return self._known[node]
+
+    def op(self, name: str, *args: int) -> int:
+        dtype = result_dtype(name, tuple(self.dtype(a) for a in args))
+        return self._add(Node(op=name, args=args, dtype=dtype))
+
+    def cast(self, value: int, dtype: str) -> int:
+        if self.dtype(value) == dtype:
+            return value
+        result_dtype("cast", (self.dtype(value),), dtype)
+        return self._add(Node(op="cast", args=(value,), dtype=dtype))
+
+    def const(self, value: bool | int | float | complex, dtype: str) -> int:
+        result_dtype("const", (), dtype)
+        if dtype == "bool" or dtype in INTEGERS:
+            text = str(bool(value) if dtype == "bool" else int(value))
+        elif dtype in COMPLEX:
+            text = f"{complex(value).real.hex()},{complex(value).imag.hex()}"
+        else:
+            text = float(value).hex()
+        return self._add(Node(op="const", dtype=dtype, value=text))
+
+    def structure(self, *outputs: int | tuple[int, str]) -> Structure:
+        """Outputs are values, or pairs of a value and its reduction; nodes that no output needs are left out."""
+        wanted = [(o, "") if isinstance(o, int) else o for o in outputs]
+        first = len(self.inputs)
+        needed = {value for value, _ in wanted}
+        for number in reversed(range(len(self.nodes))):
+            if first + number in needed:
+                needed.update(self.nodes[number].args)
+        kept = [number for number in range(len(self.nodes)) if first + number in needed]
+        place = {n: n for n in range(first)} | {first + old: first + new for new, old in enumerate(kept)}
+        nodes = (replace(self.nodes[n], args=tuple(place[a] for a in self.nodes[n].args)) for n in kept)
+        made = tuple(Output(value=place.get(value, value), reduce=reduce) for value, reduce in wanted)
+        return Structure(inputs=self.inputs, nodes=tuple(nodes), outputs=made)
+
+
+def parse(text: str) -> Structure:
+    """The structure whose `Structure.text` this is; EngineValueError where it is none."""
+    try:
+        head, *middle, tail = text.split(";")
+        inputs = tuple(head.split())
+        nodes = []
+        for line in middle:
+            op, *rest, dtype = line.split()
+            args, value = ((), rest[0]) if op == "const" else (tuple(map(int, rest)), "")
+            nodes.append(Node(op=op, args=args, dtype=dtype, value=value))
+        words = tail.split()[1:]
+        outputs, reduce = [], ""
+        for word in words:
+            if word in REDUCTIONS:
+                reduce = word
+            else:
+                outputs.append(Output(value=int(word), reduce=reduce))
+                reduce = ""
+        return Structure(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs))
+    except (ValueError, IndexError) as error:
+        raise EngineValueError(f"no structure of a fused kernel: {text!r} ({error})") from error
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+_known: dict[str, Structure] = {}
+
+
+@lru_cache(maxsize=4096)
+def name(structure: Structure) -> str:
+    """Name of the structure's kernel; `find` knows it from now on."""
+    found = f"fused_{hashlib.sha256(structure.text().encode()).hexdigest()[:32]}"
+    _known[found] = structure
+    return found
+
+
+def _path(kernel: str) -> Path:
+    return config.cache_dir() / "kernels" / "structures" / f"{kernel}.txt"
+
+
+def remember(kernel: str) -> None:
+    """Writes the structure of a kernel to the disk cache, where `find` reads it in other processes."""
+    diskcache.write(_path(kernel), _known[kernel].text().encode())
+
+
+def find(kernel: str) -> Structure:
+    """The structure that a kernel is called by; KeyError where neither this process nor the cache has met it."""
+    if kernel not in _known:
+        data = diskcache.read(_path(kernel))
+        structure = parse(data.decode()) if data is not None else None
+        if structure is None or name(structure) != kernel:
+            raise KeyError(f"no structure is known for kernel {kernel!r}")
+    return _known[kernel]

@@ -1,0 +1,328 @@
+"""Random structures over random strided loops, with reductions, on every instruction set that this machine runs."""
+
+import fused_case
+import numpy as np
+import oracle
+import pytest
+import strided
+from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
+from hypothesis import strategies as st
+
+from einsum_engine.errors import EngineValueError
+from einsum_engine.kernels import diskcache, fused, launch
+from einsum_engine.kernels import fused_structure as fs
+from einsum_engine.kernels.cpu import fused_abi, library
+from einsum_engine.kernels.fused_reference import evaluate
+from einsum_engine.kernels.isa import active_isa, host_isas
+
+ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+# each new structure is compiled, which takes some 50 ms
+RANDOM = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+SHAPES = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+DTYPES = ["float32", "float64", "int8", "int32", "uint16", "int64", "complex64", "bool"]
+# exact on whole numbers of moderate size
+EXACT = {
+    1: ["neg", "abs", "sign", "floor", "real", "conj", "not", "invert", "isnan"],
+    2: ["add", "sub", "mul", "min", "max", "eq", "lt", "ge", "and", "xor", "floordiv", "mod"],
+}
+
+
+@st.composite
+def structures(draw) -> fs.Structure:
+    """Up to 12 operations that have no rounding error on small whole numbers."""
+    inputs = tuple(draw(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4)))
+    g = fs.Graph(inputs)
+    depth = [1] * len(inputs)  # of multiplications, so that floats stay exact
+
+    def value(number: int, level: int) -> int:
+        if number == len(depth):
+            depth.append(level)
+        return number
+
+    for _ in range(draw(st.integers(1, 12))):
+        a = draw(st.integers(0, len(depth) - 1))
+        kind = draw(st.sampled_from(["op", "op", "op", "cast", "select", "const"]))
+        if kind == "const":
+            value(g.const(draw(st.integers(0, 5)), g.dtype(a)), 1)
+        elif kind == "cast":
+            target = draw(st.sampled_from(DTYPES))
+            if "uint" not in target:  # of negative floats C says nothing
+                value(g.cast(a, target), depth[a])
+        else:
+            _operation(draw, g, depth, value, a, kind)
+    outputs = draw(st.lists(st.integers(0, len(depth) - 1), min_size=1, max_size=3, unique=True))
+    return g.structure(*outputs)
+
+
+def _operation(draw, g: fs.Graph, depth, value, a: int, kind: str) -> None:
+    dtype = g.dtype(a)
+    same = [n for n in range(len(depth)) if g.dtype(n) == dtype]
+    if kind == "select":
+        conditions = [n for n in range(len(depth)) if g.dtype(n) == "bool"]
+        if conditions:
+            b = draw(st.sampled_from(same))
+            value(g.op("select", draw(st.sampled_from(conditions)), a, b), max(depth[a], depth[b]))
+        return
+    arity = draw(st.integers(1, 2))
+    ops = [op for op in EXACT[arity] if dtype in fs.SCALARS[op].dtypes]
+    if not ops:
+        return
+    op, b = draw(st.sampled_from(ops)), draw(st.sampled_from(same))
+    level = depth[a] + depth[b] if op == "mul" else max(depth[a], depth[b]) + 1
+    if level <= 6:
+        value(g.op(op, *(a, b)[:arity]), level)
+
+
+def arrays_of(rng, structure: fs.Structure, shape, reduced=()) -> tuple[list, list]:
+    """Outputs and inputs in guarded memory; an input may be broadcast along an axis."""
+    inputs = []
+    for name in structure.inputs:
+        mine = [1 if rng.random() < 0.2 else size for size in shape]
+        fixed = [len(shape) - 1] if shape and rng.random() < 0.6 else []
+        x = strided.make(rng, mine, name, fixed=fixed, exact=True)
+        x = strided.Strided(memory=x.memory, start=x.start, view=x.view.view(name))
+        if name != "bool" and np.dtype(name).kind == "u":
+            x.view[...] = x.view & 7
+        inputs.append(x)
+    outputs = []
+    for out in structure.outputs:
+        mine = [1 if out.reduce and axis in reduced else size for axis, size in enumerate(shape)]
+        fixed = [len(shape) - 1] if shape and rng.random() < 0.6 else []
+        x = strided.make(rng, mine, structure.dtype(out.value), fixed=fixed)
+        outputs.append(strided.Strided(memory=x.memory, start=x.start, view=x.view.view(structure.dtype(out.value))))
+    return outputs, inputs
+
+
+def check(isa, structure, seed: int, shape, reduced=(), threads=1, near=False) -> None:
+    if currently_in_test_context():
+        note(f"replay: check(get({isa.name!r}), fs.parse({structure.text()!r}), {seed}, {shape}, {reduced}, {threads})")
+    rng = np.random.default_rng(seed)
+    outputs, inputs = arrays_of(rng, structure, shape, reduced)
+    full = [np.broadcast_to(x.view, shape) for x in inputs]
+    expected = evaluate(structure, [*full, np.zeros(shape, np.int8)][: max(1, len(full))], reduced)
+    after = [x.copy() for x in outputs]
+    problem = problem_of(structure, outputs, inputs, shape)
+    room = oracle.guarded(fused.temp_bytes(problem, threads))
+    temp = fused.Operand(slot=structure.operands, offset=0) if len(room) else None
+    rows = fused.lower(problem, threads, temp)
+    bases = [x.memory.ctypes.data + x.start if x.memory.size else 0 for x in (*outputs, *inputs)]
+    launch.run(rows, [*bases, room.ctypes.data], isa)
+    for got, value, other in zip(outputs, expected, after, strict=True):
+        if near and got.view.dtype.kind in "fc":
+            np.testing.assert_allclose(got.view, value, rtol=1e-5 if got.view.dtype.itemsize == 4 else 1e-13)
+            continue
+        other.view[...] = value
+        strided.same_bytes(got, other, structure.text())
+
+
+def problem_of(structure, outputs, inputs, shape) -> fused.FusedProblem:
+    views = [x.view for x in (*outputs, *inputs)]
+    strides = [[0 if n == 1 else s for n, s in zip(v.shape, v.strides, strict=True)] for v in views]
+    dims = tuple((size, *(s[axis] for s in strides)) for axis, size in enumerate(shape))
+    operands = tuple(fused.Operand(slot=slot, offset=0) for slot in range(len(views)))
+    return fused.FusedProblem(structure=structure, dims=dims, operands=operands)
+
+
+SIZES = st.lists(st.sampled_from([1, 2, 3, 5, 7, 16, 17, 33, 67, 131]), max_size=4).filter(
+    lambda s: np.prod(s) < 20_000
+)
+
+
+@ISAS
+@RANDOM
+@given(structure=structures(), seed=st.integers(0, 99), shape=SIZES, threads=st.sampled_from([1, 3]))
+def test_random_structures(isa, structure, seed, shape, threads):
+    with np.errstate(all="ignore"):
+        check(isa, structure, seed, tuple(shape), (), threads)
+
+
+def fixed_structure() -> fs.Structure:
+    """Three dtypes, two results."""
+    g = fs.Graph(("float32", "float64", "int8"))
+    wide = g.op("add", g.cast(0, "float64"), g.op("mul", 1, g.cast(2, "float64")))
+    return g.structure(wide, g.op("lt", 2, g.const(1, "int8")))
+
+
+@ISAS
+@SHAPES
+@given(seed=st.integers(0, 9999), shape=SIZES, threads=st.sampled_from([1, 4]))
+def test_random_shapes(isa, seed, shape, threads):
+    check(isa, fixed_structure(), seed, tuple(shape), (), threads)
+
+
+REDUCED = [
+    ("sum", "float32"),
+    ("prod", "int8"),
+    ("max", "float64"),
+    ("min", "uint16"),
+    ("any", "bool"),
+    ("all", "bool"),
+]
+REDUCED += [("sum", "complex64"), ("sum", "int64"), ("max", "int32")]
+
+
+@ISAS
+@pytest.mark.parametrize("reduce, dtype", REDUCED)
+@settings(SHAPES, max_examples=40)
+@given(data=st.data(), seed=st.integers(0, 9999), shape=SIZES, threads=st.sampled_from([1, 4]))
+def test_reductions(isa, reduce, dtype, data, seed, shape, threads):
+    reduced = tuple(sorted(data.draw(st.sets(st.integers(0, max(0, len(shape) - 1))))) if shape else ())
+    structure = fused_case.single("", (dtype,), reduce)
+    check(isa, structure, seed, tuple(shape), reduced, threads)
+
+
+@ISAS
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1000), (1000, 3), (67, 131), (5, 9000), (9000, 5)])
+def test_map_and_reductions_together(isa, axis, shape):
+    """What softmax does: exp(x - m) is stored, and its sum."""
+    g = fs.Graph(("float32", "float32"))
+    e = g.op("exp", g.op("sub", 0, 1))
+    structure = g.structure(e, (e, "sum"), (0, "max"))
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(shape).astype("f")
+    m = x.max(axis, keepdims=True)
+    out = [np.full(shape, np.nan, "f"), np.full_like(m, np.nan), np.full_like(m, np.nan)]
+    fused_case.run(isa, structure, out, [x, m])
+    exact = np.exp((x - m).astype(float))
+    np.testing.assert_allclose(out[0], exact, rtol=4e-7)
+    np.testing.assert_allclose(out[1], exact.sum(axis, keepdims=True), rtol=2e-6)
+    np.testing.assert_array_equal(out[2], m)
+
+
+@ISAS
+@pytest.mark.parametrize("reduced, shape", [((0,), (100_003,)), ((0,), (9001, 67)), ((0, 2), (300, 5, 131))])
+def test_tasks_share_a_reduction(isa, reduced, shape):
+    """Two results at once, with partial results in guarded memory."""
+    g = fs.Graph(("float32", "float32"))
+    structure = g.structure((g.op("mul", 0, 1), "sum"), (0, "max"))
+    check(isa, structure, 3, shape, reduced, threads=4)
+    inputs = [np.ones(shape, "f") for _ in range(2)]
+    outputs = [np.empty([1 if n in reduced else size for n, size in enumerate(shape)], "f") for _ in range(2)]
+    problem = fused_case.problem_of(structure, outputs, inputs)
+    assert fused.temp_bytes(problem, 1) == 0 < fused.temp_bytes(problem, 4)
+    first, second = fused.lower(problem, 4, fused.Operand(slot=4, offset=0))
+    assert first.tasks > 1 and first.words[fused_abi.U_SHARE] and second.tasks == 1
+
+
+@ISAS
+def test_nan_in_reductions(isa):
+    x = np.ones((5, 67))
+    x[2, 66] = np.nan
+    for reduce in ("max", "min", "sum"):
+        for axis in (0, 1):
+            structure = fused_case.single("", ("float64",), reduce)
+            shape = (1, 67) if axis == 0 else (5, 1)
+            out = np.empty(shape)
+            fused_case.run(isa, structure, [out], [x])
+            assert np.array_equal(np.isnan(out), np.isnan(x.sum(axis, keepdims=True)))
+
+
+@ISAS
+def test_a_reduction_of_nothing_is_its_identity(isa):
+    for reduce, dtype, expected in (
+        ("sum", "float32", 0),
+        ("prod", "int8", 1),
+        ("all", "bool", True),
+        ("any", "bool", False),
+    ):
+        out = np.empty((3, 1), dtype)
+        out[...] = not expected
+        fused_case.run(isa, fused_case.single("", (dtype,), reduce), [out], [np.empty((3, 0), dtype)])
+        assert np.array_equal(out, np.full((3, 1), expected))
+    with pytest.raises(EngineValueError, match="max of no elements"):
+        fused_case.run(isa, fused_case.single("", ("int8",), "max"), [np.empty((3, 1), "i1")], [np.empty((3, 0), "i1")])
+
+
+@ISAS
+@pytest.mark.parametrize("shift", [0, 4, 16, 2])
+@pytest.mark.parametrize("op", ["add", "pow"])
+def test_past_the_caches(isa, shift, op, monkeypatch):
+    """Light structures and heavy ones; 2 bytes: no element is aligned."""
+    monkeypatch.setattr(fused, "STREAM_BYTES", 0)
+    rng = np.random.default_rng(0)
+    a, b = rng.random(1033).astype("f"), rng.integers(0, 3, 1033).astype("f")
+    memory = oracle.guarded(1033 * 4 + shift)
+    out = np.ndarray((1033,), "f", memory.data, shift)
+    (row,) = fused_case.run(isa, fused_case.single(op, ("float32",) * 2), [out], [a, b])
+    assert row.words[fused_abi.U_STREAM]
+    expected = a + b if op == "add" else a.astype(float) ** b
+    np.testing.assert_allclose(out, expected, rtol=1e-6 if op == "pow" else 0)
+
+
+@ISAS
+@pytest.mark.parametrize("op", ["mul", "pow"])
+def test_in_place(isa, op):
+    x = np.random.default_rng(0).integers(1, 9, (67, 33)).astype(float)[:, ::2]
+    expected = x * x if op == "mul" else x**x
+    fused_case.run(isa, fused_case.single(op, ("float64",) * 2), [x], [x, x])
+    np.testing.assert_allclose(x, expected, rtol=1e-15)
+
+
+def test_nothing_is_compiled_for_a_shape():
+    structure = fixed_structure()
+    names = set()
+    for shape in ((1,), (7, 5), (131, 2, 3), (1000,)):
+        rng = np.random.default_rng(0)
+        outputs, inputs = arrays_of(rng, structure, shape)
+        for row in fused.lower(problem_of(structure, outputs, inputs, shape)):
+            names |= {name for name in row.kernels.values() if name.startswith("fused")}
+    assert names == {"fused_run", fs.name(structure)}
+
+
+def test_another_process_finds_the_structure_of_a_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    structure = fixed_structure()
+    kernel = fs.name(structure)
+    library.store(kernel, active_isa())
+    monkeypatch.setattr(fs, "_known", {})
+    fs.name.cache_clear()
+    assert fs.find(kernel) == structure
+    monkeypatch.setattr(fs, "_known", {})
+    path = tmp_path / "kernels" / "structures" / f"{kernel}.txt"
+    diskcache.write(path, b"float32; -> 0")  # whole, but not the structure of that name
+    with pytest.raises(KeyError, match="no structure is known"):
+        fs.find(kernel)
+
+
+def test_values_that_no_output_needs_are_left_out():
+    g = fs.Graph(("float32", "float32"))
+    g.op("exp", 0)
+    structure = g.structure((g.op("mul", 1, g.op("neg", 0)), "sum"))
+    assert structure.text() == "float32 float32; neg 0 float32; mul 1 2 float32; -> sum 3"
+
+
+@given(structure=structures())
+@settings(max_examples=100, deadline=None)
+def test_the_text_of_a_structure_gives_it_back(structure):
+    assert fs.parse(structure.text()) == structure
+    assert hash(fs.parse(structure.text())) == hash(structure)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda g: g.op("exp", 2), "exp takes 1 of one of float32, float64, not .int8."),
+        (lambda g: g.op("add", 0, 1), "add takes 2 of one of .* not .float32, float64."),
+        (lambda g: g.op("nothing", 0), "'nothing' is none of exp"),
+        (lambda g: g.op("select", 0, 1, 1), "select takes .bool, T, T., not .float32, float64, float64."),
+        (lambda g: g.structure((2, "any")), "output 0: no reduction 'any' of int8"),
+        (lambda g: g.structure(9), "output 0 is value 9, which does not exist"),
+        (lambda g: g.structure(), "at least one output"),
+        (lambda g: g.cast(0, "float128"), "to 'float128'"),
+    ],
+)
+def test_mistakes_in_structures_are_named(make, message):
+    with pytest.raises(EngineValueError, match=message):
+        make(fs.Graph(("float32", "float64", "int8")))
+
+
+def test_mistakes_in_problems_are_named():
+    structure = fused_case.single("exp", ("float32",))
+    places = (fused.Operand(slot=0, offset=0),) * 2
+    with pytest.raises(EngineValueError, match="output 0 has stride 0 in loop 0 of size 5"):
+        fused.FusedProblem(structure=structure, dims=((5, 0, 4),), operands=places)
+    with pytest.raises(EngineValueError, match="loop 0 has 1 strides for 2 operands"):
+        fused.FusedProblem(structure=structure, dims=((5, 4),), operands=places)
+    with pytest.raises(EngineValueError, match="1 operands for a structure of 2"):
+        fused.FusedProblem(structure=structure, dims=((5, 4, 4),), operands=places[:1])

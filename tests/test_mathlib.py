@@ -1,0 +1,97 @@
+"""Errors of the functions that fused kernels are made of, in units in the last place, against extended precision."""
+
+import fused_case
+import numpy as np
+import pytest
+
+from einsum_engine.kernels.fused_reference import special
+from einsum_engine.kernels.isa import host_isas
+
+ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+# Largest error in ulp, somewhat above what 2 million arguments show
+BOUNDS = {"exp": 1.1, "expm1": 1.3, "log": 0.9, "log1p": 0.9, "sin": 0.9, "cos": 0.9, "tan": 1.6, "tanh": 1.4}
+BOUNDS |= {"sigmoid": 2.0, "erf": 1.4, "sqrt": 0.5, "rsqrt": 1.5}
+POW = 1.1
+WIDE = np.longdouble
+EXTENDED = np.finfo(WIDE).nmant >= 63
+NEEDS_EXTENDED = pytest.mark.skipif(not EXTENDED, reason="long double is no wider than double here")
+FLOATS = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=NEEDS_EXTENDED)])
+
+
+def arguments(rng, dtype: str, count: int = 20_000) -> np.ndarray:
+    """All bit patterns at random, several scales, dense around special places, multiples of pi/2, borders."""
+    kind = np.dtype(dtype)
+    limits, whole = np.finfo(kind), np.dtype(f"uint{8 * kind.itemsize}")
+    parts = [rng.integers(0, np.iinfo(whole).max, count, whole, endpoint=True).view(kind)]
+    parts += [rng.standard_normal(count) * scale for scale in (1e-3, 1, 20, 300, 1e5, 1e8)]
+    dense = ((-2, 2), (-0.4, 0.4), (0.5, 2), (-20, 20), (-110, 100), (-750, 720))
+    parts += [np.linspace(low, high, count) for low, high in dense]
+    parts += [np.arange(1, count) * (np.pi / 2), 1 + rng.standard_normal(count) * 1e-6]
+    parts += [2.0 ** rng.uniform(-149, 127, count)]
+    borders = [0.0, np.inf, np.nan, limits.tiny, limits.smallest_subnormal, limits.max, 1, 0.5, 2, np.pi / 2, np.pi]
+    borders += [88.72284, 103.97, 709.782712893384, 745.1332191019412, 22, 11, 6, 5.92, 4, 9.01, 18.4, 1e5, 1e6]
+    parts += [borders, np.negative(borders)]
+    with np.errstate(all="ignore"):
+        return np.concatenate([np.asarray(part).astype(kind) for part in parts])
+
+
+def errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """In ulp of the exact value; infinite where one is NaN or infinite and the other is not that, or a zero's sign is
+    wrong."""
+    with np.errstate(all="ignore"):
+        near = exact.astype(got.dtype)
+        finite = np.isfinite(got) & np.isfinite(near)
+        same = (got == near) | (np.isnan(got) & np.isnan(near))
+        size = np.abs(got.astype(WIDE) - exact) / np.spacing(np.abs(near)).astype(WIDE)
+    result = np.where(finite, size.astype(float), np.where(same, 0, np.inf))
+    result[(got == 0) & (near == 0) & (np.signbit(got) != np.signbit(near))] = np.inf
+    return result
+
+
+def check(got: np.ndarray, exact: np.ndarray, bound: float, arguments: tuple, what: object) -> None:
+    found = errors(got, exact)
+    worst = int(found.argmax())
+    told = ", ".join(repr(a[worst]) for a in arguments)
+    assert found[worst] <= bound, f"{what}({told}): {got[worst]!r}, exact {exact[worst]!r}: {found[worst]:.2f} ulp"
+
+
+@ISAS
+@FLOATS
+@pytest.mark.parametrize("op", BOUNDS)
+def test_functions(isa, dtype, op):
+    x = arguments(np.random.default_rng(11), dtype)
+    with np.errstate(all="ignore"):
+        wide = x.astype(WIDE)
+        exact = special(op, wide) if op in ("sigmoid", "erf", "rsqrt") else getattr(np, op)(wide)
+    check(fused_case.apply(isa, op, x), exact, BOUNDS[op], (x,), (isa.name, dtype, op))
+
+
+@ISAS
+@FLOATS
+def test_pow(isa, dtype):
+    rng = np.random.default_rng(12)
+    x = arguments(rng, dtype, 4000)
+    y = rng.permutation(x)
+    small = (rng.standard_normal(len(x)) * 5).astype(dtype)
+    borders = np.array(
+        [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, np.inf, -np.inf, np.nan, 1e30, -1e30, 2.5, 1e-40], dtype
+    )
+    grid = [side.ravel() for side in np.meshgrid(borders, borders)]
+    with np.errstate(all="ignore"):
+        x = np.concatenate([x, x, np.abs(x), np.exp(small), grid[0]])
+        y = np.concatenate([y, np.round(y), small, (small * 30).astype(dtype), grid[1]])
+        exact = np.power(x.astype(WIDE), y.astype(WIDE))
+    check(fused_case.apply(isa, "pow", x, y), exact, POW, (x, y), (isa.name, dtype, "pow"))
+
+
+@ISAS
+def test_large_arguments(isa):
+    """Among them the float64 that is nearest to a multiple of pi/2; answers to 20 digits from mpmath."""
+    x = np.array([6381956970095103.0 * 2.0**797, 1e22, np.finfo(float).max])
+    sin = np.array([1.0, -0.85220084976718880177, 0.0049619547891840617905])
+    cos = np.array([-4.6871659242546276111e-19, 0.5232147853951389455, -0.99998768942655993746])
+    for op, exact in (("sin", sin), ("cos", cos), ("tan", sin / cos)):
+        for sign in (1, -1):
+            got = fused_case.apply(isa, op, sign * x)
+            np.testing.assert_allclose(got, exact if op == "cos" else sign * exact, rtol=5e-16)
+    assert np.isnan(fused_case.apply(isa, "sin", np.array([np.inf, -np.inf, np.nan]))).all()
