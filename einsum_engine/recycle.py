@@ -66,7 +66,7 @@ class ResultPool:
 
     def _find(self, nbytes: int) -> np.ndarray | None:
         with self._lock:
-            for key, memory in self._free.items():
+            for key, memory in reversed(self._free.items()):  # what came back last is in cache
                 if nbytes <= memory.nbytes <= nbytes + nbytes // _SLACK:
                     del self._free[key]
                     self._bytes -= memory.nbytes

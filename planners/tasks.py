@@ -39,17 +39,17 @@ def gemm_blocks(
 
 
 def _balanced(block: int, grain: int, panels: int, outer: int, threads: int) -> int:
-    """The block, or a smaller one down to two thirds of it, with which the last threads are done first.
+    """The block, or a smaller one down to a third of it, with which the last threads are done first.
 
-    >>> _balanced(3, 1, 32, 1, 2), _balanced(3, 1, 33, 1, 2)
-    (2, 3)
+    >>> _balanced(3, 1, 32, 1, 2), _balanced(3, 1, 36, 1, 2), _balanced(7, 1, 61, 1, 2)
+    (2, 3, 4)
     """
 
     def longest(size: int) -> int:
         """Panels of the thread that has most."""
         return -(-(-(-panels // size) * outer) // threads) * size
 
-    smaller = range(block, max(grain, -(-2 * block // 3)) - 1, -grain)
+    smaller = range(block, max(grain, -(-block // 3)) - 1, -grain)
     return min(smaller, key=lambda size: (longest(size), -size), default=block)
 
 
