@@ -15,6 +15,7 @@ from opt_einsum.testing import rand_equation
 from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
+from einsum_engine import recycle
 
 MB = 1_000_000
 
@@ -317,3 +318,13 @@ def test_running_out_of_memory_names_the_bytes_and_breaks_nothing():
             assert f"(peak_bytes of this plan: {peaks[number % 3]})" in message
         else:
             assert f"{output} bytes" in message and "(4000, 4000)" in message and "float64" in message
+
+
+def test_the_buffer_that_came_back_last_is_used_first():
+    pool = recycle.ResultPool()
+    first, second = pool.take(1 << 20), pool.take(1 << 20)
+    older, newer = first.ctypes.data, second.ctypes.data
+    del first, second
+    assert pool.take(1 << 20).ctypes.data == newer
+    kept = pool.take(1 << 20)
+    assert kept.ctypes.data == newer and pool.take(1 << 20).ctypes.data == older
