@@ -16,6 +16,9 @@ from . import functions as functions
 from .avals import Aval, known_dtype
 from .errors import EngineTypeError, EngineValueError
 from .ir import Program, Var
+from .passes.allocate import storage
+from .passes.pipeline import optimised, selected
+from .passes.storage import StorageTable
 from .trace import Scope, Root, Tracer, scoped, lift, numpy_memory
 from .trees import flatten, unflatten
 from .views import View
@@ -23,13 +26,15 @@ from .views import View
 CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
 
 
-def jit(function: Callable[..., Any] | None = None, *, cache: int = CACHE) -> Any:
+def jit(
+    function: Callable[..., Any] | None = None, *, cache: int = CACHE, passes: Sequence[str] | None = None
+) -> Any:
     """``function``, compiled: written with NumPy operations, it is traced for the shapes and dtypes of its arguments.
 
     Arguments are arrays, or nested tuples, lists and dicts of arrays; everything else (Python numbers, strings, None)
     is a fixed part of the program, which is traced again for another value. Arrays that the body writes in place are
     written for the caller. At most ``cache`` programs are kept; a warning says, once, when the one used longest ago
-    is dropped.
+    is dropped. ``passes`` names those of `passes.pipeline.PASSES` that are run, () for none; all by default.
 
     >>> @jit
     ... def step(a, b):
@@ -49,8 +54,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: int = CACHE) -> An
     }
     """
     if function is None:
-        return lambda found: Jitted(found, cache)
-    return Jitted(function, cache)
+        return lambda found: Jitted(found, cache, passes)
+    return Jitted(function, cache, passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +78,14 @@ class Leaf:
 class Traced:
     """A program with what is around it: how results are put together, and which inputs it writes.
 
+    ``source`` is the program as it was traced, ``stages`` what passes made of it: the last one is ``program``.
     ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
     program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
     """
 
     program: Program
+    source: Program
+    stages: tuple[tuple[str, Program], ...]
     tree: Any
     leaves: tuple[Leaf, ...]
     written: tuple[tuple[int, int], ...]
@@ -87,10 +95,13 @@ class Traced:
 class Jitted:
     """A function that `jit` has made. ``program`` and ``explain`` show what a call runs."""
 
-    def __init__(self, function: Callable[..., Any], cache: int = CACHE) -> None:
+    def __init__(
+        self, function: Callable[..., Any], cache: int = CACHE, passes: Sequence[str] | None = None
+    ) -> None:
         if cache < 1:
             raise EngineValueError(f"cache={cache}: at least one program is kept")
         self.function = function
+        self.passes = selected(passes)
         self._size = cache
         self._kept: OrderedDict[Any, Traced] = OrderedDict()
         self._lock = threading.Lock()
@@ -115,26 +126,29 @@ class Jitted:
         return self._traced(leaves, tree, arrays).program
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """The stages of the program for these arguments, or of the last call: the view tree, then the equations."""
+        """The stages of the program for these arguments, or of the last call: the view tree as it was traced, the
+        program, what each pass made of it, and the storage table."""
         if args or kwargs:
             self.program(*args, **kwargs)
         if self._last is None:
             raise EngineValueError("nothing was traced yet: give arguments")
-        program = self._last.program
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        links = [f"  {link}{f'  # {link.where}' if link.where else ''}" for link in program.links]
-        return "\n".join([f"jit of {name}", "views and writes, as they were traced:", *links, program.show(where=True)])
+        return explained(getattr(self.function, "__qualname__", repr(self.function)), self._last)
+
+    def storage(self, *args: Any, **kwargs: Any) -> StorageTable:
+        """Where the values of the program for these arguments live: what is written in place, and what is copied."""
+        self.program(*args, **kwargs)
+        return storage(self._last.program, self._last.written)
 
     # -- the cache
     def _traced(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> Traced:
         key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
         alone = tuple((at,) for at in range(len(arrays)))
-        found = self._find((key, alone), lambda: _trace(self.function, leaves, tree, arrays, alone))
+        found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
         if found.written:
             groups = overlapping(arrays)
             if groups != alone:
                 views = tuple(_span(arrays, group)[1:] for group in groups)
-                found = self._find((key, groups, views), lambda: _trace(self.function, leaves, tree, arrays, groups))
+                found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
         return found
 
@@ -182,7 +196,7 @@ def _leaf_key(leaf: Any, position: int) -> Any:
 
 # -- tracing a call ----------------------------------------------------------------------------------------------------
 def _trace(
-    function: Callable[..., Any], leaves: list[Any], tree: Any, arrays: list[Any], groups: tuple[tuple[int, ...], ...]
+    jitted: Jitted, leaves: list[Any], tree: Any, arrays: list[Any], groups: tuple[tuple[int, ...], ...]
 ) -> Traced:
     scope = Scope()
     roots: list[Root] = []
@@ -202,17 +216,48 @@ def _trace(
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
     with scoped(scope):
         args, kwargs = unflatten(tree, given)
-        found, result_tree = flatten(function(*args, **kwargs))
+        found, result_tree = flatten(jitted.function(*args, **kwargs))
         outputs, result = _results(scope, found, tracers)
         written = []
         for at, root in enumerate(roots):
             if root in scope.mutated:
                 written.append((at, len(outputs)))
                 outputs.append(scope.version(root))
-        program = scope.builder.finish(inputs, outputs)
+        source = scope.builder.finish(inputs, outputs)
+    program, stages = optimised(source, jitted.passes)
     return Traced(
-        program=program, tree=result_tree, leaves=tuple(result), written=tuple(written), groups=tuple(members)
+        program=program,
+        source=source,
+        stages=tuple(stages),
+        tree=result_tree,
+        leaves=tuple(result),
+        written=tuple(written),
+        groups=tuple(members),
     )
+
+
+def explained(name: str, traced: Traced) -> str:
+    """All stages of a program as text."""
+    table = storage(traced.program, traced.written)
+    copies = [f"  {line}" for line in table.copies()] or ["  none"]
+    lines = [f"jit of {name}", "views and writes, as they were traced:", *_links(traced.source, "  ")]
+    lines += ["as it was traced:", traced.source.show(where=True)]
+    for stage, program in traced.stages:
+        lines += [f"after the pass {stage!r}:", program.show()]
+    return "\n".join([*lines, "storage:", table.show(), "copies:", *copies])
+
+
+def _links(program: Program, indent: str) -> list[str]:
+    """The view and copy events of the RFC, each with its link: the edge from the root and the version."""
+    lines = []
+    for link in program.links:
+        edge = f"link root{link.root} -> {link.view}, version {link.version}"
+        lines.append(f"{indent}{link}; {edge}{f'  # {link.where}' if link.where else ''}")
+    for eqn in program.eqns:
+        for name, inner in eqn.programs():
+            found = _links(inner, indent + "  ")
+            lines += [f"{indent}in {name} of {eqn.outputs[0] if eqn.outputs else eqn.op}:", *found] if found else []
+    return lines
 
 
 def _argument(array: Any, at: int, root: Root, view: View, shared: bool) -> Tracer:

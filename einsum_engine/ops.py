@@ -176,5 +176,8 @@ def _rows() -> list[Primitive]:
 
 OPS: MappingProxyType[str, Primitive] = MappingProxyType({row.name: row for row in _rows()})
 
+# Primitives whose result is operand 0 with some elements replaced: what may be done in its memory.
+WRITES = ("assign", "scatter", "scatter_add")
+
 # NumPy's ufunc -> row with its meaning.
 BY_UFUNC: MappingProxyType[np.ufunc, str] = MappingProxyType({f: name for name, (f, _) in _UFUNCS.items()})

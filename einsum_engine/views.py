@@ -274,6 +274,54 @@ class View:
         except np.exceptions.TooHardError:
             return True
 
+    def within(self, outer: View) -> View | None:
+        """This view as one of the elements of ``outer`` in C order, so that ``outer.then`` of it is this view again.
+
+        None where an element is not in ``outer`` or the places there have no constant strides; for an ``outer`` whose
+        strides interleave, sometimes None although there is one.
+
+        >>> View((2,), (2,), 9).within(View((2, 4), (8, 1), 0))
+        >>> View((2,), (2,), 9).within(View((2, 4), (8, 1), 1))
+        View(shape=(2,), strides=(2,), offset=4)
+        """
+        if self.size == 0:
+            return View(self.shape, (0,) * self.ndim, 0)
+        axes = outer._merged()
+        start = _solved(axes, self.offset - outer.offset)
+        if outer.size == 0 or start is None:
+            return None
+        low, high, strides = list(start), list(start), []
+        steps = View.whole(size for size, _ in axes).strides
+        for size, stride in zip(self.shape, self.strides):
+            after = start if size == 1 else _solved(axes, self.offset + stride - outer.offset)
+            if after is None:
+                return None
+            move = [a - b for a, b in zip(after, start)]
+            for axis, by in enumerate(move):
+                low[axis] += min(by * (size - 1), 0)
+                high[axis] += max(by * (size - 1), 0)
+            strides.append(sum(by * step for by, step in zip(move, steps)))
+        if any(a < 0 for a in low) or any(b >= size for b, (size, _) in zip(high, axes)):
+            return None
+        return View(self.shape, tuple(strides), sum(d * step for d, step in zip(start, steps)))
+
+    def contains(self, other: View) -> bool:
+        """Whether every element of ``other`` is one of this view.
+
+        Exact where `within` finds a view and up to `EXACT_SIZE` elements; beyond, no.
+        """
+        if other.size == 0 or other.within(self) is not None:
+            return True
+        if not self.overlaps(other) or max(self.size, other.size) > EXACT_SIZE:
+            return False
+        return bool(np.isin(other.offsets(), self.offsets()).all())
+
+    def canonical(self) -> View:
+        """The same elements under the same indices; equal for two views of which that holds."""
+        if self.size == 0:
+            return View(self.shape, (0,) * self.ndim, 0)
+        return View(self.shape, tuple(0 if n == 1 else s for n, s in zip(self.shape, self.strides)), self.offset)
+
     def of(self, array: np.ndarray) -> np.ndarray:
         """The view of a NumPy array whose elements lie in C order: shares its memory."""
         if not array.flags.c_contiguous:
@@ -296,6 +344,24 @@ def _fake(view: View) -> np.ndarray:
         "version": 3,
     }
     return np.asarray(type("Fake", (), {"__array_interface__": interface})())
+
+
+def _solved(axes: list[tuple[int, int]], number: int) -> list[int] | None:
+    """Indices of (size, stride) axes at which the offset is ``number``: the greatest strides take what they can."""
+    digits = [0] * len(axes)
+    rest = number - sum((size - 1) * stride for size, stride in axes if stride < 0)
+    for axis in sorted(range(len(axes)), key=lambda i: -abs(axes[i][1])):
+        size, stride = axes[axis]
+        if stride == 0:
+            if size > 1:
+                return None
+            continue
+        digit = min(rest // abs(stride), size - 1)
+        if digit < 0:
+            return None
+        rest -= digit * abs(stride)
+        digits[axis] = digit if stride > 0 else size - 1 - digit
+    return None if rest else digits
 
 
 def _digits(number: int, sizes: list[int]) -> list[int]:

@@ -1,0 +1,49 @@
+"""The passes by name, in their order, and the loop that runs them.
+
+>>> list(PASSES)
+['views', 'regions', 'merge', 'dead']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from ..errors import EngineValueError
+from ..ir import Program
+from .dead import dead
+from .edit import Pass
+from .merge import merge
+from .regions import regions
+from .view_ssa import view_ssa
+
+PASSES: MappingProxyType[str, Pass] = MappingProxyType(
+    {"views": view_ssa, "regions": regions, "merge": merge, "dead": dead}
+)
+ROUNDS = 8  # of all passes, after which a program is taken as it is
+
+
+def selected(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The passes of these names in their order; all of them for None. `EngineValueError` for a name that is none."""
+    if isinstance(names, str):
+        raise EngineValueError(f"passes={names!r} is a string: a sequence of names is expected")
+    wrong = [name for name in names or () if name not in PASSES]
+    if wrong:
+        raise EngineValueError(f"there is no pass {wrong[0]!r}: passes are {', '.join(PASSES)}")
+    return tuple(name for name in PASSES if names is None or name in names)
+
+
+def optimised(program: Program, names: Sequence[str] | None = None) -> tuple[Program, list[tuple[str, Program]]]:
+    """The program after passes, run in turn until none changes it; and each that changed something, with its result."""
+    stages: list[tuple[str, Program]] = []
+    chosen = selected(names)
+    for _ in range(ROUNDS):
+        before = program
+        for name in chosen:
+            found = PASSES[name](program)
+            if found != program:
+                stages.append((name, found))
+                program = found
+        if program is before:
+            break
+    return program, stages
