@@ -269,6 +269,11 @@ class View:
         """
         if self.size == 0 or other.size == 0:
             return False
+        if self.offset == other.offset:
+            return True
+        (low, high), (first, last) = self.bounds(), other.bounds()
+        if high < first or last < low:
+            return False
         try:
             return bool(np.shares_memory(_fake(self), _fake(other), max_work=EXACT_WORK))
         except np.exceptions.TooHardError:
@@ -280,7 +285,7 @@ class View:
         None where an element is not in ``outer`` or the places there have no constant strides; for an ``outer`` whose
         strides interleave, sometimes None although there is one.
 
-        >>> View((2,), (2,), 9).within(View((2, 4), (8, 1), 0))
+        >>> View((2,), (4,), 3).within(View((2, 4), (8, 1), 1))
         >>> View((2,), (2,), 9).within(View((2, 4), (8, 1), 1))
         View(shape=(2,), strides=(2,), offset=4)
         """

@@ -19,6 +19,9 @@ from typing import Any, Callable
 import numpy as np
 
 import einsum_engine as engine
+from einsum_engine.ir import Program
+from einsum_engine.passes import storage_run
+from einsum_engine.passes.storage import StorageTable
 
 DTYPES = ("float64", "float32", "int64", "int32", "uint8", "bool", "complex128")
 UNARY = {
@@ -291,13 +294,30 @@ def compare(what: str, wanted: Any, found: Any, exact: bool) -> None:
     assert same, f"{what}: NumPy has {describe(wanted)}, the program {describe(found)}"
 
 
-def check_case(case: dict[str, Any]) -> engine.EngineError | None:
-    """Runs a case both ways; results, written inputs, and who shares memory are compared.
+def check_storage(program: Program, table: StorageTable, exact: bool) -> None:
+    """Running a program by its storage table, in place, gives what `eval` gives, and writes no other input."""
+    rng = np.random.default_rng(0)
+    avals = [var.aval for var in program.inputs]
+    given = [rng.integers(0 if x.dtype.kind in "bu" else -4, 5, x.shape).astype(x.dtype) for x in avals]
+    memory = [array.copy() for array in given]
+    wanted, found = program.eval(*given), storage_run.run(table, memory)
+    after = list(given)
+    for at, (one, two, result) in enumerate(zip(wanted, found, table.returns, strict=True)):
+        compare(f"result {at} in memory", one, two, exact)
+        slot = table.slots[result.target.slot]
+        if slot.kind == "input":
+            after[slot.of] = one
+    for at, (one, two) in enumerate(zip(after, memory)):
+        compare(f"input {at} in memory", one, two, exact)
+
+
+def check_case(case: dict[str, Any], passes: tuple[str, ...] | None = None) -> engine.EngineError | None:
+    """Runs a case both ways; results, written inputs, and who shares memory are compared. So is its storage table.
 
     What the documentation states is allowed: where NumPy's reshape shares memory that is not in C order, the program's
     is a read-only copy, and the refusal of a write to it is returned.
     """
-    body, jitted = body_of(case), engine.jit(body_of(case))
+    body, jitted = body_of(case), engine.jit(body_of(case), passes=passes)
     eager, given = (make_inputs(case["inputs"]) for _ in range(2))
     exact = not any(
         line[0] == "unary" and line[2] in ("tanh", "exp") or "div" in line or "mean" in line for line in case["lines"]
@@ -312,7 +332,8 @@ def check_case(case: dict[str, Any]) -> engine.EngineError | None:
                 raise
             return error
         program.check()
-        assert program == engine.jit(body_of(case)).program(*given), "two traces differ"
+        assert program == engine.jit(body_of(case), passes=passes).program(*given), "two traces differ"
+        check_storage(program, jitted.storage(*given), exact)
         found = jitted(*given)
     for at, (one, two) in enumerate(zip(wanted, found, strict=True)):
         compare(f"result {at}", one, two, exact)
@@ -330,7 +351,7 @@ def replay(case: dict[str, Any]) -> str:
     return f"python tests/random_programs.py {shlex.quote(json.dumps(case))}"
 
 
-def check_many(seeds: range) -> tuple[int, int]:
+def check_many(seeds: range, passes: tuple[str, ...] | None = None) -> tuple[int, int]:
     """(number of statements, number of refused cases) of the cases of these seeds; the first failure is raised."""
     statements = refused = 0
     for seed in seeds:
@@ -338,7 +359,7 @@ def check_many(seeds: range) -> tuple[int, int]:
         case = draw_case(lambda options: rng.choice(list(options)))
         statements += len(case["lines"])
         try:
-            refused += check_case(case) is not None
+            refused += check_case(case, passes) is not None
         except Exception as error:
             error.add_note(f"replay with: {replay(case)}")
             raise

@@ -122,6 +122,36 @@ def test_overlap_is_exact(data):
     assert one.injective() == (len(set(one.offsets().reshape(-1).tolist())) == one.size)
 
 
+def any_slice(data, root):
+    view = root.transpose(data.draw(st.permutations(range(root.ndim))))
+    view = view.index(tuple(data.draw(slices(size)) for size in view.shape))
+    flat = view.reshape((view.size,)) if data.draw(st.booleans()) else None
+    return flat or view
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_view_within_another(data):
+    root = View.whole(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    outer, inner = any_slice(data, root), any_slice(data, root)
+    if data.draw(st.booleans()) and outer.size:
+        inner = outer.then(any_slice(data, View.whole(outer.shape))) or inner
+    places = inner.offsets().reshape(-1)
+    assert outer.contains(inner) == bool(np.isin(places, outer.offsets()).all())
+    found = inner.within(outer)
+    if found is not None:
+        assert np.array_equal(outer.offsets().reshape(-1)[found.offsets()], inner.offsets())
+    elif outer.contains(inner) and inner.size > 1 and inner.ndim == 1:
+        where = np.array([outer.offsets().reshape(-1).tolist().index(place) for place in places])
+        assert len(set(np.diff(where).tolist())) > 1, "the elements have one stride: it is a view"
+
+
+def test_canonical_views_are_equal_if_their_elements_are():
+    assert View((1, 3), (7, 2), 4).canonical() == View((1, 3), (0, 2), 4).canonical()
+    assert View((0, 3), (7, 2), 4).canonical() == View((0, 3), (1, 1), 0).canonical()
+    assert View((3,), (2,), 4).canonical() != View((3,), (2,), 5).canonical()
+
+
 def test_covers():
     a = View.whole((3, 4))
     assert a.covers(12) and a.transpose().covers(12) and a.index((slice(None, None, -1), slice(None))).covers(12)

@@ -20,13 +20,18 @@ from .storage import END, Action, Place, Return, Slot, StorageTable, region_pair
 Uses = dict[int, list[tuple[int, View | None, View | None]]]
 
 
-def storage(program: Program, written: Iterable[tuple[int, int]] = ()) -> StorageTable:
+def storage(
+    program: Program, written: Iterable[tuple[int, int]] = (), views: Sequence[View] | None = None
+) -> StorageTable:
     """The table of a program of its own. ``written``: pairs of an input and the result that belongs in its memory.
 
-    Every input has memory of its own, in C order: arguments that overlap are views of one input.
+    ``views``: how each input lies in its memory, counted in elements from the lowest address; in C order if not given.
+    Every input has memory of its own: arguments that overlap are views of one input.
     """
-    slots = [Slot(kind="input", size=prod(v.shape), dtype=v.dtype, of=at) for at, v in enumerate(program.inputs)]
-    inputs = [Place(at, View.whole(var.shape)) for at, var in enumerate(program.inputs)]
+    found = [View.whole(var.shape) for var in program.inputs] if views is None else views
+    inputs = [Place(at, view) for at, view in enumerate(found)]
+    sizes = [view.bounds()[1] + 1 if view.size else 0 for view in found]
+    slots = [Slot(kind="input", size=sizes[at], dtype=var.dtype, of=at) for at, var in enumerate(program.inputs)]
     return _table(program, slots, inputs, {output: inputs[at] for at, output in written}, frozenset())
 
 
@@ -263,7 +268,7 @@ class _Walk:
         pairs, targets = region_pairs(eqn), []
         for output, var in enumerate(eqn.outputs):
             own = operands[pairs[output]] if output in pairs else None
-            if own is None or not self.in_region(at, eqn, own, pairs[output], operands, targets):
+            if own is None or not self.in_region(at, eqn, own, operands, targets):
                 own = self.result(at, eqn, var)
                 if any(own.overlaps(other) for other in targets):
                     own = self.new(var)
@@ -281,10 +286,8 @@ class _Walk:
         why = "which is not written or is read later" if starts else ""
         return Action(kind="compute", places=tuple(targets), tables=tuple(tables), starts=starts, why=why)
 
-    def in_region(
-        self, at: int, eqn: Eqn, own: Place, pair: int, operands: list[Place], targets: list[Place]
-    ) -> bool:
-        """Whether a region may leave a result in the memory of its operand number ``pair``."""
+    def in_region(self, at: int, eqn: Eqn, own: Place, operands: list[Place], targets: list[Place]) -> bool:
+        """Whether a region may leave a result in the memory ``own`` of one of its operands."""
         if not self.writable(own) or any(own.overlaps(other) for other in targets) or self.needed(own, at):
             return False
         fixed = operands[eqn.named["carried"] :] if eqn.op == "while" else []

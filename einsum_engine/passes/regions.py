@@ -3,8 +3,9 @@
 - An operand that is a literal, or stands twice, becomes known inside.
 - A result that both branches take unchanged from one operand is that operand; a carried value that the body returns
   unchanged is no longer carried, but a plain input. So a root that a region does not write costs nothing.
-- A root of which a region reads and writes only a part (all accesses and assigns lie inside one of their views) goes in
-  as that part: an access before the region and, where it is written, an assign after it.
+- A root of which a region reads and writes only a part goes in as that part: an access before the region and, where it
+  is written, an assign after it. The part is the view in which all others lie, or else the range from the first
+  element to the last.
 """
 
 from __future__ import annotations
@@ -107,9 +108,7 @@ def _unchanged(eqn: Eqn, edit: Rewriter) -> Eqn:
     for name, program in programs.items():
         programs[name] = renumbered(program.inputs, program.outputs, program.eqns, program.consts)
     eqn = with_params(eqn, carried=len(moved), **programs)
-    return replace(
-        eqn, inputs=tuple(eqn.inputs[at] for at in order), outputs=tuple(eqn.outputs[at] for at in moved)
-    )
+    return replace(eqn, inputs=tuple(eqn.inputs[at] for at in order), outputs=tuple(eqn.outputs[at] for at in moved))
 
 
 # -- roots of which a region needs a part ------------------------------------------------------------------------------
@@ -139,8 +138,13 @@ def _family(program: Program, at: int) -> _Family | None:
 
 
 def _hull(views: Sequence[View], size: int) -> View | None:
-    """One of the views, in which all lie, if it is not the whole root of ``size`` elements."""
-    for hull in sorted(dict.fromkeys(views), key=lambda view: -view.size):
+    """A view in which all lie, if it is not the whole root of ``size`` elements: one of them, or a range."""
+    bounds = [view.bounds() for view in views if view.size]
+    if not bounds:
+        return None
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    around = View((high - low + 1,), (1,), low)
+    for hull in (*sorted(dict.fromkeys(views), key=lambda view: -view.size), around):
         if hull.size < size and hull.injective() and all(view.within(hull) is not None for view in views):
             return hull
     return None

@@ -39,9 +39,9 @@ END = 1 << 40  # the position of uses after the last equation
 class Slot:
     """Memory for ``size`` elements of one dtype.
 
-    ``kind``: ``input`` (number ``of``), ``const`` (an array or scalar, ``data``), ``outer`` (slot ``of`` of the table
-    around), ``output`` (handed to the caller as result ``of``) or ``temp``. ``first`` and ``last``: the equations of its
-    first write and last use, -1 before all and the number of equations after all.
+    ``kind``: ``input`` (number ``of``), ``const`` (an array or scalar, ``data``; of value number ``of`` if positive),
+    ``outer`` (slot ``of`` of the table around), ``output`` (handed to the caller as result ``of``) or ``temp``.
+    ``first`` and ``last``: the equations of its first write and last use; -1 is before all, their number after all.
     """
 
     kind: str
@@ -123,10 +123,11 @@ class StorageTable:
     returns: tuple[Return, ...]
 
     def place(self, atom: Atom) -> Place | None:
-        """Where a value lives; None for a literal, and for a constant `const` finds its slot."""
-        return self._places().get(atom.number) if not isinstance(atom, Literal) else None
+        """Where a value lives; None for a literal."""
+        return None if isinstance(atom, Literal) else self.places()[atom.number]
 
-    def _places(self) -> dict[int, Place]:
+    def places(self) -> dict[int, Place]:
+        """The places of all values by their numbers."""
         found = {var.number: place for var, place in zip(self.program.inputs, self.inputs)}
         for at, slot in enumerate(self.slots):
             if slot.kind == "const" and isinstance(slot.data, Const):
@@ -136,7 +137,7 @@ class StorageTable:
         return found
 
     def copies(self) -> list[str]:
-        """What is copied that no equation computes, and why; an empty list is a program without copies."""
+        """What is copied that no equation computes, and why; none is a program without copies. Literals do not count."""
         return list(self._copies(""))
 
     def _copies(self, inside: str) -> Iterator[str]:
@@ -150,7 +151,7 @@ class StorageTable:
             for (name, _), table in zip(eqn.programs(), action.tables):
                 yield from table._copies(f"{inside}{eqn.outputs[0]}.{name} ")
         for at, result in enumerate(self.returns):
-            if result.copied:
+            if result.copied and not isinstance(self.slots[result.source.slot].data, Literal):
                 yield f"{inside}result {at} {self.program.outputs[at]}: {result.why}"
 
     def show(self) -> str:

@@ -1,4 +1,4 @@
-"""A program run by its `StorageTable`: NumPy, on real buffers that are written in place. It shows that a table is right.
+"""A program run by its `StorageTable`: NumPy, on buffers that are really written in place: the proof of a table.
 
 It is strict: memory starts as garbage and becomes garbage again after its last use, and what the table must not allow,
 an operand that overlaps the result of its equation, is an error.
@@ -20,14 +20,16 @@ GARBAGE = 0xA5
 
 
 def run(table: StorageTable, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The results of a program on ``arrays`` (C order, one per input), which are written where the table says so.
+    """The results of a program on ``arrays`` (the memory of each input, in C order), written where the table says so.
 
     A result that belongs in the memory of an input is a view of that array.
     Raises `EngineProgramError` where the table allows a result to overlap an operand that is still read.
     """
-    for position, (var, array) in enumerate(zip(table.program.inputs, arrays, strict=True)):
-        if not array.flags.c_contiguous or array.dtype != var.dtype:
-            raise EngineValueError(f"input {position} has to be {var.aval} in C order: {array.dtype}, {array.strides}")
+    for position, (place, array) in enumerate(zip(table.inputs, arrays, strict=True)):
+        slot = table.slots[place.slot]
+        if not array.flags.c_contiguous or array.dtype != slot.dtype or array.size != slot.size:
+            given = f"{array.dtype}{list(array.shape)} with strides {array.strides}"
+            raise EngineValueError(f"input {position} has to be {slot.dtype}[{slot.size}] in C order, not {given}")
     return _Run(table, [array.reshape(-1) for array in arrays]).results()
 
 
