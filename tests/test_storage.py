@@ -114,6 +114,43 @@ def state(a, n):
     return engine.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2), (np.int64(0), a))[1]
 
 
+def offset2bbox(source, offset):
+    """Boxes (top, left, bottom, right) moved and scaled by offsets."""
+    size = source[:, 2:] - source[:, :2]
+    centre = source[:, :2] + 0.5 * size
+    moved = offset[:, :2] * size + centre
+    half = np.exp(offset[:, 2:]) * size * 0.5
+    boxes = np.zeros_like(offset)
+    boxes[:, 0::4] = (moved - half)[:, :1]
+    boxes[:, 1::4] = (moved - half)[:, 1:]
+    boxes[:, 2:] = moved + half
+    return boxes
+
+
+def partly(a):
+    b = np.zeros_like(a)
+    b[0] = a[0] * 2
+    b[2] = a[1] * 2
+    return b
+
+
+def read_between(a):
+    b = np.zeros_like(a)
+    b[0] = a[0] * 2
+    s = b.sum()
+    b[1:] = a[1:] * 2
+    return b, s
+
+
+def built_twice(a):
+    b = np.zeros_like(a)
+    row = a[0] * 2
+    b[0] = row
+    b[1:] = a[1:] * 2
+    b[0] += 1
+    return b, row
+
+
 LINE = np.arange(9.0)
 N = np.int64(3)
 COPIES = {
@@ -129,6 +166,10 @@ COPIES = {
     "loop": (by_loop, (A, N), []),
     "branch": (by_branch, (A, N), ["result 0 %1: it has memory of its own"]),
     "state": (state, (A, N), ["%3: the loop starts from %0, which is not written or is read later"]),
+    "boxes": (offset2bbox, (A, A[::-1] * 0.5), []),
+    "partly": (partly, (A,), ["%4: %1 is a broadcast"]),
+    "read between": (read_between, (A,), ["%4: %1 is a broadcast"]),
+    "built twice": (built_twice, (A,), []),
     "argument": (lambda a: a, (A,), []),
     "twice": (lambda a: (a * 2,) * 2, (A,), []),
     "view": (lambda a: a[1:] + 0, (A,), []),
@@ -139,6 +180,24 @@ COPIES = {
 def test_copies_that_are_left(name):
     function, arrays, wanted = COPIES[name]
     assert table_of(function, *arrays).copies() == wanted
+
+
+def test_what_is_built_up_is_computed_in_place():
+    table = table_of(offset2bbox, A, A * 0.5)
+    assert "fresh" not in kinds(table) and kinds(table).count("done") == 1, "the last two columns"
+    assert [slot.kind for slot in table.slots].count("output") == 1
+
+
+def test_accesses_and_assigns_of_offset2bbox():
+    """Four parts of the arguments are read, three parts of the result written; half of a sum goes to two of them."""
+    eqns = [eqn for eqn in engine.jit(offset2bbox).program(A, A).eqns if eqn.op in ("access", "assign")]
+    reads = [str(eqn.inputs[0]) for eqn in eqns if eqn.op == "access"]
+    assert reads == ["%0", "%0", "%1", "%1", "0.0:float64", "%15", "%15"]
+    assert [str(eqn.named["view"]) for eqn in eqns if eqn.op == "assign"] == [
+        "([3,1],[4,4],0)",
+        "([3,1],[4,4],1)",
+        "([3,2],[4,1],2)",
+    ]
 
 
 def test_a_loop_writes_in_place_inside_an_array():

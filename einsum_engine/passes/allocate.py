@@ -91,6 +91,11 @@ class _Walk:
                 self.uses.setdefault(atom.number, []).append((END, None, None))
 
         self.goals = self.found_goals()
+        self.built: dict[int, Place] = {}  # versions of roots that writes build up, placed before the first of them
+        self.made = {var.number: eqn for eqn in program.eqns for var in eqn.outputs}
+        for eqn in program.eqns:
+            if eqn.op == "assign" and (chain := self.building(eqn)):
+                self.built |= dict.fromkeys(chain, self.new(eqn.outputs[0]))
 
     def put(self, var: Var, place: Place) -> None:
         self.places[var.number] = place
@@ -198,8 +203,34 @@ class _Walk:
             root = eqn.inputs[0]
             if eqn.op == "assign" and operand == 1 and isinstance(root, Var) and root.number in self.places:
                 base = self.places[root.number]
-                return base.part(eqn.named["view"]) if base.view.injective() else None
+                if base.view.injective():
+                    return base.part(eqn.named["view"])
+            if eqn.op == "assign" and operand == 1 and eqn.outputs[0].number in self.built:
+                return self.built[eqn.outputs[0].number].part(eqn.named["view"])
         return None
+
+    def building(self, eqn: Eqn) -> list[int]:
+        """The versions from this assign to a broadcast literal on, up to the one in which nothing is left of it.
+
+        None of them may be read before, and the writes are disjoint: so the root need not be filled.
+        """
+        root, var = eqn.inputs[0], eqn.outputs[0]
+        made = self.made.get(root.number) if isinstance(root, Var) else None
+        if made is None or made.op != "access" or isinstance(made.inputs[0], Var) or var.number in self.built:
+            return []
+        size, chain, views = prod(var.shape), [var.number], [eqn.named["view"]]
+        while sum(view.size for view in views) < size:
+            users = self.users.get(var.number, ())
+            if len(users) != 1 or len(self.uses[var.number]) != 1:
+                return []
+            ((at, operand),) = users
+            eqn = self.program.eqns[at]
+            if eqn.op != "assign" or operand != 0 or any(eqn.named["view"].overlaps(view) for view in views):
+                return []
+            var = eqn.outputs[0]
+            views.append(eqn.named["view"])
+            chain.append(var.number)
+        return [] if var.number in self.goals else chain
 
     def found_goals(self) -> dict[int, Place]:
         """The memory in which results belong, for them and for the versions before them."""
@@ -231,12 +262,13 @@ class _Walk:
 
     def write(self, at: int, eqn: Eqn) -> Action:
         root, value, *_ = eqn.inputs
-        base = self.place(root)
+        built = self.built.get(eqn.outputs[0].number)
+        base = built or self.place(root)
         target = base.part(eqn.named["view"]) if eqn.op == "assign" else base
         if eqn.op == "assign" and target is not None and isinstance(value, Var) and self.place(value).same(target):
             return Action(kind="done", places=(base,), target=target)
         why = self.obstacle(at, eqn, base, target)
-        if not why:
+        if not why or built is not None and self.place(root) != built:
             return Action(kind="write", places=(base,), target=target)
         return Action(kind="fresh", places=(self.result(at, eqn, eqn.outputs[0]),), why=why)
 

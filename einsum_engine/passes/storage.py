@@ -137,7 +137,7 @@ class StorageTable:
         return found
 
     def copies(self) -> list[str]:
-        """What is copied that no equation computes, and why; none is a program without copies. Literals do not count."""
+        """What is copied that no equation computes, and why. Literals do not count."""
         return list(self._copies(""))
 
     def _copies(self, inside: str) -> Iterator[str]:
