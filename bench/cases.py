@@ -253,9 +253,11 @@ def _tccg(number: str, notation: str, sizes: tuple[int, ...], dtype: str) -> Cas
 FamilyFunction = Callable[[bool], list[Case]]
 _FAMILIES: dict[str, FamilyFunction] = {}
 
-# Families without expressions, measured in their own ways: microkernels alone, what a call costs, threads and primes.
+# Families without expressions, measured in their own ways: microkernels alone, what a call costs, threads and primes,
+# programs (`program_cases`).
 KERNELS, CALLS, SCALING = "kernels", "calls", "scaling"
-TABLES = (KERNELS, CALLS, SCALING)
+VIEWS, WHOLE = "views", "whole"
+TABLES = (KERNELS, CALLS, SCALING, VIEWS, WHOLE)
 
 
 def register_family(name: str, function: FamilyFunction) -> None:

@@ -6,12 +6,14 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
 
 from ..errors import EngineError, EngineValueError
 from . import families as _families  # noqa: F401  registers its families
-from .cases import CALLS, KERNELS, SCALING, TABLES, Case, families, load_cases, select, with_full_range
+from .cases import CALLS, KERNELS, SCALING, TABLES, VIEWS, WHOLE, Case, families, load_cases, select, with_full_range
+from .program_cases import ProgramCase, programs
 from .threads import available_cpus, equal_threads
 
 
@@ -47,8 +49,19 @@ class Request:
         return found
 
     def chosen_tables(self) -> tuple[str, ...]:
-        """The families without cases that are asked for; a filter of cases leaves none."""
-        return () if self.only is not None or self.layouts else tuple(name for name in TABLES if name in self.names())
+        """The families without expressions that are asked for; a filter leaves those with programs that match."""
+        if self.layouts:
+            return ()
+        asked = self.names() if self.only is None else {case.family for case in self.chosen_programs()}
+        return tuple(name for name in TABLES if name in asked)
+
+    def chosen_programs(self) -> tuple[ProgramCase, ...]:
+        """The programs asked for."""
+        found = programs(self.names())
+        if self.only is None:
+            return found
+        pattern = _pattern(self.only)
+        return tuple(case for case in found if pattern.search(case.title))
 
     def names(self) -> tuple[str, ...]:
         """Families and parts by name: all of them where neither families nor files are given."""
@@ -97,12 +110,13 @@ class _Run:
     kernels: list[Any]
     figures: list[Any]
     layouts: list[Any]
+    programs: list[Any]
     startup: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, request: Request, threads: int, remarks: list[str], engine: Any) -> _Run:
         """Import what takes part, read what is resumed, print the head."""
-        from . import layouts, limits, machine, record, run
+        from . import layouts, limits, machine, programs, record, run
         from .peers import choose, import_all
 
         engine = engine or importlib.import_module(__package__.rpartition(".")[0])
@@ -130,6 +144,7 @@ class _Run:
             kernels=[record.kernel_from_json(each) for each in earlier.get("kernels", ())],
             figures=[record.figure_from_json(each) for each in earlier.get("tables", ())],
             layouts=[layouts.from_json(each) for each in earlier.get("layouts", ())],
+            programs=[programs.from_json(each) for each in earlier.get("programs", ())],
         )
         _say(_head(facts, threads, remarks))
         return started
@@ -186,10 +201,12 @@ class _Run:
 
     def finish(self) -> tuple[dict[str, Any], int]:
         """Summary, figures and rules; the complete data, and how many cases are wrong or void."""
-        from . import layouts, report, run
+        from . import layouts, programs, report, run
 
         for result in self.results:
             run.hold_against(result, self.roof)
+        for program in self.programs:
+            programs.hold_against(program, self.roof)
         if self.results:
             _say(["", *report.summary_lines(self.results)])
             self.startup = {} if self.request.quick else _startup(self.remarks)
@@ -200,19 +217,21 @@ class _Run:
             return data, sum(1 for result in self.layouts if result.wrong)
         _say(["", *report.figure_lines(self._all_figures())])
         _say([*report.startup_lines(self.startup), "", *(f"- {rule}" for rule in report.RULES)])
-        if any(result.void for result in self.results):
+        if any(result.void for result in (*self.results, *self.programs)):
             _say(["VOID: a peer was faster than the limit, so peak or bandwidth was measured wrongly in this run"])
         self.store.write(data)
-        return data, report.failures(self.results)
+        return data, report.failures(self.results) + programs.failures(self.programs)
 
     def _all_figures(self) -> list[Any]:
+        from . import programs
         from .figures import figures_of, kernel_figures
 
-        return [*figures_of(self.results), *kernel_figures(self.kernels), *self.figures]
+        found = [*figures_of(self.results), *kernel_figures(self.kernels), *self.figures]
+        return found + programs.figures_of(self.programs)
 
     def data(self, *, complete: bool) -> dict[str, Any]:
         """Everything known, as plain data for ``json.dump``."""
-        from . import layouts, record, report
+        from . import layouts, programs, record, report
 
         return {
             "complete": complete,
@@ -232,6 +251,7 @@ class _Run:
             "kernels": record.kernels_to_json(self.kernels),
             "cases": [record.case_to_json(result) for result in self.results],
             "layouts": [layouts.to_json(result) for result in self.layouts],
+            "programs": [programs.to_json(result) for result in self.programs],
         }
 
 
@@ -277,10 +297,28 @@ def _measure_scaling(run: _Run) -> None:
     )
 
 
+def _measure_programs(run: _Run, family: str) -> None:
+    """The programs of a family that are not known yet, written as they come; of `whole`, also without each pass."""
+    from . import programs
+
+    known = {each["key"] for each in run.store.earlier.get("programs", ())}
+    cases = [case for case in run.request.chosen_programs() if case.family == family and case.key not in known]
+    peers = programs.program_peers((peer.name for peer in run.peers), run.request.quick)
+    passes = tuple(run.engine.jit(abs).passes) if family == WHOLE else ()
+    _say(["", programs.header(peers, passes)])
+    for case in _bar(cases, family):
+        result = programs.run_program(case, run.engine, peers, run.settings, run.roof, passes)
+        run.programs.append(result)
+        _say([programs.line(result, peers, passes)])
+        run.store.write(run.data(complete=False))
+
+
 _TABLES: dict[str, Callable[[_Run], None]] = {
     KERNELS: _measure_kernels,
     CALLS: _measure_calls,
     SCALING: _measure_scaling,
+    VIEWS: partial(_measure_programs, family=VIEWS),
+    WHOLE: partial(_measure_programs, family=WHOLE),
 }
 
 

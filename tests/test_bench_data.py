@@ -108,7 +108,7 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, scaling"
+    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, scaling, views, whole"
     with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
 
@@ -117,7 +117,7 @@ def test_a_family_is_registered_once(monkeypatch):
     monkeypatch.setattr(cases, "_FAMILIES", dict(cases._FAMILIES))
     cases.register_family("mine", lambda large: [case("i->i", [(2,)], family="mine")])
     assert [each.family for each in cases.select(["mine"])] == ["mine"]
-    for name in ("mine", "thesis", "kernels", "calls"):
+    for name in ("mine", "thesis", "kernels", "calls", "views"):
         with pytest.raises(EngineValueError, match=f"family '{name}' is registered already"):
             cases.register_family(name, lambda large: [])
 

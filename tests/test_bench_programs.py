@@ -1,0 +1,236 @@
+"""The families `views` and `whole`: their functions in three libraries, judging, the report, the record."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import einsum_engine as engine
+from einsum_engine.bench import cases, limits, program_cases, program_numpy, programs, run, session, timing
+from einsum_engine.errors import EngineValueError
+
+PROGRAMS = program_cases.PROGRAMS
+PEERS = {peer.name: peer for peer in programs.PROGRAM_PEERS}
+each_case = pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
+
+
+def named(name):
+    return next(case for case in PROGRAMS if case.name == name)
+
+
+def short(threads=1):
+    budget = timing.TimeBudget(seconds=0.01, least_rounds=1, most_rounds=1, deciding=0)
+    return run.Settings(threads=threads, budget=budget, settle=lambda: None)
+
+
+def roof():
+    return limits.Roof(1, peak=lambda dtype, threads: 1e12, bandwidth=lambda nbytes, threads: 1e12)
+
+
+def arguments(case):
+    return program_numpy.arguments(case.function, case.dtype)
+
+
+def measured(case, peers=("numpy",), passes=(), by=engine):
+    return programs.run_program(case, by, [PEERS[name] for name in peers], short(), roof(), passes)
+
+
+# -- the cases --------------------------------------------------------------------------------------------------------
+
+
+def test_families_hold_what_was_asked_for():
+    counts = {family: len(program_cases.programs((family,))) for family in (cases.VIEWS, cases.WHOLE)}
+    assert counts == {"views": 12, "whole": 4}
+    assert len({case.key for case in PROGRAMS}) == len({case.name for case in PROGRAMS}) == len(PROGRAMS)
+
+
+@each_case
+def test_what_is_written_is_what_the_table_says(case):
+    arrays = arguments(case)
+    again = arguments(case)
+    assert all(np.array_equal(one, other) and one.flags.c_contiguous for one, other in zip(arrays, again))
+    assert {array.dtype for array in arrays} == {np.dtype(case.dtype)}
+    program_numpy.function(case.function)(*again)
+    changed = tuple(at for at, (one, other) in enumerate(zip(arrays, again)) if not np.array_equal(one, other))
+    assert changed == case.written
+    assert not case.large or sum(array.nbytes for array in arrays) > 4e6
+
+
+@each_case
+def test_calls_on_what_the_call_before_left_stay_bounded(case):
+    arrays = list(arguments(case))
+    for _ in range(8 if sum(array.nbytes for array in arrays) > 1e6 else 100):
+        program_numpy.function(case.function)(*arrays)
+    for at in case.written:
+        size = np.abs(arrays[at])
+        assert np.isfinite(size).all() and size.max() < 1e4
+        assert size[size > 0].min() > 1e6 * np.finfo(case.dtype).tiny
+
+
+@each_case
+def test_traced_and_run_it_is_what_numpy_does(case):
+    arrays = arguments(case)
+    wanted = programs.reference(case, arrays)
+    function = engine.jit(program_numpy.function(case.function))
+    function.program(*arrays).check()
+    _, _, error = programs.judged(PEERS["numpy"], function, case, arrays, wanted)
+    assert error <= programs.bound_of(case)
+
+
+@each_case
+@pytest.mark.parametrize("name", ["torch", "torch-script", "jax"])
+def test_peers_do_what_numpy_does(case, name):
+    pytest.importorskip(PEERS[name].needs)
+    arrays = arguments(case)
+    made = PEERS[name].make(case, 1)
+    calls, _, error = programs.judged(PEERS[name], made, case, arrays, programs.reference(case, arrays))
+    assert error <= programs.bound_of(case)
+    timing.time_calls(calls.candidate(name), 2)  # written arguments are carried from call to call
+
+
+def test_torch_compile_does_what_numpy_does():
+    pytest.importorskip("torch")
+    case, peer = named("view_example"), PEERS["torch-compile"]
+    try:
+        made = peer.make(case, 1)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    arrays = arguments(case)
+    _, _, error = programs.judged(peer, made, case, arrays, programs.reference(case, arrays))
+    assert error <= programs.bound_of(case)
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_seen_in_every_array():
+    right = [np.ones(3), np.array([2.0, 4.0])]
+    assert programs.error_of(right, right) == 0
+    assert programs.error_of([right[0], np.array([2.0, 3.0])], right) == 0.25
+    for wrong in (right[:1], [right[0], right[1].astype("float32")], [right[0], np.array([np.nan, 4.0])]):
+        assert programs.error_of(wrong, right) == float("inf")
+
+
+def test_a_function_that_writes_too_little_fails_and_is_not_timed():
+    class Forgetful:
+        """Computes on copies, so that no argument is written."""
+
+        def jit(self, function, passes=None):
+            return lambda *arrays: function(*(array.copy() for array in arrays))
+
+    result = measured(named("view_example"), by=Forgetful())
+    assert not result.verdict.passed and result.seconds is None and result.peers == {}
+    assert "error" in result.verdict.reason and programs.failures([result]) == 1
+    assert "FAIL" in programs.line(result, [PEERS["numpy"]], ())
+    assert measured(named("offset2bbox"), by=Forgetful()).verdict.passed, "it writes no argument"
+
+
+def test_what_cannot_be_traced_is_a_failure_with_its_reason():
+    class Refusing:
+        def jit(self, function, passes=None):
+            def call(*arrays):
+                raise EngineValueError("no such thing")
+
+            return call
+
+    result = measured(named("offset2bbox"), by=Refusing())
+    assert "EngineValueError: no such thing" in result.verdict.reason
+
+
+def test_a_peer_that_is_wrong_or_raises_does_not_count():
+    def raising(case, threads):
+        raise RuntimeError("cannot")
+
+    wrong = replace(PEERS["numpy"], name="wrong", make=lambda case, threads: lambda source, offset: offset * 2)
+    other = replace(PEERS["numpy"], name="raising", make=raising)
+    peers = [PEERS["numpy"], wrong, other]
+    result = programs.run_program(named("offset2bbox"), engine, peers, short(), roof())
+    assert result.verdict.passed and result.best == "numpy" and result.peers["wrong"].seconds is None
+    assert "wrong: error" in result.peers["wrong"].reason and "cannot" in result.peers["raising"].reason
+    assert "RuntimeError" in programs.line(result, peers, ())
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_each_pass_is_a_column_of_whole():
+    passes = engine.jit(abs).passes
+    result = measured(named("coupled-cluster residual"), passes=passes)
+    assert set(result.without) == set(passes) and all(value > 0 for value in result.without.values())
+    names = [figure.name for figure in programs.figures_of([result])]
+    assert [f"without pass {name} / ours, geometric mean" for name in passes] == names[3:]
+    assert programs.header([], passes).count(" -") == len(passes)
+
+
+def test_large_ones_are_held_against_one_pass():
+    result = measured(named("jacobi sweep"))
+    assert (result.footprint, result.nbytes) == (2048**2 * 4, 2 * 2048**2 * 4)
+    assert result.limit == result.nbytes / 1e12 and result.share is None, "too short a limit says nothing"
+    slow = limits.Roof(1, peak=lambda dtype, threads: 1e12, bandwidth=lambda nbytes, threads: 1e6)
+    programs.hold_against(result, slow)
+    assert result.share == result.limit / result.seconds and result.void == ["numpy"]
+    assert measured(named("view_example")).limit is None
+
+
+def test_means_beside_what_is_asked():
+    def result(name, eager, best, share):
+        peers = {"torch": run.PeerResult(seconds=eager), "jax": run.PeerResult(seconds=best)}
+        return programs.ProgramResult(case=named(name), seconds=1.0, peers=peers, share=share)
+
+    found = programs.figures_of([result("jacobi sweep", 18.0, 4.0, 0.9), result("lstm cell", 2.0, 1.0, None)])
+    assert [(figure.value, figure.met) for figure in found] == [
+        (pytest.approx(6.0), True),
+        (pytest.approx(2.0), True),
+        (1.0, None),
+        (pytest.approx(0.9), None),
+        (0.9, True),
+    ]
+    assert [figure.asked for figure in found] == [4.0, 1.5, None, None, 0.7]
+    assert {figure.table for figure in found} == {"views"}
+
+
+def test_a_result_survives_the_file():
+    case = named("jacobi sweep")
+    result = programs.ProgramResult(case=case, seconds=1.0, again=1.1, without={"dead": 2.0}, nbytes=3, footprint=2)
+    result.error, result.bound, result.void = float("inf"), 0.1, ["jax"]
+    result.peers = {"jax": run.PeerResult(seconds=0.5, samples=3, error=float("nan")), "torch": run.PeerResult()}
+    data = json.loads(json.dumps(programs.to_json(result), allow_nan=False))
+    again = programs.from_json(data)
+    assert programs.to_json(again) == programs.to_json(result) and again.case == case
+    assert data["ratio"] == 0.5 and data["best"] == "jax" and data["key"] == case.key
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_reports_a_line_for_each_case_and_goes_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run.Settings, "quick", lambda threads: short())
+    fixed = {"families": ("views", "whole"), "peers": ("numpy",), "threads": 1, "quick": True}
+    path = tmp_path / "out.json"
+    data, wrong = session.bench(session.Request(**fixed, only="lstm|tebd, norm", record=path))
+    printed = capsys.readouterr().out.splitlines()
+    assert wrong == 0 and [each["name"] for each in data["programs"]] == ["lstm cell", "tebd, normalised"]
+    assert all(sum(line.startswith(name) and "PASS" in line for line in printed) == 1 for name in ("lstm", "tebd,"))
+    assert {each["table"] for each in data["figures"]} == {"views", "whole"}
+    data, _ = session.bench(session.Request(**fixed, only="lstm|offset", record=path, resume=True))
+    printed = capsys.readouterr().out
+    assert [each["function"] for each in data["programs"]] == ["lstm_cell", "tebd", "offset2bbox"]
+    assert "\nlstm" not in printed and "\noffset2bbox" in printed
+    assert json.loads(path.read_text()) == json.loads(json.dumps(data))
+
+
+def test_only_chooses_among_programs():
+    chosen = session.Request(only="^views .* float64$")
+    assert [case.name for case in chosen.chosen_programs()] == ["tebd gate sweep", "red-black sweep"]
+    assert chosen.chosen_tables() == ("views",)
+    assert session.Request(families=("whole",)).chosen_programs() == program_cases.programs(("whole",))
+    assert session.Request(only="tebd", layouts=True).chosen_tables() == ()
+    with pytest.raises(EngineValueError, match="no case matches 'lstm'"):
+        session.bench(session.Request(families=("whole",), only="lstm"))
+
+
+def test_peers_are_those_that_were_chosen():
+    names = [peer.name for peer in programs.program_peers(("torch", "tblis"))]
+    assert names == ["torch", "torch-script", "torch-compile"]
+    assert "torch-compile" not in [peer.name for peer in programs.program_peers(("torch",), quick=True)]
