@@ -1,14 +1,15 @@
 """The families `views` and `whole`: jitted functions beside NumPy, PyTorch and JAX on the same arguments.
 
 Every candidate has copies of the arguments of its own and is called on them again and again: what a function writes is
-not restored between calls, for nobody, and JAX gets back what it returned for the arguments that the others write, in
-buffers that it may reuse. Each is first judged by one call on fresh arguments, beside NumPy.
+not restored between calls, for nobody, and JAX gets back what it returned for the arguments that the others write, once
+new and once in buffers that it was given (donated). Each is first judged by one call on fresh arguments, beside NumPy.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ class ProgramPeer:
     """A way to run the functions. ``needs`` is the peer of the other families that stands for it in a choice of peers.
 
     ``make(case, threads)`` gives the function, ``convert`` its arguments. ``pure``: it returns what others write.
-    ``compiler``: it needs one, and takes seconds for each case.
+    ``compiler``: it needs one, and takes long for each case. ``writers``: it is for functions that write arguments only.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ProgramPeer:
     convert: Callable[[np.ndarray], Any]
     pure: bool = False
     compiler: bool = False
+    writers: bool = False
 
 
 @dataclass(kw_only=True)
@@ -112,7 +114,9 @@ def _torch(case: ProgramCase, threads: int) -> Callable[..., Any]:
 def _torch_script(case: ProgramCase, threads: int) -> Callable[..., Any]:
     import torch
 
-    return torch.jit.script(_torch(case, threads))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it still works
+        return torch.jit.script(_torch(case, threads))
 
 
 def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
@@ -125,14 +129,18 @@ def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
     return torch.compile(_torch(case, threads), dynamic=False)
 
 
-def _jax(case: ProgramCase, threads: int) -> Callable[..., Any]:
+def _jax(case: ProgramCase, threads: int, donated: tuple[int, ...] = ()) -> Callable[..., Any]:
     import jax
 
     from . import program_jax
 
     jax.config.update("jax_enable_x64", True)
-    jitted = jax.jit(getattr(program_jax, case.function), donate_argnums=case.written)
+    jitted = jax.jit(getattr(program_jax, case.function), donate_argnums=donated)
     return lambda *arrays: jax.block_until_ready(jitted(*arrays))
+
+
+def _jax_donated(case: ProgramCase, threads: int) -> Callable[..., Any]:
+    return _jax(case, threads, case.written)
 
 
 def _to_torch(array: np.ndarray) -> Any:
@@ -153,6 +161,7 @@ PROGRAM_PEERS = (
     ProgramPeer(name="torch-script", needs="torch", make=_torch_script, convert=_to_torch),
     ProgramPeer(name="torch-compile", needs="torch", make=_torch_compiled, convert=_to_torch, compiler=True),
     ProgramPeer(name="jax", needs="jax", make=_jax, convert=_to_jax, pure=True),
+    ProgramPeer(name="jax-donated", needs="jax", make=_jax_donated, convert=_to_jax, pure=True, writers=True),
 )
 
 
@@ -254,7 +263,8 @@ def run_program(
     ours = _ours(case, engine, passes, arrays, wanted, result)
     if not result.verdict.passed:
         return result
-    rivals = [each for peer in peers if (each := _rival(peer, case, arrays, wanted, settings, result)) is not None]
+    able = [peer for peer in peers if case.written or not peer.writers]
+    rivals = [each for peer in able if (each := _rival(peer, case, arrays, wanted, settings, result)) is not None]
     settings = settings.warmed(result.footprint)
     compare(
         [*ours, *rivals], always=tuple(each.name for each in ours), budget=settings.budget, settle=settings.settle

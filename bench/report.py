@@ -27,7 +27,7 @@ RULES = (
     " random positions along each axis, with the first and the last, are judged so, and the others beside a peer's."
     " Outputs of few components are judged over several draws of the operands; where time does not allow them, beside"
     " the largest error of all peers.",
-    "Programs: what they write is restored for nobody between calls, and JAX may reuse the buffers; each is judged by one"
+    "Programs: what they write is restored for nobody between calls; JAX returns it, also in donated buffers; each is judged by one"
     " call on fresh arguments, within 100 eps of the largest component of NumPy's. share = one pass over the bytes of"
     " arguments and results at copy bandwidth / ours, of large ones; -pass = ours without that pass / ours.",
     "plan: path search included, and path given. first: the first call, kernels on disk. Steady state is 'ours'.",

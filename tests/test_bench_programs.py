@@ -79,9 +79,11 @@ def test_traced_and_run_it_is_what_numpy_does(case):
 
 
 @each_case
-@pytest.mark.parametrize("name", ["torch", "torch-script", "jax"])
+@pytest.mark.parametrize("name", ["torch", "torch-script", "jax", "jax-donated"])
 def test_peers_do_what_numpy_does(case, name):
     pytest.importorskip(PEERS[name].needs)
+    if PEERS[name].writers and not case.written:
+        pytest.skip("nothing is written")
     arrays = arguments(case)
     made = PEERS[name].make(case, 1)
     calls, _, error = programs.judged(PEERS[name], made, case, arrays, programs.reference(case, arrays))
@@ -152,6 +154,12 @@ def test_a_peer_that_is_wrong_or_raises_does_not_count():
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_donating_is_for_functions_that_write():
+    pytest.importorskip("jax")
+    assert set(measured(named("view_example"), ["jax", "jax-donated"]).peers) == {"jax", "jax-donated"}
+    assert set(measured(named("offset2bbox"), ["jax", "jax-donated"]).peers) == {"jax"}
 
 
 def test_each_pass_is_a_column_of_whole():
