@@ -43,7 +43,7 @@ class ProgramPeer:
     """A way to run the functions. ``needs`` is the peer of the other families that stands for it in a choice of peers.
 
     ``make(case, threads)`` gives the function, ``convert`` its arguments. ``pure``: it returns what others write.
-    ``compiler``: it needs one, and takes long for each case. ``writers``: it is for functions that write arguments only.
+    ``compiler``: it needs one, and takes long for each case. ``writers``: only for functions that write arguments.
     """
 
     name: str
