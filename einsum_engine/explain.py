@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .expr import letters, quoted
-from .plan import Plan, Step
+from .plan import Plan, Signature, Step
 from .profile import PARTS, Profile, StepTime
 
 # Marks a step that a slow reference kernel would run: no plan over supported dtypes has one.
@@ -40,10 +40,16 @@ def is_reference(step: Step) -> bool:
 
 
 def _header(plan: Plan) -> list[str]:
+    if isinstance(plan.expr, Signature):
+        results = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in plan.expr.results) or "nothing new"
+        return [f"plan of {plan.expr.text} -> {results}, {plan.isa}, {_threads(plan)}"]
     result = f"{plan.dtype}{list(plan.expr.output_shape)}"
     computed = "" if plan.compute_dtype == plan.dtype else f", computed in {plan.compute_dtype}"
-    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
-    return [f"{quoted(plan.expr.text)} -> {result}{computed}, {plan.isa}, {threads}"]
+    return [f"{quoted(plan.expr.text)} -> {result}{computed}, {plan.isa}, {_threads(plan)}"]
+
+
+def _threads(plan: Plan) -> str:
+    return f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
 
 
 def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:

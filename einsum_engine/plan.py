@@ -88,8 +88,8 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
 class Signature:
     """What the plan of a program takes and gives, in the place of an `Expr`.
 
-    ``shapes``: of what comes before the first result: inputs, constants, the other results. ``results``: dtype and shape
-    of each result that has memory of its own.
+    ``shapes``: of what comes before the first result: inputs, constants, the other results. ``results``: dtype and
+    shape of each result that has memory of its own.
     """
 
     text: str
@@ -158,8 +158,8 @@ class Step:
 class Plan:
     """A contraction or a program, ready to be lowered: order, layouts, buffers and kernels.
 
-    ``request`` is the `planners.request.PlanRequest` that it was made for. ``expr``: the `Expr`, or the `Signature` of a
-    program, whose ``path`` is empty.
+    ``request`` is the `planners.request.PlanRequest` that it was made for. ``expr``: the `Expr`, or the `Signature` of
+    a program, whose ``path`` is empty.
 
     ``call_seconds``: predicted time of a call besides its steps.
 

@@ -47,10 +47,10 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
     Source: the reverse pass and the fixed-block layout of intermediates follow M. Koch, "Compiling the Einstein
     summation convention to LIBXSMM library calls" (2023), section 5; separable blocks and packing are this engine's.
     """
-    return Builder(request, machine).build()
+    return PlanBuilder(request, machine).build()
 
 
-class Builder:
+class PlanBuilder:
     def __init__(self, request: PlanRequest, machine: cost.Machine | None):
         self.request = request
         self.isa = isa_table.get(request.isa)
@@ -106,7 +106,7 @@ class Builder:
         for value in self.list.values:
             if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
-                first = born[value.number]
+                first = born.get(value.number, 0)  # what has no elements is written by nobody
                 life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
                 regions[value.constant].append(life)
         sizes = {}
@@ -139,8 +139,9 @@ class Builder:
 
     def _buffer(self, value: Value) -> Buffer:
         axes = tuple(value.axes[i] for i in value.term)
+        names = {"input": f"in{value.slot}", "output": self._output_name(value)}
         return Buffer(
-            name={"input": f"in{value.slot}", "output": self._output_name(value)}.get(value.kind, f"t{value.memory.number}"),
+            name=names.get(value.kind, f"t{value.memory.number}"),
             kind=value.kind,
             slot=value.slot,
             offset=value.offset,

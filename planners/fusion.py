@@ -17,26 +17,27 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..ir import Atom, Const, Eqn, Literal, Program, Var
+from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
 from ..ops import OPS
 from ..views import View
-from .groups import Contraction, Group, Member, Ref, Scheduled, Store, written
+from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
-from .places import Place, strided_value
+from .places import Place, strided_axes, strided_value
 from .request import NotLowered
-from .scalars import apply, literal, reduced
+from .scalars import apply, reduced
 
 END = 1 << 40  # the position of what a program returns
 SMALL = 4096  # elements of a step's loops up to which maps that share nothing are put together
-LONGEST_IOTA = 1 << 16  # elements
+CHEAP = ("add", "sub", "mul", "neg", "abs", "min", "max", "cast", "copy", "select")
+CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 
 
 class Schedule:
     """The steps of ``program``. ``inputs``: values of its inputs and constants, with the strides of the caller.
 
-    ``targets``: for each result the number of the input in whose memory it belongs, or None. Afterwards ``steps`` are in
-    order, ``results`` are values of kind ``output`` of the results that have memory of their own, None for the others.
+    ``targets``: for each result the number of the input in whose memory it belongs, or None. Afterwards ``steps`` are
+    in order, ``results`` are values of kind ``output`` of the results with memory of their own, None for the others.
     """
 
     def __init__(self, program: Program, inputs: list[Value], targets: list[int | None]) -> None:
@@ -45,7 +46,7 @@ class Schedule:
         self.values: list[Value] = []
         self.results: list[Value | None] = []
         self.places: dict[int, Place] = {}
-        self.home: dict[int, Group] = {}
+        self.home: dict[int, FusedGroup] = {}
         self.ready: dict[int, int] = {}  # number of the step that a value is there after
         self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
         self.inside: dict[int, list[Var]] = {}  # number of a value with memory -> what lies there
@@ -127,11 +128,11 @@ class Schedule:
         return self.ready[atom.number]
 
     # -- groups
-    def candidate(self, shape: tuple[int, ...], atoms: list[Atom], fits: Callable[[Group], bool]) -> Group:
+    def candidate(self, shape: tuple[int, ...], atoms: list[Atom], fits: Callable[[FusedGroup], bool]) -> FusedGroup:
         """The step of loops of this shape that a computation on ``atoms`` joins; a new one where none fits."""
         best, most = None, 0.0
         for step in self.steps:
-            if not isinstance(step, Group) or step.shape != shape or not step.room(len(atoms)):
+            if not isinstance(step, FusedGroup) or step.shape != shape or not step.room(len(atoms)):
                 continue
             if not all(self.within(step, atom) for atom in atoms):
                 continue
@@ -141,18 +142,18 @@ class Schedule:
             if near >= most and near and fits(step):
                 best, most = step, near
         if best is None:
-            best = Group(at=len(self.steps), shape=shape)
+            best = FusedGroup(at=len(self.steps), shape=shape)
             self.steps.append(best)
         return best
 
-    def is_member(self, group: Group, atom: Atom) -> bool:
+    def is_member(self, group: FusedGroup, atom: Atom) -> bool:
         return isinstance(atom, Var) and atom.number in group.members
 
-    def is_read(self, group: Group, atom: Atom) -> bool:
+    def is_read(self, group: FusedGroup, atom: Atom) -> bool:
         place = self.places.get(atom.number) if isinstance(atom, Var) else None
         return place is not None and any(read.memory is place.memory for read in group.inputs)
 
-    def within(self, group: Group, atom: Atom) -> bool:
+    def within(self, group: FusedGroup, atom: Atom) -> bool:
         """Whether a value is computed in a group, or can be read there."""
         if isinstance(atom, Literal) or self.is_member(group, atom) or atom.number in self.scalars:
             return True
@@ -161,15 +162,37 @@ class Schedule:
         place = self.places.get(atom.number)
         return place is None or group.may_read(place.broadcast(group.shape))
 
-    def ref(self, group: Group, atom: Atom) -> Ref:
+    def ref(self, group: FusedGroup, atom: Atom) -> Ref:
         """A value as an operand of a member."""
         if isinstance(atom, Literal):
             return atom
         if atom.number in self.scalars:
             return self.scalars[atom.number]
-        if atom.number in group.members:
+        if atom.number in group.members or self.again(group, atom):
             return atom.number
         return group.read(self.place(atom).broadcast(group.shape))
+
+    def again(self, group: FusedGroup, atom: Var) -> bool:
+        """Computes a value once more, where that takes less than to write and to read it: from one large operand, which
+        nobody has written since, by a few operations that take no time."""
+        home = self.home.get(atom.number)
+        if home is None or atom.number in self.places or home.shape != group.shape or prod(home.shape) <= SMALL:
+            return False
+        found = home.needs(atom.number)
+        places = [ref for member in found.values() for ref in member.args if isinstance(ref, Place)]
+        large = {id(place.memory) for place in places if 0 not in place.view.strides}
+        cheap = 0 < len(found) <= CHEAP_OPERATIONS and all(member.op in CHEAP for member in found.values())
+        if not cheap or len(large) > 1 or not group.room(len(places) + len(found)):
+            return False
+        late = [place for step in self.steps[home.at :] for place in written(step)]
+        if any(place.overlaps(other) for place in places for other in late):
+            return False
+        if not all(group.may_read(place) for place in places):
+            return False
+        for number, member in found.items():
+            args = tuple(group.read(ref) if isinstance(ref, Place) else ref for ref in member.args)
+            group.members.setdefault(number, Member(op=member.op, args=args, dtype=member.dtype))
+        return True
 
     # -- equations
     def map(self, eqn: Eqn) -> None:
@@ -178,7 +201,7 @@ class Schedule:
         group = self.candidate(var.shape, list(eqn.inputs), lambda group: True)
         self.member(group, var, eqn.op, eqn.inputs)
 
-    def member(self, group: Group, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
+    def member(self, group: FusedGroup, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
         refs = tuple(self.ref(group, atom) for atom in atoms)
         group.members[var.number] = Member(op=op, args=refs, dtype=var.dtype.name)
         self.home[var.number], self.ready[var.number] = group, group.at
@@ -261,7 +284,7 @@ class Schedule:
         """Stores a value, broadcast, to ``target`` in a step behind ``after``; the number of that step."""
         shape = target.view.shape
 
-        def fits(group: Group) -> bool:
+        def fits(group: FusedGroup) -> bool:
             if group.at <= after or not group.may_write(target):
                 return False
             return not any(_touches(step, target) for step in self.steps[group.at :] if step is not group)
@@ -272,7 +295,7 @@ class Schedule:
         if own is not None and own.overlaps(target) and not own.broadcast(shape).same(target):
             atom = self.aside(atom)
         group = self.candidate(shape, [atom], fits)
-        group.stores.append(Store(ref=self.ref(group, atom), place=target, assigned=True))
+        group.stores.append(Stored(ref=self.ref(group, atom), place=target, assigned=True))
         return group.at
 
     def aside(self, atom: Var) -> Var:
@@ -312,8 +335,9 @@ class Schedule:
         if isinstance(atom, Var) and atom.number not in self.scalars:
             place = self.place(atom)
             memory = place.memory
-            if memory.kind == "arena" and place.whole and place.view.shape == atom.shape:
+            if memory.kind == "arena" and place.whole:
                 memory.kind = "output"
+                memory.term, memory.axes = strided_axes(place.view.shape, place.view.strides)
                 return memory
         place = self.new(atom.shape, atom.dtype, "output")
         self.write(atom, place, -1)
@@ -335,12 +359,12 @@ class Schedule:
             self.write(atom, home, len(self.steps) - 1)
 
 
-def _store(group: Group, number: int, place: Place) -> Store:
+def _store(group: FusedGroup, number: int, place: Place) -> Stored:
     """The store of a value of the group."""
     if number in group.over:
         ref, reduce = group.over[number]
-        return Store(ref=ref, place=place, reduce=reduce)
-    return Store(ref=number, place=place)
+        return Stored(ref=ref, place=place, reduce=reduce)
+    return Stored(ref=number, place=place)
 
 
 def _touches(step: Scheduled, target: Place) -> bool:

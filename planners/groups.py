@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class Stored:
     """A value that a group writes; ``reduce``: the primitive by which it is reduced over the group's axes."""
 
     ref: Ref
@@ -38,7 +38,7 @@ class Store:
 
 
 @dataclass(eq=False)
-class Group:
+class FusedGroup:
     """Maps over loops of one shape, in one step: what is computed, read and written.
 
     ``at``: number of the step. ``axes``: those over which it reduces, None where it reduces nothing. ``over``: for each
@@ -50,7 +50,7 @@ class Group:
     members: dict[int, Member] = field(default_factory=dict)
     over: dict[int, tuple[Ref, str]] = field(default_factory=dict)
     inputs: list[Place] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
+    stores: list[Stored] = field(default_factory=list)
     axes: tuple[int, ...] | None = None
 
     # -- what may be added
@@ -84,6 +84,17 @@ class Group:
                 return known
         self.inputs.append(place)
         return place
+
+    def needs(self, number: int) -> dict[int, Member]:
+        """The members that a value depends on, operands first, and itself; nothing for a reduction."""
+        member = self.members.get(number)
+        if member is None:
+            return {}
+        found: dict[int, Member] = {}
+        for ref in member.args:
+            if isinstance(ref, int):
+                found |= self.needs(ref)
+        return {**found, number: member}
 
     # -- lowering
     @property
@@ -143,7 +154,7 @@ class Group:
         made: dict[int, int] = {}
         return value
 
-    def _store_stride(self, store: Store, axis: int) -> int:
+    def _store_stride(self, store: Stored, axis: int) -> int:
         if not store.reduce:
             return store.place.view.strides[axis]
         if axis in self.axes:
@@ -177,12 +188,12 @@ class Contraction:
         return (self.output.memory,)
 
 
-Scheduled = Union[Group, Contraction]
+Scheduled = Union[FusedGroup, Contraction]
 
 
 def written(step: Scheduled) -> Iterable[Place]:
     """The places that a step writes."""
-    return [store.place for store in step.stores] if isinstance(step, Group) else [step.output]
+    return [store.place for store in step.stores] if isinstance(step, FusedGroup) else [step.output]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,7 +220,7 @@ class FusedPlan:
         return len(self.problem.structure.nodes) * self.problem.elements
 
 
-def fused_plan(group: Group, threads: int) -> FusedPlan:
+def fused_plan(group: FusedGroup, threads: int) -> FusedPlan:
     """The plan of a group's step."""
     problem = group.problem()
     return FusedPlan(
@@ -221,7 +232,9 @@ def fused_plan(group: Group, threads: int) -> FusedPlan:
     )
 
 
-def moved(group: Group) -> int:
+def moved(group: FusedGroup) -> int:
     """Bytes that a group reads and writes."""
-    places = [*written(group), *group.inputs]
-    return sum(itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s) for place in places)
+    return sum(
+        itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
+        for place in (*written(group), *group.inputs)
+    )

@@ -1,7 +1,7 @@
 """Where the values of a program lie: views, in bytes, of memory.
 
-An access is no step: it is a place in the memory of what it reads. A value that is written in place has the place of the
-version before it.
+An access is no step: it is a place in the memory of what it reads. A value that is written in place has the place of
+the version before it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ def _moves(view: View) -> tuple:
 
 def strided_value(number: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, kind: str) -> Value:
     """A value with memory of its own, its indices called by their numbers."""
-    term = tuple(f"x{axis}" for axis in range(len(shape)))
-    axes = {index: Axis.strided(index, n, s) for index, n, s in zip(term, shape, strides)}
+    term, axes = strided_axes(shape, strides)
     nbytes = itemsize(dtype) * prod(shape)
     return Value(number=number, term=term, dtype=dtype, kind=kind, axes=axes, nbytes=nbytes)
+
+
+def strided_axes(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[str, ...], dict[str, Axis]]:
+    """Names of the indices, and their axes."""
+    term = tuple(f"x{axis}" for axis in range(len(shape)))
+    return term, {index: Axis.strided(index, n, s) for index, n, s in zip(term, shape, strides)}

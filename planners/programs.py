@@ -24,9 +24,9 @@ from ..expr import Expr, parse
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
-from .build import Builder, Work, compute_dtype
+from .build import PlanBuilder, Work, compute_dtype
 from .fusion import Schedule
-from .groups import Contraction, FusedPlan, Group, fused_plan, moved, written
+from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
@@ -44,7 +44,7 @@ class ProgramRequest:
     """What the plan of a program is made for.
 
     ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``out_given``: the first result is memory that the caller brings.
+    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan.
     """
 
     program: Program
@@ -87,7 +87,7 @@ class _List:
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
-        self.groups: dict[int, Group] = {}  # id of a fused operation
+        self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -106,8 +106,8 @@ class _List:
         return self.owners[id(operation)].work(operation)
 
 
-class ProgramBuilder(Builder):
-    """A `Builder` whose operations come from the equations of a program."""
+class ProgramBuilder(PlanBuilder):
+    """A `PlanBuilder` whose operations come from the equations of a program."""
 
     def __init__(self, request: ProgramRequest, machine: cost.Machine | None) -> None:
         self.program = with_iotas(request.program)
@@ -137,7 +137,9 @@ class ProgramBuilder(Builder):
         for step in schedule.steps:
             if isinstance(step, Contraction):
                 self._contraction(step)
-            elif step.stores:
+                continue
+            step.stores = [store for store in step.stores if store.place.view.size]
+            if step.stores:
                 self._fused(step)
         used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
         self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
@@ -154,7 +156,7 @@ class ProgramBuilder(Builder):
         value.slot = at
         return value
 
-    def _fused(self, group: Group) -> None:
+    def _fused(self, group: FusedGroup) -> None:
         plan = fused_plan(group, self.wanted.threads)
         outputs = group.outputs
         inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
@@ -218,9 +220,8 @@ class ProgramBuilder(Builder):
         return sum(value.nbytes for value in self.fresh)
 
     def _plan(self, arena: int, kept: int) -> Plan:
-        plan = super()._plan(arena, kept)
-        outputs = self._output_bytes() - (self.fresh[0].nbytes if self.wanted.out_given and self.fresh else 0)
-        return replace(plan, output_bytes=outputs)
+        # a result that is handed in is memory of the call, too
+        return replace(super()._plan(arena, kept), output_bytes=self._output_bytes())
 
 
 class _Request:
@@ -294,7 +295,7 @@ def _share_memory(schedule: Schedule) -> None:
         for place in written(step):
             first.setdefault(id(place.memory), step.at)
     for step in schedule.steps:
-        if not isinstance(step, Group) or step.axes is not None:
+        if not isinstance(step, FusedGroup) or step.axes is not None:
             continue
         for store in step.stores:
             new = store.place.memory
@@ -306,7 +307,7 @@ def _share_memory(schedule: Schedule) -> None:
                 last[id(new)] = max(last[id(new)], last[id(old.memory)])
 
 
-def _replaced(read, new, step: Group, last: dict[int, int]) -> bool:
+def _replaced(read, new, step: FusedGroup, last: dict[int, int]) -> bool:
     """Whether ``new`` may take the memory that is read."""
     old = read.memory
     if old.kind != "arena" or old.source or old is new.memory or last[id(old)] != step.at or old.dtype != new.dtype:

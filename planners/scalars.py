@@ -19,7 +19,7 @@ _ROUNDING = ("floor", "ceil", "trunc", "round")
 
 
 def apply(graph: Graph, op: str, args: list[int], dtype: str) -> int:
-    """The value of primitive ``op``, of ``dtype``, on values of a graph; `NotLowered` where kernels have no such one."""
+    """The value of primitive ``op``, of ``dtype``, on values of a graph; `NotLowered` where kernels have none."""
     given = [graph.dtype(a) for a in args]
     if op == "cast":
         return graph.cast(args[0], dtype)
