@@ -17,6 +17,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
 from ..ops import OPS
@@ -242,8 +243,7 @@ class Schedule:
 
     def einsum(self, eqn: Eqn) -> None:
         (var,) = eqn.outputs
-        subscripts = eqn.named["subscripts"]
-        target = subscripts.split("->")[1] if "->" in subscripts else ""
+        target = parse(eqn.named["subscripts"], [atom.shape for atom in eqn.inputs]).output
         if len(set(target)) != len(target):
             raise NotLowered("an index is repeated in the result")
         inputs = [self.place(atom) for atom in eqn.inputs]

@@ -318,6 +318,16 @@ def test_padding_and_joining():
     assert_like_numpy(body, np.random.default_rng(0).random((3, 4)))
 
 
+def test_products_between_maps():
+    def body(x, w):
+        y = np.exp(-(x @ w))
+        return y @ y.transpose(0, 2, 1) + 1, np.tensordot(y, w, 1) * 2, np.einsum("abc,cd,ad->ab", y, w, x[:, 0])
+
+    x, w = np.random.default_rng(0).random((2, 4, 3)), np.random.default_rng(1).random((3, 3))
+    families = [step.family for step in assert_like_numpy(body, x, w).plan(x, w).steps]
+    assert len([family for family in families if family != "fused"]) >= 5 and "fused" in families
+
+
 def test_arguments_that_overlap():
     def body(x, y):
         x[1:] += y[:-1]
