@@ -25,7 +25,7 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """
     name = letters(index for index, _ in plan.expr.size_items)
-    rows = [_row(step, name) for step in plan.steps]
+    rows = [_row(step, name) for step in plan.steps if step.block[0] == 0 or profile is not None]
     titles, totals = _COLUMNS, _totals(plan)
     if profile is not None:
         titles = (*_COLUMNS[:-1], *_MEASURED)
@@ -56,7 +56,7 @@ def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
     mark = (f" {REFERENCE_MARK}" if is_reference(step) else "") + (" once" if step.once else "")
     return (
         str(step.number),
-        step.expr,
+        step.expr + (f", 1 of {step.block[1]} blocks" if step.block[1] > 1 else ""),
         " ".join(_dimensions(kind, indices, name) for kind, indices in step.dims.items() if indices) or "-",
         _layouts(step),
         f"{step.family} {step.kernel}{mark}" if step.kernel != step.family else f"{step.kernel}{mark}",

@@ -134,6 +134,7 @@ class Step:
     ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
     ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
     (a `kernels.row.Row`). ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
+    ``block``: which of how many blocks of rows it does, of those that the steps around it do in turn.
     """
 
     number: int
@@ -150,6 +151,7 @@ class Step:
     seconds: float
     tasks: int
     once: bool = False
+    block: tuple[int, int] = (0, 1)
     args: Any = field(repr=False, compare=False, default=None)
 
 

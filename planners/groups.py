@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Iterable, Union
 
@@ -205,6 +205,8 @@ class FusedPlan:
     temporary_bytes: int
     text: str
     axes: tuple[int, ...]
+    share: float = 1.0  # of the group's loops
+    streams: bool = False  # it writes parts of what is large, and is not read soon
 
     def rows(self, temp: Operand, threads: int) -> tuple[Row, ...]:
         operands = tuple(
@@ -212,7 +214,13 @@ class FusedPlan:
             for value, operand in zip(self.memory, self.problem.operands)
         )
         placed = FusedProblem(structure=self.problem.structure, dims=self.problem.dims, operands=operands)
-        return lower_fused(placed, threads, temp if self.temporary_bytes else None)
+        return lower_fused(placed, threads, temp if self.temporary_bytes else None, self.streams)
+
+    def block(self, start: int, stop: int, threads: int, streams: bool) -> FusedPlan:
+        """The part of it that is these entries of the first loop, which has more than one."""
+        part = block(self.problem, 0, start, stop)
+        share = self.share * (stop - start) / self.problem.dims[0][0]
+        return replace(self, problem=part, temporary_bytes=temp_bytes(part, threads), share=share, streams=streams)
 
     @property
     def flops(self) -> int:
@@ -238,3 +246,14 @@ def moved(group: FusedGroup) -> int:
         itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
         for place in (*written(group), *group.inputs)
     )
+
+
+def block(problem: FusedProblem, axis: int, start: int, stop: int) -> FusedProblem:
+    """The part of a problem that is entries ``start`` to ``stop`` of loop ``axis``."""
+    dims = list(problem.dims)
+    _, *strides = dims[axis]
+    dims[axis] = (stop - start, *strides)
+    operands = tuple(
+        Operand(slot=place.slot, offset=place.offset + start * stride) for place, stride in zip(problem.operands, strides)
+    )
+    return FusedProblem(structure=problem.structure, dims=tuple(dims), operands=operands)

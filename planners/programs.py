@@ -24,6 +24,7 @@ from ..expr import Expr, parse
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
+from .blocking import leaves, rows_of_a_block, runs
 from .build import PlanBuilder, Work, compute_dtype
 from .fusion import Schedule
 from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
@@ -88,6 +89,7 @@ class _List:
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
+        self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -102,7 +104,8 @@ class _List:
     def work(self, operation: Operation) -> tuple[int, int]:
         if operation.kind == "fused":
             group = self.groups[id(operation)]
-            return operation.parts[0].part.plan.flops, moved(group)
+            plan = operation.parts[0].part.plan
+            return plan.flops, round(moved(group) * plan.share)
         return self.owners[id(operation)].work(operation)
 
 
@@ -135,12 +138,13 @@ class ProgramBuilder(PlanBuilder):
             value.slot = len(self.given) + at - 1 if at else self._first_slot()
         _share_memory(schedule)
         for step in schedule.steps:
-            if isinstance(step, Contraction):
-                self._contraction(step)
-                continue
-            step.stores = [store for store in step.stores if store.place.view.size]
-            if step.stores:
-                self._fused(step)
+            if isinstance(step, FusedGroup):
+                step.stores = [store for store in step.stores if store.place.view.size]
+        for run in runs([step for step in schedule.steps if isinstance(step, Contraction) or step.stores]):
+            if isinstance(run[0], Contraction):
+                self._contraction(run[0])
+            else:
+                self._fused(run)
         used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
         self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
 
@@ -156,14 +160,23 @@ class ProgramBuilder(PlanBuilder):
         value.slot = at
         return value
 
-    def _fused(self, group: FusedGroup) -> None:
-        plan = fused_plan(group, self.wanted.threads)
-        outputs = group.outputs
-        inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
-        operation = Operation("fused", inputs, outputs[0], more=outputs[1:])
-        operation.parts = (Planned(part=Part(plan=plan)),)
-        self.list.groups[id(operation)] = group
-        self.list.operations.append(operation)
+    def _fused(self, run: list[FusedGroup]) -> None:
+        """Groups that are worked through in blocks of rows, mostly a single one as a whole."""
+        count = run[0].shape[0] if len(run) > 1 else 1
+        rows = rows_of_a_block(run, self.machine.cache_bytes * self.wanted.threads) if len(run) > 1 else 1
+        plans = [fused_plan(group, self.wanted.threads) for group in run]
+        starts = range(0, count, rows)
+        for number, start in enumerate(starts):
+            for group, plan in zip(run, plans):
+                part = plan
+                if len(starts) > 1:
+                    part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run))
+                inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
+                operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
+                operation.parts = (Planned(part=Part(plan=part)),)
+                self.list.groups[id(operation)] = group
+                self.list.blocks[id(operation)] = (number, len(starts))
+                self.list.operations.append(operation)
 
     def _contraction(self, step: Contraction) -> None:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
@@ -206,7 +219,8 @@ class ProgramBuilder(PlanBuilder):
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
         for row in plan.rows(self._place(part, "temporary"), self.wanted.threads):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
-            yield self._step(operation, work, row, "fused", (), (), seconds)
+            step = self._step(operation, work, row, "fused", (), (), seconds)
+            yield replace(step, block=self.list.blocks[id(operation)])
             work = replace(work, flops=0, moved=0)
 
     def _output_name(self, value: Value) -> str:

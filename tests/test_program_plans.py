@@ -11,7 +11,7 @@ import einsum_engine as engine
 from einsum_engine import executor
 from einsum_engine.avals import Aval
 from einsum_engine.ir import Builder, Literal, Program
-from einsum_engine.planners import fusion
+from einsum_engine.planners import blocking, fusion
 from einsum_engine.planners import programs as program_plans
 from einsum_engine.planners.fusion import Schedule
 from einsum_engine.planners.groups import FusedGroup
@@ -402,6 +402,35 @@ def test_a_write_in_place_writes_its_part():
     plan = engine.jit(body).plan(np.zeros((1000, 100)))
     (step,) = plan.steps
     assert step.bytes_moved == 2 * 2 * 100 * 8 and plan.output_bytes == plan.arena_bytes == 0
+
+
+def scaled(x):
+    y = x * x.sum(-1, keepdims=True)
+    return y - y.max(-1, keepdims=True), y.sum(1)
+
+
+def turned(x):
+    y = x * x.sum(-1, keepdims=True)
+    return np.exp(y.T * 1e-3) + x, y
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
+    x = np.random.default_rng(0).integers(-3, 4, (1003, 1003)).astype(float)
+    jitted = assert_like_numpy(scaled, x)
+    steps = jitted.plan(x).steps
+    count = steps[0].block[1]
+    assert count > 8 and len(steps) == count * sum(step.block[0] == 0 for step in steps)
+    assert [step.block[0] for step in steps] == sorted(step.block[0] for step in steps)
+    assert f"1 of {count} blocks" in jitted.explain(x) and len(jitted.explain(x).splitlines()) < 30
+    assert {step.block for step in assert_like_numpy(turned, x).plan(x).steps} != {(0, 1)}
+
+
+def test_blocks_by_rows_that_are_not_apart_are_found(monkeypatch):
+    monkeypatch.setattr(blocking, "_by_rows", lambda places: True)
+    with pytest.raises(AssertionError):
+        assert_like_numpy(turned, np.random.default_rng(0).random((1003, 1003)))
 
 
 @pytest.mark.parametrize("function, shapes", [(softmax, [(33, 65)]), (contracted, [(40, 50), (30, 50)]), (view_example, [(5, 9)])])
