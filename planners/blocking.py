@@ -1,7 +1,7 @@
-"""Steps that follow each other work through their rows in blocks: what one leaves, the next finds in the cache.
+"""Steps that follow each other go through their rows in blocks: what one leaves, the next finds in the cache.
 
-Groups whose loops have the same first axis, kept in all of them, are taken together where each row of what they write is
-read by the same row alone. The rows of the step table then go from block to block, and within a block from step to step.
+Groups whose loops have the same first axis, kept in all of them, are taken together where each row of what they write
+is read by the same row alone. The step table then goes from block to block, and within a block from step to step.
 """
 
 from __future__ import annotations

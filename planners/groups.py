@@ -253,7 +253,6 @@ def block(problem: FusedProblem, axis: int, start: int, stop: int) -> FusedProbl
     dims = list(problem.dims)
     _, *strides = dims[axis]
     dims[axis] = (stop - start, *strides)
-    operands = tuple(
-        Operand(slot=place.slot, offset=place.offset + start * stride) for place, stride in zip(problem.operands, strides)
-    )
+    pairs = zip(problem.operands, strides)
+    operands = tuple(Operand(slot=each.slot, offset=each.offset + start * stride) for each, stride in pairs)
     return FusedProblem(structure=problem.structure, dims=tuple(dims), operands=operands)

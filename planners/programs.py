@@ -20,18 +20,18 @@ from typing import Iterator
 import numpy as np
 
 from .. import cost
-from ..expr import Expr, parse
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
 from .blocking import leaves, rows_of_a_block, runs
+from .chains import chained, order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
 from .fusion import Schedule
 from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
-from .order import Order, find_order
+from .order import Order
 from .parts import Part
 from .places import strided_value
 from .request import NotLowered, PlanRequest
@@ -113,7 +113,7 @@ class ProgramBuilder(PlanBuilder):
     """A `PlanBuilder` whose operations come from the equations of a program."""
 
     def __init__(self, request: ProgramRequest, machine: cost.Machine | None) -> None:
-        self.program = with_iotas(request.program)
+        self.program, self.orders = chained(with_iotas(request.program))
         self.wanted = request
         self.isa = isa_table.get(request.isa)
         self.machine = machine or cost.typical_machine(self.isa.name, self.isa.vector_bits, self.isa.fma)
@@ -180,7 +180,7 @@ class ProgramBuilder(PlanBuilder):
 
     def _contraction(self, step: Contraction) -> None:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
-        request = _einsum_request(step, self.wanted)
+        request = _einsum_request(step, self.wanted, self.orders.get(step.eqn.outputs[0].number))
         listed = OperationList(request, compute_dtype(request))
         listed.build()
         if request.same:
@@ -263,9 +263,9 @@ class _Request:
         self.out_strides = _c_strides(first[0], itemsize(first[1])) if wanted.out_given else None
 
 
-def _einsum_request(step: Contraction, wanted: ProgramRequest) -> PlanRequest:
+def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:
     dtypes = tuple(place.dtype for place in step.inputs)
-    expr = _parsed(step.eqn.named["subscripts"], tuple(place.view.shape for place in step.inputs))
+    expr = parsed(step.eqn.named["subscripts"], tuple(place.view.shape for place in step.inputs))
     first: dict[tuple, int] = {}
     same = tuple(
         first.setdefault((id(place.memory), place.view), at) for at, place in enumerate(step.inputs)
@@ -278,20 +278,10 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest) -> PlanRequest:
         dtype=step.output.dtype,
         threads=wanted.threads,
         isa=wanted.isa,
-        order=_order(expr),
+        order=order or order_of(expr),
         layouts=wanted.layouts,
         same=same if len(set(same)) < len(same) else (),
     )
-
-
-@lru_cache(maxsize=512)
-def _parsed(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> Expr:
-    return parse(subscripts, shapes)
-
-
-@lru_cache(maxsize=512)
-def _order(expr: Expr) -> Order:
-    return find_order([tuple(dict.fromkeys(term)) for term in expr.inputs], expr.output, expr.sizes, text=expr.text)
 
 
 def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
