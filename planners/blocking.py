@@ -12,7 +12,7 @@ from typing import Iterable
 from ..kernels.nest_rows import STREAM_BYTES
 from .groups import FusedGroup, Scheduled, written
 from .operations import itemsize
-from .places import Place
+from .places import MemoryView
 
 SHARE = 0.5  # of the cache, for all that a block reads and writes
 MOST_BLOCKS = 256
@@ -51,7 +51,7 @@ def leaves(group: FusedGroup, run: list[FusedGroup]) -> bool:
     return all(value.nbytes >= STREAM_BYTES and id(value) not in others for value in own)
 
 
-def _places(group: FusedGroup) -> Iterable[Place]:
+def _places(group: FusedGroup) -> Iterable[MemoryView]:
     return (*written(group), *group.inputs)
 
 
@@ -68,7 +68,7 @@ def _blockable(steps: list[Scheduled]) -> bool:
     return all(_by_rows([place for place in places if id(place.memory.memory) == memory]) for memory in memories)
 
 
-def _by_rows(places: list[Place]) -> bool:
+def _by_rows(places: list[MemoryView]) -> bool:
     """Whether each row of places in one memory has elements in common with the same row of the others alone."""
     stride = places[0].view.strides[0]
     lows, highs = [], []

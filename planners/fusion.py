@@ -24,7 +24,7 @@ from ..ops import OPS
 from ..views import View
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
-from .places import Place, strided_axes, strided_value
+from .places import MemoryView, strided_axes, strided_value
 from .request import NotLowered
 from .scalars import apply, reduced
 
@@ -46,7 +46,7 @@ class Schedule:
         self.steps: list[Scheduled] = []
         self.values: list[Value] = []
         self.results: list[Value | None] = []
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, MemoryView] = {}
         self.home: dict[int, FusedGroup] = {}
         self.ready: dict[int, int] = {}  # number of the step that a value is there after
         self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
@@ -59,7 +59,13 @@ class Schedule:
         given = [*program.inputs, *(var for var, _ in program.consts)]
         for var, value in zip(given, inputs, strict=True):
             strides = tuple(value.axes[index].stride for index in value.term)
-            self.settle(var, Place(value, View(var.shape, strides)), -1)
+            self.settle(var, MemoryView(value, View(var.shape, strides)), -1)
+        # value -> the memory of the input where it belongs
+        self.goals = {
+            atom.number: self.places[program.inputs[target].number]
+            for atom, target in zip(program.outputs, targets)
+            if isinstance(atom, Var) and target is not None
+        }
         self.live = _live(program)
         self.uses: dict[int, list[tuple[int, View | None]]] = {}
         for at, eqn in enumerate(self.live):
@@ -93,13 +99,13 @@ class Schedule:
             raise NotLowered(f"there is no kernel for the primitive {eqn.op} yet")
 
     # -- values and memory
-    def settle(self, var: Var, place: Place, ready: int) -> None:
+    def settle(self, var: Var, place: MemoryView, ready: int) -> None:
         """Says where a value lies, and after which step."""
         self.places[var.number] = place
         self.ready[var.number] = ready
         self.inside.setdefault(place.memory.number, []).append(var)
 
-    def new(self, shape: tuple[int, ...], dtype: np.dtype, kind: str = "arena") -> Place:
+    def new(self, shape: tuple[int, ...], dtype: np.dtype, kind: str = "arena") -> MemoryView:
         """Memory of its own in C order."""
         name = np.dtype(dtype).name
         view = View.whole(shape, itemsize(name))
@@ -107,26 +113,33 @@ class Schedule:
         self.values.append(value)
         if kind == "arena":
             self.writable.add(id(value))
-        return Place(value, view)
+        return MemoryView(value, view)
 
-    def place(self, atom: Atom) -> Place:
+    def place(self, atom: Atom) -> MemoryView:
         """Where a value lies; one that was not stored yet is from now on."""
         if isinstance(atom, Literal) or atom.number in self.scalars:
             place = self.new(atom.shape, atom.dtype)
             self.last_ready = self.write(atom, place, -1)
             return place
         if atom.number not in self.places:
-            group, place = self.home[atom.number], self.new(atom.shape, atom.dtype)
+            group = self.home[atom.number]
+            place = self.goal(group, atom) or self.new(atom.shape, atom.dtype)
             group.stores.append(_store(group, atom.number, place))
             self.settle(atom, place, group.at)
         self.last_ready = self.ready[atom.number]
         return self.places[atom.number]
 
-    def done(self, atom: Atom) -> int:
-        """The step after which a value can be read from memory, -1 for what is there before."""
-        if isinstance(atom, Literal) or atom.number in self.scalars:
-            return -1
-        return self.ready[atom.number]
+    def goal(self, group: FusedGroup, atom: Var) -> MemoryView | None:
+        """The memory of an input in which a value belongs in the end, if it can be written there at once."""
+        home = self.goals.get(atom.number)
+        if home is None or atom.number in group.over or not self.overwritable(home, home) or not group.may_write(home):
+            return None
+        return None if any(_touches(step, home) for step in self.steps[group.at :] if step is not group) else home
+
+    def written_over(self, group: FusedGroup) -> bool:
+        """Whether a group reads what its values are to be written over, which excludes reductions."""
+        homes = [self.goals[number] for number in group.members if number in self.goals]
+        return any(read.overlaps(home) for read in group.inputs for home in homes)
 
     # -- groups
     def candidate(self, shape: tuple[int, ...], atoms: list[Atom], fits: Callable[[FusedGroup], bool]) -> FusedGroup:
@@ -180,7 +193,7 @@ class Schedule:
         if home is None or atom.number in self.places or home.shape != group.shape or prod(home.shape) <= SMALL:
             return False
         found = home.needs(atom.number)
-        places = [ref for member in found.values() for ref in member.args if isinstance(ref, Place)]
+        places = [ref for member in found.values() for ref in member.args if isinstance(ref, MemoryView)]
         large = {id(place.memory) for place in places if 0 not in place.view.strides}
         cheap = 0 < len(found) <= CHEAP_OPERATIONS and all(member.op in CHEAP for member in found.values())
         if not cheap or len(large) > 1 or not group.room(len(places) + len(found)):
@@ -191,7 +204,7 @@ class Schedule:
         if not all(group.may_read(place) for place in places):
             return False
         for number, member in found.items():
-            args = tuple(group.read(ref) if isinstance(ref, Place) else ref for ref in member.args)
+            args = tuple(group.read(ref) if isinstance(ref, MemoryView) else ref for ref in member.args)
             group.members.setdefault(number, Member(op=member.op, args=args, dtype=member.dtype))
         return True
 
@@ -222,7 +235,7 @@ class Schedule:
             raise NotLowered(f"{eqn.op} of {atom.dtype}")
         graph = Graph((atom.dtype.name,))
         reduced(graph, eqn.op, 0)
-        group = self.candidate(atom.shape, [atom], lambda group: group.may_reduce(axes))
+        group = self.candidate(atom.shape, [atom], lambda group: group.may_reduce(axes) and not self.written_over(group))
         group.axes = axes
         group.over[var.number] = (self.ref(group, atom), eqn.op)
         self.home[var.number], self.ready[var.number] = group, group.at
@@ -267,7 +280,7 @@ class Schedule:
             ready = max(ready, self.write(value, target, ready))
         self.settle(var, place, ready)
 
-    def overwritable(self, place: Place, target: Place) -> bool:
+    def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
         """Whether nobody reads the elements of ``target`` later, and their memory may be written."""
         memory = place.memory
         if id(memory) not in self.writable or not place.view.injective() or not target.view.injective():
@@ -280,7 +293,7 @@ class Schedule:
                     return False
         return True
 
-    def write(self, atom: Atom, target: Place, after: int) -> int:
+    def write(self, atom: Atom, target: MemoryView, after: int) -> int:
         """Stores a value, broadcast, to ``target`` in a step behind ``after``; the number of that step."""
         shape = target.view.shape
 
@@ -351,15 +364,15 @@ class Schedule:
             if target is None:
                 continue
             home = self.places[self.program.inputs[target].number]
-            place = None if isinstance(atom, Literal) or atom.number in self.scalars else self.place(atom)
+            place = self.places.get(atom.number) if isinstance(atom, Var) else None
             if place is not None and place.same(home):
                 continue
             late.append((self.aside(atom) if place is not None and id(place.memory) in given else atom, home))
         for atom, home in late:
-            self.write(atom, home, len(self.steps) - 1)
+            self.write(atom, home, -1)
 
 
-def _store(group: FusedGroup, number: int, place: Place) -> Stored:
+def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
     """The store of a value of the group."""
     if number in group.over:
         ref, reduce = group.over[number]
@@ -367,7 +380,7 @@ def _store(group: FusedGroup, number: int, place: Place) -> Stored:
     return Stored(ref=number, place=place)
 
 
-def _touches(step: Scheduled, target: Place) -> bool:
+def _touches(step: Scheduled, target: MemoryView) -> bool:
     return any(place.overlaps(target) for place in (*step.inputs, *written(step)))
 
 

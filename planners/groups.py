@@ -12,10 +12,10 @@ from ..kernels.fused_structure import MAX_OPERANDS
 from ..kernels.fused import lower as lower_fused
 from ..kernels.row import Row
 from .operations import Value, itemsize
-from .places import Place
+from .places import MemoryView
 from .scalars import apply, literal, reduced
 
-Ref = Union[int, Place, Literal]  # a value computed in the group, by number; what is read; a scalar
+Ref = Union[int, MemoryView, Literal]  # a value computed in the group, by number; what is read; a scalar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Stored:
     """A value that a group writes; ``reduce``: the primitive by which it is reduced over the group's axes."""
 
     ref: Ref
-    place: Place
+    place: MemoryView
     reduce: str = ""
     assigned: bool = False  # to a place that is given: it may be stored a second time
 
@@ -49,7 +49,7 @@ class FusedGroup:
     shape: tuple[int, ...]
     members: dict[int, Member] = field(default_factory=dict)
     over: dict[int, tuple[Ref, str]] = field(default_factory=dict)
-    inputs: list[Place] = field(default_factory=list)
+    inputs: list[MemoryView] = field(default_factory=list)
     stores: list[Stored] = field(default_factory=list)
     axes: tuple[int, ...] | None = None
 
@@ -59,11 +59,11 @@ class FusedGroup:
         assigned = sum(store.assigned for store in self.stores)
         return len(self.inputs) + len(self.members) + len(self.over) + assigned + inputs < MAX_OPERANDS
 
-    def may_read(self, place: Place) -> bool:
+    def may_read(self, place: MemoryView) -> bool:
         """What is written in place is read at the same points, and in a group without reductions."""
         return all(_beside(place, store.place) and self._in_place(place, store.place) for store in self.stores)
 
-    def may_write(self, place: Place) -> bool:
+    def may_write(self, place: MemoryView) -> bool:
         if any(store.place.overlaps(place) for store in self.stores):
             return False
         return all(_beside(read, place) and self._in_place(read, place) for read in self.inputs)
@@ -73,11 +73,11 @@ class FusedGroup:
             return self.axes == axes
         return not any(read.overlaps(store.place) for read in self.inputs for store in self.stores)
 
-    def _in_place(self, read: Place, written: Place) -> bool:
+    def _in_place(self, read: MemoryView, written: MemoryView) -> bool:
         return self.axes is None or not read.overlaps(written)
 
     # -- adding
-    def read(self, place: Place) -> Place:
+    def read(self, place: MemoryView) -> MemoryView:
         """The input that is this place, added where there is none yet."""
         for known in self.inputs:
             if known.same(place):
@@ -124,27 +124,27 @@ class FusedGroup:
         """The memory of the problem's operands: what is stored, then what is read."""
         return [*(store.place.memory for store in self.stores), *(place.memory for place in self._needed())]
 
-    def _needed(self) -> list[Place]:
+    def _needed(self) -> list[MemoryView]:
         """The inputs that what is stored depends on."""
-        found: dict[int, Place] = {}
+        found: dict[int, MemoryView] = {}
         seen: set[int] = set()
         left: list[Ref] = [store.ref for store in self.stores]
         while left:
             ref = left.pop()
-            if isinstance(ref, Place):
+            if isinstance(ref, MemoryView):
                 found[id(ref)] = ref
             elif isinstance(ref, int) and ref not in seen:
                 seen.add(ref)
                 left += self.members[ref].args
         return [place for place in self.inputs if id(place) in found]
 
-    def _values(self, graph: Graph, reads: list[Place]):
+    def _values(self, graph: Graph, reads: list[MemoryView]):
         known = {id(place): at for at, place in enumerate(reads)}
 
         def value(ref: Ref) -> int:
             if isinstance(ref, Literal):
                 return literal(graph, ref.value)
-            if isinstance(ref, Place):
+            if isinstance(ref, MemoryView):
                 return known[id(ref)]
             if ref not in made:
                 member = self.members[ref]
@@ -170,7 +170,7 @@ class FusedGroup:
         return " ".join(shown if len(shown) <= 6 else [*shown[:4], "...", shown[-1], f"({len(shown)})"])
 
 
-def _beside(read: Place, written: Place) -> bool:
+def _beside(read: MemoryView, written: MemoryView) -> bool:
     return not read.overlaps(written) or read.same(written)
 
 
@@ -180,8 +180,8 @@ class Contraction:
 
     at: int
     eqn: Eqn
-    inputs: list[Place]
-    output: Place
+    inputs: list[MemoryView]
+    output: MemoryView
 
     @property
     def outputs(self) -> tuple[Value, ...]:
@@ -191,7 +191,7 @@ class Contraction:
 Scheduled = Union[FusedGroup, Contraction]
 
 
-def written(step: Scheduled) -> Iterable[Place]:
+def written(step: Scheduled) -> Iterable[MemoryView]:
     """The places that a step writes."""
     return [store.place for store in step.stores] if isinstance(step, FusedGroup) else [step.output]
 

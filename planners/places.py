@@ -15,7 +15,7 @@ from .operations import Value, itemsize
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class MemoryView:
     """A view, in bytes, of the memory of a value of the plan."""
 
     memory: Value
@@ -25,19 +25,19 @@ class Place:
     def dtype(self) -> str:
         return self.memory.dtype
 
-    def part(self, view: View) -> Place | None:
+    def part(self, view: View) -> MemoryView | None:
         """``view``, of the elements in C order, as a place; None where it is none."""
         found = self.view.then(view)
-        return None if found is None else Place(self.memory, found)
+        return None if found is None else MemoryView(self.memory, found)
 
-    def broadcast(self, shape: tuple[int, ...]) -> Place:
-        return Place(self.memory, self.view.broadcast(shape))
+    def broadcast(self, shape: tuple[int, ...]) -> MemoryView:
+        return MemoryView(self.memory, self.view.broadcast(shape))
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: MemoryView) -> bool:
         """Whether both are the same bytes under the same indices."""
         return self.memory is other.memory and _moves(self.view) == _moves(other.view)
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: MemoryView) -> bool:
         """Whether both have an element in common."""
         if self.memory is not other.memory or 0 in self.view.shape or 0 in other.view.shape:
             return False

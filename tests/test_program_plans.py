@@ -292,6 +292,17 @@ def test_a_write_in_place_writes_its_part():
     assert step.bytes_moved == 2 * 2 * 100 * 8 and plan.output_bytes == plan.arena_bytes == 0
 
 
+def test_arguments_that_are_written_whole_are_written_at_once():
+    def body(a, b):
+        a += b
+        np.multiply(a, 2, out=b)
+        return a.sum()
+
+    a, b = np.random.default_rng(0).random((2, 4, 5))
+    plan = assert_like_numpy(body, a, b).plan(a, b)
+    assert [step.expr for step in plan.steps] == ["add mul", "sum"] and plan.arena_bytes == 0
+
+
 @pytest.mark.parametrize(
     "function, shapes", [(softmax, [(33, 65)]), (contracted, [(40, 50), (30, 50)]), (view_example, [(5, 9)])]
 )

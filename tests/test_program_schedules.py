@@ -26,16 +26,16 @@ def shifted(x, y):
 
 def read_before_written(x, y):
     """The write has to wait for a step that it does not depend on."""
-    p = y * 3
+    p = y[1:] * 3
     t = x.T + p.sum()
-    x[...] = y + 1
+    x[1:] = y[1:] + 1
     return t
 
 
 def read_turned(x, y):
     """The write is at other points than the read, so they are no one step."""
-    t = x.T * 2
-    x[...] = y + 1
+    t = x[:-1] * 2
+    x[1:] = y[1:] + 1
     return t
 
 
@@ -107,7 +107,7 @@ def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
     count = steps[0].block[1]
     assert count > 8 and len(steps) == count * sum(step.block[0] == 0 for step in steps)
     assert [step.block[0] for step in steps] == sorted(step.block[0] for step in steps)
-    assert f"1 of {count} blocks" in jitted.explain(x) and len(jitted.explain(x).splitlines()) < 30
+    assert f"1 of {count} blocks" in jitted.explain(x) and len(jitted.explain(x).splitlines()) < 60
     assert {step.block for step in assert_like_numpy(turned, x).plan(x).steps} != {(0, 1)}
 
 
