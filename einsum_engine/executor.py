@@ -8,6 +8,7 @@ for the next call, so a steady stream of calls allocates nothing but results.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import threading
@@ -19,6 +20,7 @@ from typing import Callable, Sequence
 import numpy as np
 
 from . import fastcall, recycle
+from .dtypes import as_numpy
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
 from .kernels import registry
@@ -89,12 +91,16 @@ class NativePlan:
         """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
+        Of a program, ``arrays`` are what comes before its first result: inputs, constants, the other results.
+
         None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
         that its memory is recycled, an arena that is larger than the common one, dtypes that are not NumPy's own,
         another Python or NumPy than the entry knows.
         """
         plan, request = self.plan, self.plan.request
-        plain = not request.scaled and not request.byteswapped and plan.output_bytes < LARGE_RESULT
+        nbytes = math.prod(plan.expr.output_shape) * as_numpy(plan.dtype).itemsize
+        large = request.out_strides is None and nbytes >= LARGE_RESULT
+        plain = not request.scaled and not request.byteswapped and not large
         if self._long or not plain or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:

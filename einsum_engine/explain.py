@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .expr import letters, quoted
-from .plan import Plan, Step
+from .plan import Plan, Signature, Step
 from .profile import PARTS, Profile, StepTime
 
 # Marks a step that a slow reference kernel would run: no plan over supported dtypes has one.
@@ -25,7 +25,7 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """
     name = letters(index for index, _ in plan.expr.size_items)
-    rows = [_row(step, name) for step in plan.steps]
+    rows = [_row(step, name) for step in plan.steps if step.block[0] == 0 or profile is not None]
     titles, totals = _COLUMNS, _totals(plan)
     if profile is not None:
         titles = (*_COLUMNS[:-1], *_MEASURED)
@@ -40,17 +40,23 @@ def is_reference(step: Step) -> bool:
 
 
 def _header(plan: Plan) -> list[str]:
+    if isinstance(plan.expr, Signature):
+        results = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in plan.expr.results) or "nothing new"
+        return [f"plan of {plan.expr.text} -> {results}, {plan.isa}, {_threads(plan)}"]
     result = f"{plan.dtype}{list(plan.expr.output_shape)}"
     computed = "" if plan.compute_dtype == plan.dtype else f", computed in {plan.compute_dtype}"
-    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
-    return [f"{quoted(plan.expr.text)} -> {result}{computed}, {plan.isa}, {threads}"]
+    return [f"{quoted(plan.expr.text)} -> {result}{computed}, {plan.isa}, {_threads(plan)}"]
+
+
+def _threads(plan: Plan) -> str:
+    return f"{plan.threads} thread{'s' if plan.threads > 1 else ''}"
 
 
 def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
     mark = (f" {REFERENCE_MARK}" if is_reference(step) else "") + (" once" if step.once else "")
     return (
         str(step.number),
-        step.expr,
+        step.expr + (f", 1 of {step.block[1]} blocks" if step.block[1] > 1 else ""),
         " ".join(_dimensions(kind, indices, name) for kind, indices in step.dims.items() if indices) or "-",
         _layouts(step),
         f"{step.family} {step.kernel}{mark}" if step.kernel != step.family else f"{step.kernel}{mark}",

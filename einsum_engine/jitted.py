@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
@@ -15,14 +14,20 @@ import numpy as np
 from . import functions as functions
 from .avals import Aval, known_dtype
 from .errors import EngineTypeError, EngineValueError
+from .explain import explain
 from .ir import Program, Var
+from .plan import Plan
+from .overlap import members_of, overlapping, span_of
 from .passes.allocate import storage
 from .passes.pipeline import optimised, selected
 from .passes.storage import StorageTable
+from .program_route import NoPlan, ProgramRoute
 from .trace import Scope, Root, Tracer, scoped, lift, numpy_memory
+from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
 from .trees import flatten, unflatten
 from .views import View
 
+QUICK = 8  # native entries that a call tries before it looks at its arguments
 CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
 
 
@@ -58,40 +63,6 @@ def jit(
     return Jitted(function, cache, passes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """Where a leaf of the result comes from.
-
-    ``kind``: ``output`` number ``at`` of the program (seen through ``view``, if others share it), a part of ``input``
-    array ``at`` (``view`` in bytes), or ``static``, the value itself.
-    """
-
-    kind: str
-    at: int = 0
-    view: View | None = None
-    scalar: bool = False
-    locked: bool = False
-    value: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traced:
-    """A program with what is around it: how results are put together, and which inputs it writes.
-
-    ``source`` is the program as it was traced, ``stages`` what passes made of it: the last one is ``program``.
-    ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
-    program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
-    """
-
-    program: Program
-    source: Program
-    stages: tuple[tuple[str, Program], ...]
-    tree: Any
-    leaves: tuple[Leaf, ...]
-    written: tuple[tuple[int, int], ...]
-    groups: tuple[tuple[tuple[int, View], ...], ...]
-
-
 class Jitted:
     """A function that `jit` has made. ``program`` and ``explain`` show what a call runs."""
 
@@ -107,17 +78,40 @@ class Jitted:
         self._lock = threading.Lock()
         self._warned = False
         self._last: Traced | None = None
+        self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
         update_wrapper(self, function)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            for quick, traced in self._quick:
+                result = quick(*args)
+                if result is not NotImplemented:
+                    self._last = traced
+                    return result
         leaves, tree = flatten((args, kwargs))
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.function(*args, **kwargs)
         arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        return _run(self._traced(leaves, tree, arrays), arrays)
+        traced = self._traced(leaves, tree, arrays)
+        result, route = run(traced, arrays, self._name)
+        if not kwargs and all(type(arg) is np.ndarray for arg in args):
+            self._remember(traced, route)
+        return result
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+    def _remember(self, traced: Traced, route: ProgramRoute | NoPlan) -> None:
+        """Later calls with such arrays begin with the native entry, where there is one."""
+        if isinstance(route, ProgramRoute) and route.entry is not None and not route.remembered:
+            route.remembered = True
+            quick = quick_of(traced, route)
+            if quick is not None:
+                self._quick = ((quick, traced), *self._quick[: QUICK - 1])
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program of a call with these arguments; nothing is run. Written inputs are results after the returned."""
@@ -125,14 +119,28 @@ class Jitted:
         arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
         return self._traced(leaves, tree, arrays).program
 
+    def plan(self, *args: Any, **kwargs: Any) -> Plan | None:
+        """The plan of a call with these arguments; None where the program is interpreted (`explain` says why)."""
+        route = self._route(*args, **kwargs)
+        return route.plan if isinstance(route, ProgramRoute) else None
+
+    def _route(self, *args: Any, **kwargs: Any) -> ProgramRoute | NoPlan:
+        leaves, tree = flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
+        traced = self._traced(leaves, tree, arrays)
+        return traced.route(strides_of(inputs_of(traced, arrays)), self._name)
+
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """The stages of the program for these arguments, or of the last call: the view tree as it was traced, the
-        program, what each pass made of it, and the storage table."""
+        program, what each pass made of it, the storage table; then the steps of its plan, or why it has none."""
         if args or kwargs:
-            self.program(*args, **kwargs)
+            self._route(*args, **kwargs)
         if self._last is None:
             raise EngineValueError("nothing was traced yet: give arguments")
-        return explained(getattr(self.function, "__qualname__", repr(self.function)), self._last)
+        lines = [explained(self._name, self._last)]
+        for route in self._last.routes.values()[-1:]:
+            lines += [f"no plan: {route.why}" if isinstance(route, NoPlan) else explain(route.plan)]
+        return "\n".join(lines)
 
     def storage(self, *args: Any, **kwargs: Any) -> StorageTable:
         """Where the values of the program for these arguments live: what is written in place, and what is copied."""
@@ -147,7 +155,7 @@ class Jitted:
         if found.written:
             groups = overlapping(arrays)
             if groups != alone:
-                views = tuple(_span(arrays, group)[1:] for group in groups)
+                views = tuple(span_of(arrays, group)[1:] for group in groups)
                 found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
         return found
@@ -204,7 +212,7 @@ def _trace(
     tracers: dict[int, Tracer] = {}
     members: list[tuple[tuple[int, View], ...]] = []
     for group in groups:
-        shape, views = _members(arrays, group)
+        shape, views = members_of(arrays, group)
         dtype = known_dtype(arrays[group[0]].dtype, f"array argument {group[0]}")
         roots.append(Root(shape, dtype, input=len(roots)))
         inputs.append(scope.builder.input(Aval(shape, dtype)))
@@ -302,115 +310,3 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
 def _bytes_from(leaf: Tracer, source: Tracer) -> View:
     """The memory of a view of an argument, its offset in bytes from the first element of the argument."""
     return View(leaf.shape, leaf.memory.strides, leaf.memory.offset - source.memory.offset)
-
-
-# -- a call ------------------------------------------------------------------------------------------------------------
-def _run(traced: Traced, arrays: list[Any]) -> Any:
-    given = [_input(arrays, group, var) for group, var in zip(traced.groups, traced.program.inputs)]
-    made = traced.program.eval(*given)
-    for at, output in traced.written:
-        for array_at, view in traced.groups[at]:
-            if arrays[array_at].flags.writeable:
-                arrays[array_at][...] = view.of(made[output])
-    return unflatten(traced.tree, [_leaf(leaf, made, arrays) for leaf in traced.leaves])
-
-
-def _input(arrays: list[Any], group: tuple[tuple[int, View], ...], var: Var) -> np.ndarray:
-    first = np.asarray(arrays[group[0][0]])
-    if len(group) > 1:
-        first = _memory(arrays, tuple(at for at, _ in group))
-    return first.astype(var.dtype, copy=False)
-
-
-def _leaf(leaf: Leaf, made: tuple[np.ndarray, ...], arrays: list[Any]) -> Any:
-    if leaf.kind == "static":
-        return leaf.value
-    if leaf.kind == "input":
-        found = _seen(arrays[leaf.at], leaf.view)
-    else:
-        found = made[leaf.at] if leaf.view is None else leaf.view.of(made[leaf.at])
-    if leaf.scalar:
-        return found[()]
-    if leaf.locked:
-        found = found.view()
-        found.flags.writeable = False
-    return found
-
-
-def _seen(array: np.ndarray, view: View) -> np.ndarray:
-    if view == numpy_memory(array):
-        return array
-    return _at_address(array, array.__array_interface__["data"][0] + view.offset, view.shape, view.strides)
-
-
-def _at_address(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """Memory of ``owner`` (an array, or several) with another shape and other strides; keeps the owner alive."""
-    array = owner[0] if isinstance(owner, list) else owner
-    interface = {**array.__array_interface__, "data": (address, not array.flags.writeable)}
-    interface |= {"shape": shape, "strides": strides}
-    found = np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
-    found.dtype = array.dtype  # the interface has no word for bfloat16
-    return found
-
-
-# -- arguments that share memory ---------------------------------------------------------------------------------------
-def overlapping(arrays: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """Groups of positions of arrays that share memory, each sorted, by first position."""
-    group = list(range(len(arrays)))
-    for one in range(len(arrays)):
-        for two in range(one + 1, len(arrays)):
-            if (
-                isinstance(arrays[one], np.ndarray)
-                and isinstance(arrays[two], np.ndarray)
-                and _share(arrays[one], arrays[two])
-            ):
-                old, new = group[two], group[one]
-                group = [new if number == old else number for number in group]
-    found: dict[int, list[int]] = {}
-    for at, number in enumerate(group):
-        found.setdefault(number, []).append(at)
-    return tuple(tuple(members) for members in found.values())
-
-
-def _share(one: np.ndarray, two: np.ndarray) -> bool:
-    if not np.may_share_memory(one, two):
-        return False
-    try:
-        return bool(np.shares_memory(one, two, max_work=100_000))
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _span(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tuple[View, ...]]:
-    """(lowest address, number of elements, views) of the memory that holds all arrays of a group."""
-    members = [np.asarray(arrays[at]) for at in group]
-    if len(members) == 1:
-        return 0, 0, ()
-    bounds = [np.lib.array_utils.byte_bounds(member) for member in members]
-    low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
-    item, views = members[0].itemsize, []
-    for at, member in zip(group, members):
-        offset = member.__array_interface__["data"][0] - low
-        if member.dtype != members[0].dtype or offset % item or any(s % item for s in member.strides):
-            raise EngineValueError(
-                f"array arguments {group[0]} and {at} share memory, but not as elements of one array (dtypes "
-                f"{members[0].dtype} and {member.dtype}), and the function writes its arguments: pass a copy"
-            )
-        views.append(View(member.shape, tuple(s // item for s in member.strides), offset // item))
-    return low, (high - low) // item, tuple(views)
-
-
-def _members(arrays: list[Any], group: tuple[int, ...]) -> tuple[tuple[int, ...], list[View]]:
-    """Shape of the root in which the arrays of a group lie, and their views."""
-    if len(group) == 1:
-        shape = np.shape(arrays[group[0]])
-        return shape, [View.whole(shape)]
-    _, size, views = _span(arrays, group)
-    return (size,), list(views)
-
-
-def _memory(arrays: list[Any], group: tuple[int, ...]) -> np.ndarray:
-    """The memory around the arrays of a group as one array."""
-    low, size, _ = _span(arrays, group)
-    members = [arrays[at] for at in group]
-    return _at_address(members, low, (size,), (members[0].itemsize,))

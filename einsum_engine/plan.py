@@ -85,6 +85,31 @@ def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What the plan of a program takes and gives, in the place of an `Expr`.
+
+    ``shapes``: of what comes before the first result: inputs, constants, the other results. ``results``: dtype and
+    shape of each result that has memory of its own.
+    """
+
+    text: str
+    shapes: tuple[tuple[int, ...], ...]
+    output_shape: tuple[int, ...]
+    results: tuple[tuple[str, tuple[int, ...]], ...]
+    size_items: tuple = ()
+
+    @property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """One entry for each slot before the first result."""
+        return self.shapes
+
+    @property
+    def eq(self) -> str:
+        return self.text
+
+
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
 
@@ -109,6 +134,7 @@ class Step:
     ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
     ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
     (a `kernels.row.Row`). ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
+    ``block``: which of how many blocks of rows it does, of those that the steps around it do in turn.
     """
 
     number: int
@@ -125,15 +151,17 @@ class Step:
     seconds: float
     tasks: int
     once: bool = False
+    block: tuple[int, int] = (0, 1)
     args: Any = field(repr=False, compare=False, default=None)
 
 
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A contraction, ready to be lowered: order, layouts, buffers and kernels.
+    """A contraction or a program, ready to be lowered: order, layouts, buffers and kernels.
 
-    ``request`` is the `planners.request.PlanRequest` that it was made for.
+    ``request`` is the `planners.request.PlanRequest` that it was made for. ``expr``: the `Expr`, or the `Signature` of
+    a program, whose ``path`` is empty.
 
     ``call_seconds``: predicted time of a call besides its steps.
 

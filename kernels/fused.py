@@ -80,8 +80,12 @@ class FusedProblem:
         return sum(item * prod(d[0] for d in self.dims if d[1 + n]) for n, item in enumerate(items))
 
 
-def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
+def lower(
+    problem: FusedProblem, threads: int = 1, temp: Operand | None = None, part: bool = False
+) -> tuple[Row, ...]:
     """Rows of the step table, cut into tasks for ``threads`` threads; none where the outputs have no elements.
+
+    ``part``: the outputs are parts of what does not fit in cache, and are not read soon.
 
     A reduction of nothing writes its identity. Tasks share a reduction to a few results where `temp_bytes` of memory
     (8-byte aligned) are at ``temp``: they write partial results there, which one more row combines.
@@ -97,7 +101,7 @@ def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None) 
         tasks = first.sharers()
         if tasks > 1:
             return first.row(sharers=tasks, share=partial.stride), *lower(partial.second(temp, tasks))
-    return (_Lowering(normalise(problem), threads).row(),)
+    return (_Lowering(normalise(problem), threads, part).row(),)
 
 
 def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
@@ -185,7 +189,8 @@ def _identities(problem: FusedProblem, threads: int) -> tuple[Row, ...]:
 class _Lowering:
     """Makes the row of a normalised problem."""
 
-    def __init__(self, problem: FusedProblem, threads: int):
+    def __init__(self, problem: FusedProblem, threads: int, part: bool = False):
+        self.part = part
         self.p, self.s = problem, problem.structure
         self.items = [STORAGES[dtype].itemsize for dtype in self.s.stored]
         self.count, self.outputs = len(self.items), len(self.s.outputs)
@@ -285,7 +290,8 @@ class _Lowering:
 
     def _streams(self) -> bool:
         """Outputs that do not fit in cache, in long rows."""
-        large = self.items[0] * self.p.elements >= STREAM_BYTES and self.o.count * self.items[0] >= STREAM_ROW
+        large = self.part or self.items[0] * self.p.elements >= STREAM_BYTES
+        large = large and self.o.count * self.items[0] >= STREAM_ROW
         return self.mode == ua.MAP and large and not self._in_place()
 
     def _in_place(self) -> bool:

@@ -47,10 +47,10 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
     Source: the reverse pass and the fixed-block layout of intermediates follow M. Koch, "Compiling the Einstein
     summation convention to LIBXSMM library calls" (2023), section 5; separable blocks and packing are this engine's.
     """
-    return _Builder(request, machine).build()
+    return PlanBuilder(request, machine).build()
 
 
-class _Builder:
+class PlanBuilder:
     def __init__(self, request: PlanRequest, machine: cost.Machine | None):
         self.request = request
         self.isa = isa_table.get(request.isa)
@@ -60,10 +60,7 @@ class _Builder:
         self.steps: list[Step] = []
 
     def build(self) -> Plan:
-        self.list.build()
-        if self.request.same and not share(self.list):
-            self.request = replace(self.request, same=())
-        LayoutSolver(self.list, self.isa, self.request.threads, self.machine, self.request.layouts).solve()
+        self._draw_up()
         arena, kept = self._allocate()
         for value in self.list.values:
             value.nbytes = value.nbytes or self.list.nbytes(value)
@@ -74,6 +71,13 @@ class _Builder:
             for step in self._emit(operation):  # one at a time: each is numbered by those before it
                 self.steps.append(step)
         return self._plan(arena, kept)
+
+    def _draw_up(self) -> None:
+        """Operations in execution order, with layouts for all values and parts for all operations."""
+        self.list.build()
+        if self.request.same and not share(self.list):
+            self.request = replace(self.request, same=())
+        LayoutSolver(self.list, self.isa, self.request.threads, self.machine, self.request.layouts).solve()
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _allocate(self) -> tuple[int, int]:
@@ -87,7 +91,9 @@ class _Builder:
         packs: dict[int, tuple[int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
-            born[operation.output.number] = number
+            for value in operation.outputs:
+                born.setdefault(value.memory.number, number)
+                dies[value.memory.number] = max(number, dies.get(value.memory.number, 0))
             for value in operation.inputs:
                 last = number if operation.constant or not value.constant else forever
                 dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
@@ -100,7 +106,7 @@ class _Builder:
         for value in self.list.values:
             if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
-                first = born[value.number]
+                first = born.get(value.number, 0)  # what has no elements is written by nobody
                 life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
                 regions[value.constant].append(life)
         sizes = {}
@@ -113,7 +119,8 @@ class _Builder:
                     value.slot, value.offset = self._slot(kept), offsets[value.number]
             self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
         for value in self.list.values:
-            value.slot, value.offset = value.memory.slot, value.memory.offset
+            if value.source is not None:
+                value.slot, value.offset = value.memory.slot, value.memory.offset + value.shift
         return sizes[False], sizes[True]
 
     def _slot(self, kept: bool) -> int:
@@ -132,8 +139,9 @@ class _Builder:
 
     def _buffer(self, value: Value) -> Buffer:
         axes = tuple(value.axes[i] for i in value.term)
+        names = {"input": f"in{value.slot}", "output": self._output_name(value)}
         return Buffer(
-            name={"input": f"in{value.slot}", "output": "out"}.get(value.kind, f"t{value.memory.number}"),
+            name=names.get(value.kind, f"t{value.memory.number}"),
             kind=value.kind,
             slot=value.slot,
             offset=value.offset,
@@ -142,10 +150,13 @@ class _Builder:
             layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
         )
 
+    def _output_name(self, value: Value) -> str:
+        return "out"
+
     # -- steps, forwards -------------------------------------------------------------------------------------
     def _emit(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
-        whole = _Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
+        whole = Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
         for each in operation.parts:
             part = each.part
             work = whole if part.contraction is None else whole.share(part)
@@ -155,7 +166,7 @@ class _Builder:
                 yield from self._emit_rows(operation, part, work, each.seconds)
 
     def _emit_rows(
-        self, operation: Operation, part: Part, work: "_Work", known: float | None = None
+        self, operation: Operation, part: Part, work: "Work", known: float | None = None
     ) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
@@ -173,7 +184,7 @@ class _Builder:
             yield self._step(operation, work, row, family, (), (), seconds)
             work = replace(work, flops=0, moved=0)  # later rows add up what the first left
 
-    def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "_Work") -> Iterator[Step]:
+    def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "Work") -> Iterator[Step]:
         value = operation.inputs[plan.exchanged]
         for row in plan.copies(places):
             copying = replace(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
@@ -191,7 +202,7 @@ class _Builder:
                 seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
             )
 
-    def _emit_gemm(self, operation: Operation, part: Part, work: "_Work", times: Times) -> Iterator[Step]:
+    def _emit_gemm(self, operation: Operation, part: Part, work: "Work", times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan
         places, widened = [], 0
         sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
@@ -215,7 +226,7 @@ class _Builder:
         yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
 
     def _step(
-        self, operation: Operation, work: "_Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
+        self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
         places = [self.position[id(value)] for value in (*operation.inputs, operation.output)]
         return self._made(
@@ -232,7 +243,7 @@ class _Builder:
         )
 
     def _step_of_pack(
-        self, operation: Operation, work: "_Work", row: Row, packed: Value, problem: PackProblem, seconds: float
+        self, operation: Operation, work: "Work", row: Row, packed: Value, problem: PackProblem, seconds: float
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
@@ -248,7 +259,7 @@ class _Builder:
             seconds=seconds,
         )
 
-    def _made(self, work: "_Work", row: Row, **more) -> Step:
+    def _made(self, work: "Work", row: Row, **more) -> Step:
         return Step(
             number=len(self.steps),
             expr=work.expr,
@@ -271,7 +282,7 @@ class _Builder:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
         terms = [v.term for v in operation.inputs]
         left, right = terms[0], terms[-1] if len(terms) == 2 else ()
-        kept, sizes = operation.output.term, self.list.sizes
+        kept, sizes = operation.output.term, self._sizes(operation)
         groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
         for index in dict.fromkeys(left + right):
             if index not in kept:
@@ -283,6 +294,10 @@ class _Builder:
             groups[kind].append((index, sizes[index]))
         return {k: tuple(v) for k, v in groups.items()}
 
+    def _sizes(self, operation: Operation) -> dict:
+        """Of the indices of an operation."""
+        return self.list.sizes
+
     def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)
         scratch = max((s.args.scratch for s in steps), default=0)
@@ -290,7 +305,7 @@ class _Builder:
         tables = sum(8 * 64 + sum(t.nbytes for t in s.args.tables.values()) for s in steps) + 8 * 64
         return Plan(
             expr=self.request.expr,
-            path=self.request.order.path,
+            path=self._path(),
             buffers=tuple(self.buffers),
             steps=steps,
             dtype=self.request.dtype,
@@ -307,13 +322,16 @@ class _Builder:
             request=self.request,
         )
 
+    def _path(self) -> tuple[tuple[int, ...], ...]:
+        return self.request.order.path
+
     def _output_bytes(self) -> int:
         return itemsize(self.request.dtype) * prod(self.request.expr.output_shape)
 
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class Work:
     """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
 
     expr: str
@@ -322,7 +340,7 @@ class _Work:
     moved: int
     scale: float = 1.0
 
-    def share(self, part: Part) -> "_Work":
+    def share(self, part: Part) -> "Work":
         c = part.contraction
         groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
         return replace(

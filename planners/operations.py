@@ -25,7 +25,8 @@ REAL_PART = {"complex64": "float32", "complex128": "float64"}
 class Value:
     """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read.
 
-    ``source``: the value whose memory it is, under other indices, where it has none of its own.
+    ``source``: the value whose memory it is, under other indices, where it has none of its own; it starts ``shift``
+    bytes behind the first element of that.
     """
 
     number: int
@@ -42,11 +43,12 @@ class Value:
     panel: int = 0
     constant: bool = False  # depends on constant operands alone
     source: Value | None = None
+    shift: int = 0
 
     @property
     def memory(self) -> Value:
         """The value whose memory this one is read from: mostly itself."""
-        return self if self.source is None else self.source
+        return self if self.source is None else self.source.memory
 
     def real_view(self, parts: bool) -> tuple[tuple[Index, ...], dict[Index, Axis] | None]:
         """Term and axes; with ``parts`` of a complex tensor as a real one that has the index PARTS besides."""
@@ -58,18 +60,24 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """One step: ``kind``, the values read and the value written."""
+    """One step: ``kind``, the values read and the value written; ``more``: further values that it writes."""
 
     kind: str
     inputs: tuple[Value, ...]
     output: Value
     scaled: bool = False
+    more: tuple[Value, ...] = ()
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
 
     @property
     def mixed(self) -> bool:
         """A complex tensor times a real one: done on real numbers, the complex one having an index more."""
         return len(self.inputs) == 2 and self.inputs[0].dtype != self.inputs[1].dtype
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """All values that are written."""
+        return (self.output, *self.more)
 
     @property
     def constant(self) -> bool:

@@ -7,6 +7,11 @@ from typing import Any
 
 from ..records import quick
 
+
+class NotLowered(Exception):
+    """What a program has and no plan can do; the text says which primitive it is, and why."""
+
+
 # How intermediates are laid out. ``solve``: as the layout solver predicts to be fastest. The others are what it is held
 # against. ``natural``: C order of the indices as the expression names them; ``merged``: the matrix that the consumer
 # reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.

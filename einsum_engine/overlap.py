@@ -1,0 +1,83 @@
+"""Arguments of a call that share memory: who does, and the memory around them as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import EngineValueError
+from .views import View
+
+
+def overlapping(arrays: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Groups of positions of arrays that share memory, each sorted, by first position."""
+    group = list(range(len(arrays)))
+    for one in range(len(arrays)):
+        for two in range(one + 1, len(arrays)):
+            if (
+                isinstance(arrays[one], np.ndarray)
+                and isinstance(arrays[two], np.ndarray)
+                and _share(arrays[one], arrays[two])
+            ):
+                old, new = group[two], group[one]
+                group = [new if number == old else number for number in group]
+    found: dict[int, list[int]] = {}
+    for at, number in enumerate(group):
+        found.setdefault(number, []).append(at)
+    return tuple(tuple(members) for members in found.values())
+
+
+def _share(one: np.ndarray, two: np.ndarray) -> bool:
+    if not np.may_share_memory(one, two):
+        return False
+    try:
+        return bool(np.shares_memory(one, two, max_work=100_000))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tuple[View, ...]]:
+    """(lowest address, number of elements, views) of the memory that holds all arrays of a group."""
+    members = [np.asarray(arrays[at]) for at in group]
+    if len(members) == 1:
+        return 0, 0, ()
+    bounds = [np.lib.array_utils.byte_bounds(member) for member in members]
+    low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
+    item, views = members[0].itemsize, []
+    for at, member in zip(group, members):
+        offset = member.__array_interface__["data"][0] - low
+        if member.dtype != members[0].dtype or offset % item or any(s % item for s in member.strides):
+            raise EngineValueError(
+                f"array arguments {group[0]} and {at} share memory, but not as elements of one array (dtypes "
+                f"{members[0].dtype} and {member.dtype}), and the function writes its arguments: pass a copy"
+            )
+        views.append(View(member.shape, tuple(s // item for s in member.strides), offset // item))
+    return low, (high - low) // item, tuple(views)
+
+
+def members_of(arrays: list[Any], group: tuple[int, ...]) -> tuple[tuple[int, ...], list[View]]:
+    """Shape of the root in which the arrays of a group lie, and their views."""
+    if len(group) == 1:
+        shape = np.shape(arrays[group[0]])
+        return shape, [View.whole(shape)]
+    _, size, views = span_of(arrays, group)
+    return (size,), list(views)
+
+
+def memory_of(arrays: list[Any], group: tuple[int, ...]) -> np.ndarray:
+    """The memory around the arrays of a group as one array."""
+    low, size, _ = span_of(arrays, group)
+    members = [arrays[at] for at in group]
+    return at_address(members, low, (size,), (members[0].itemsize,))
+
+
+def at_address(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """Memory of ``owner`` (an array, or several) with another shape and other strides; keeps the owner alive."""
+    array = owner[0] if isinstance(owner, list) else owner
+    interface = {**array.__array_interface__, "data": (address, not array.flags.writeable)}
+    interface |= {"shape": shape, "strides": strides}
+    found = np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
+    found.dtype = array.dtype  # the interface has no word for bfloat16
+    return found

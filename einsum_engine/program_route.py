@@ -1,0 +1,123 @@
+"""Runs the program of a jitted function by its plan: one native call for each call.
+
+A `ProgramRoute` is made for inputs of certain strides. Where a program has no plan, `NoPlan` says why, and the program
+is interpreted (`Program.eval`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import config, measured
+from .dtypes import as_numpy
+from .executor import LARGE_RESULT, bind
+from .ir import Program
+from .kernels.isa import active_isa
+from .memory import empty
+from .plan import Plan
+from .planners.programs import NotLowered, ProgramRequest, build_program, constants
+from .views import View
+
+
+@dataclass(frozen=True)
+class NoPlan:
+    """Why a program has no plan: the equation, and what it lacks."""
+
+    why: str
+
+
+class ProgramRoute:
+    """A bound plan of a program, for native arrays of its shapes and dtypes and of the strides that it was made for.
+
+    ``places``: for each result of the program the number of the array that has it, None for what an input has.
+    """
+
+    def __init__(self, plan: Plan, program: Program, places: tuple[int | None, ...]) -> None:
+        self.plan, self.places = plan, places
+        self.native = bind(plan)
+        self.consts = constants(program)
+        self._results = [(shape, as_numpy(name)) for name, shape in plan.expr.results]
+        self._given = plan.request.out_strides is not None
+        self._calls = 0
+        self.entry: Callable[..., Any] | None = None
+        self.remembered = False  # by the function whose program it is
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The arrays of the results that have memory of their own; inputs are written where they belong there.
+
+        The native entry is made at the second call.
+        """
+        self._calls += self._calls < 2
+        if self._calls == 2 and self.entry is None:
+            self.entry = self.native.entry
+            self._calls = 3
+        if self.entry is not None:
+            found = self.enter(arrays)
+            if found is not None:
+                return found
+        results = [empty(shape, dtype) for shape, dtype in self._results]
+        first = results[0] if results else _NOTHING
+        self.native.run([*arrays, *self.consts, *results[1:]], first)
+        return results
+
+    def enter(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """`run` by the native entry; None where the arrays are not what it was made for, or it is in use."""
+        more = [empty(shape, dtype) for shape, dtype in self._results[1:]]
+        if self._given:
+            more.append(empty(*self._results[0]))
+        first = self.entry(*arrays, *self.consts, *more)
+        if first is NotImplemented:
+            return None
+        if not self._results:
+            return []
+        return [np.asarray(first), *(more[:-1] if self._given else more)]
+
+    def quick(self) -> Callable[..., Any] | None:
+        """The native entry where it takes the inputs alone and returns all results, else None."""
+        plain = len(self._results) == 1 and not self.consts and not self._given
+        return self.entry if plain else None
+
+
+_NOTHING = np.zeros(1, np.uint8)  # the first result of a program that only writes its inputs
+
+
+def make_route(
+    program: Program, written: Sequence[tuple[int, int]], strides: tuple[tuple[int, ...], ...], name: str
+) -> ProgramRoute | NoPlan:
+    """The route of a program for inputs of these strides, in bytes.
+
+    ``written``: pairs of an input and the result that is left in its memory.
+    """
+    isa = active_isa()
+    own = [at for at in range(len(program.outputs)) if at not in {output for _, output in written}]
+    large = bool(own) and _nbytes(program.outputs[own[0]]) >= LARGE_RESULT
+    request = ProgramRequest(
+        program=program,
+        strides=strides,
+        written=tuple(written),
+        threads=config.threads(None),
+        isa=isa.name,
+        out_given=large,
+        name=name,
+    )
+    try:
+        plan = build_program(request, measured.machine(isa))
+    except NotLowered as why:
+        return NoPlan(str(why))
+    places = tuple(own.index(at) if at in own else None for at in range(len(program.outputs)))
+    return ProgramRoute(plan, program, places)
+
+
+def _nbytes(atom: Any) -> int:
+    return atom.dtype.itemsize * int(np.prod(atom.shape, dtype=np.int64))
+
+
+def injective(array: np.ndarray) -> bool:
+    """Whether no two elements of an array share memory: such a one can be written in place."""
+    return array.flags.c_contiguous or View(array.shape, array.strides).injective()
+
+

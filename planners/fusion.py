@@ -1,0 +1,406 @@
+"""From the equations of a program to steps: connected maps, casts, selects, views and reductions become one.
+
+Equations are taken in order. A map joins a step before it whose loops have its shape, where all that it needs is
+computed in that step or before, and where it has something in common with it; else it begins a step of its own. A value
+is stored when somebody outside of its step asks for it, once. Accesses are places in memory, not steps.
+
+An assign writes to the memory of the version before where the program lets it: memory that may be written (of a value
+made here, or of an input that the program writes for its caller), of which nobody reads the overwritten part later on,
+by the order of the equations. It comes in a step after all steps that read that part. Else the old version is copied.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from math import prod
+from typing import Any, Callable
+
+import numpy as np
+
+from ..expr import parse
+from ..ir import Atom, Eqn, Literal, Program, Var
+from ..kernels.fused_structure import Graph
+from ..ops import OPS
+from ..views import View
+from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
+from .operations import Value, itemsize
+from .places import MemoryView, strided_axes, strided_value
+from .request import NotLowered
+from .scalars import apply, reduced
+
+END = 1 << 40  # the position of what a program returns
+SMALL = 4096  # elements of a step's loops up to which maps that share nothing are put together
+CHEAP = ("add", "sub", "mul", "neg", "abs", "min", "max", "cast", "copy", "select")
+CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
+
+
+class Schedule:
+    """The steps of ``program``. ``inputs``: values of its inputs and constants, with the strides of the caller.
+
+    ``targets``: for each result the number of the input in whose memory it belongs, or None. Afterwards ``steps`` are
+    in order, ``results`` are values of kind ``output`` of the results with memory of their own, None for the others.
+    """
+
+    def __init__(self, program: Program, inputs: list[Value], targets: list[int | None]) -> None:
+        self.program = program
+        self.steps: list[Scheduled] = []
+        self.values: list[Value] = []
+        self.results: list[Value | None] = []
+        self.places: dict[int, MemoryView] = {}
+        self.home: dict[int, FusedGroup] = {}
+        self.ready: dict[int, int] = {}  # number of the step that a value is there after
+        self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
+        self.inside: dict[int, list[Var]] = {}  # number of a value with memory -> what lies there
+        self.targets = targets
+        self.numbers = count(len(inputs))
+        self.extra = count(-1, -1)  # numbers of values that no equation makes
+        self.writable = {id(inputs[at]) for at in targets if at is not None}
+        self.values += inputs
+        given = [*program.inputs, *(var for var, _ in program.consts)]
+        for var, value in zip(given, inputs, strict=True):
+            strides = tuple(value.axes[index].stride for index in value.term)
+            self.settle(var, MemoryView(value, View(var.shape, strides)), -1)
+        # value -> the memory of the input where it belongs
+        self.goals = {
+            atom.number: self.places[program.inputs[target].number]
+            for atom, target in zip(program.outputs, targets)
+            if isinstance(atom, Var) and target is not None
+        }
+        self.live = _live(program)
+        self.uses: dict[int, list[tuple[int, View | None]]] = {}
+        for at, eqn in enumerate(self.live):
+            view = eqn.named["view"] if eqn.op in ("access", "view") else None
+            for atom in eqn.inputs:
+                if isinstance(atom, Var):
+                    self.uses.setdefault(atom.number, []).append((at, view))
+        for atom in program.outputs:
+            if isinstance(atom, Var):
+                self.uses.setdefault(atom.number, []).append((END, None))
+
+    def run(self) -> None:
+        for at, eqn in enumerate(self.live):
+            self.position = at
+            try:
+                self.lower(eqn)
+            except NotLowered as why:
+                raise NotLowered(f"{eqn}: {why}" + (f" ({eqn.where})" if eqn.where else "")) from None
+        self.position = END
+        self.finish()
+
+    def lower(self, eqn: Eqn) -> None:
+        kind = OPS[eqn.op].kind
+        if kind == "map" or eqn.op == "copy":
+            self.map(eqn)
+        elif eqn.op in _REDUCTIONS:
+            self.reduce(eqn)
+        elif (found := _HANDLERS.get(eqn.op)) is not None:
+            found(self, eqn)
+        else:
+            raise NotLowered(f"there is no kernel for the primitive {eqn.op} yet")
+
+    # -- values and memory
+    def settle(self, var: Var, place: MemoryView, ready: int) -> None:
+        """Says where a value lies, and after which step."""
+        self.places[var.number] = place
+        self.ready[var.number] = ready
+        self.inside.setdefault(place.memory.number, []).append(var)
+
+    def new(self, shape: tuple[int, ...], dtype: np.dtype, kind: str = "arena") -> MemoryView:
+        """Memory of its own in C order."""
+        name = np.dtype(dtype).name
+        view = View.whole(shape, itemsize(name))
+        value = strided_value(next(self.numbers), shape, view.strides, name, kind)
+        self.values.append(value)
+        if kind == "arena":
+            self.writable.add(id(value))
+        return MemoryView(value, view)
+
+    def place(self, atom: Atom) -> MemoryView:
+        """Where a value lies; one that was not stored yet is from now on."""
+        if isinstance(atom, Literal) or atom.number in self.scalars:
+            place = self.new(atom.shape, atom.dtype)
+            self.last_ready = self.write(atom, place, -1)
+            return place
+        if atom.number not in self.places:
+            group = self.home[atom.number]
+            place = self.goal(group, atom) or self.new(atom.shape, atom.dtype)
+            group.stores.append(_store(group, atom.number, place))
+            self.settle(atom, place, group.at)
+        self.last_ready = self.ready[atom.number]
+        return self.places[atom.number]
+
+    def goal(self, group: FusedGroup, atom: Var) -> MemoryView | None:
+        """The memory of an input in which a value belongs in the end, if it can be written there at once."""
+        home = self.goals.get(atom.number)
+        if home is None or atom.number in group.over or not self.overwritable(home, home) or not group.may_write(home):
+            return None
+        return None if any(_touches(step, home) for step in self.steps[group.at :] if step is not group) else home
+
+    def written_over(self, group: FusedGroup) -> bool:
+        """Whether a group reads what its values are to be written over, which excludes reductions."""
+        homes = [self.goals[number] for number in group.members if number in self.goals]
+        return any(read.overlaps(home) for read in group.inputs for home in homes)
+
+    # -- groups
+    def candidate(self, shape: tuple[int, ...], atoms: list[Atom], fits: Callable[[FusedGroup], bool]) -> FusedGroup:
+        """The step of loops of this shape that a computation on ``atoms`` joins; a new one where none fits."""
+        best, most = None, 0.0
+        for step in self.steps:
+            if not isinstance(step, FusedGroup) or step.shape != shape or not step.room(len(atoms)):
+                continue
+            if not all(self.within(step, atom) for atom in atoms):
+                continue
+            near = sum(2.0 * self.is_member(step, atom) + self.is_read(step, atom) for atom in atoms)
+            if not near and prod(shape) <= SMALL:
+                near = 0.5
+            if near >= most and near and fits(step):
+                best, most = step, near
+        if best is None:
+            best = FusedGroup(at=len(self.steps), shape=shape)
+            self.steps.append(best)
+        return best
+
+    def is_member(self, group: FusedGroup, atom: Atom) -> bool:
+        return isinstance(atom, Var) and atom.number in group.members
+
+    def is_read(self, group: FusedGroup, atom: Atom) -> bool:
+        place = self.places.get(atom.number) if isinstance(atom, Var) else None
+        return place is not None and any(read.memory is place.memory for read in group.inputs)
+
+    def within(self, group: FusedGroup, atom: Atom) -> bool:
+        """Whether a value is computed in a group, or can be read there."""
+        if isinstance(atom, Literal) or self.is_member(group, atom) or atom.number in self.scalars:
+            return True
+        if self.ready[atom.number] >= group.at:
+            return False
+        place = self.places.get(atom.number)
+        return place is None or group.may_read(place.broadcast(group.shape))
+
+    def ref(self, group: FusedGroup, atom: Atom) -> Ref:
+        """A value as an operand of a member."""
+        if isinstance(atom, Literal):
+            return atom
+        if atom.number in self.scalars:
+            return self.scalars[atom.number]
+        if atom.number in group.members or self.again(group, atom):
+            return atom.number
+        return group.read(self.place(atom).broadcast(group.shape))
+
+    def again(self, group: FusedGroup, atom: Var) -> bool:
+        """Computes a value once more, where that takes less than to write and to read it: from one large operand, which
+        nobody has written since, by a few operations that take no time."""
+        home = self.home.get(atom.number)
+        if home is None or atom.number in self.places or home.shape != group.shape or prod(home.shape) <= SMALL:
+            return False
+        found = home.needs(atom.number)
+        places = [ref for member in found.values() for ref in member.args if isinstance(ref, MemoryView)]
+        large = {id(place.memory) for place in places if 0 not in place.view.strides}
+        cheap = 0 < len(found) <= CHEAP_OPERATIONS and all(member.op in CHEAP for member in found.values())
+        if not cheap or len(large) > 1 or not group.room(len(places) + len(found)):
+            return False
+        late = [place for step in self.steps[home.at :] for place in written(step)]
+        if any(place.overlaps(other) for place in places for other in late):
+            return False
+        if not all(group.may_read(place) for place in places):
+            return False
+        for number, member in found.items():
+            args = tuple(group.read(ref) if isinstance(ref, MemoryView) else ref for ref in member.args)
+            group.members.setdefault(number, Member(op=member.op, args=args, dtype=member.dtype))
+        return True
+
+    # -- equations
+    def map(self, eqn: Eqn) -> None:
+        (var,) = eqn.outputs
+        self.check(eqn)
+        group = self.candidate(var.shape, list(eqn.inputs), lambda group: True)
+        self.member(group, var, eqn.op, eqn.inputs)
+
+    def member(self, group: FusedGroup, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
+        refs = tuple(self.ref(group, atom) for atom in atoms)
+        group.members[var.number] = Member(op=op, args=refs, dtype=var.dtype.name)
+        self.home[var.number], self.ready[var.number] = group, group.at
+
+    def check(self, eqn: Eqn) -> None:
+        """`NotLowered` where no kernel has this map on these dtypes."""
+        if eqn.op == "pow" and eqn.inputs[0].dtype.kind in "iu":
+            exponent = eqn.inputs[1]
+            if exponent.dtype.kind == "i" and not (isinstance(exponent, Literal) and exponent.value >= 0):
+                raise NotLowered("integers to a power that may be negative, which is an error")
+        graph = Graph(tuple(atom.dtype.name for atom in eqn.inputs))
+        apply(graph, eqn.op, list(range(len(eqn.inputs))), eqn.outputs[0].dtype.name)
+
+    def reduce(self, eqn: Eqn) -> None:
+        (atom,), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
+        if atom.dtype.name in ("float16", "bfloat16"):
+            raise NotLowered(f"{eqn.op} of {atom.dtype}")
+        graph = Graph((atom.dtype.name,))
+        reduced(graph, eqn.op, 0)
+        group = self.candidate(atom.shape, [atom], lambda group: group.may_reduce(axes) and not self.written_over(group))
+        group.axes = axes
+        group.over[var.number] = (self.ref(group, atom), eqn.op)
+        self.home[var.number], self.ready[var.number] = group, group.at
+
+    def access(self, eqn: Eqn) -> None:
+        (atom,), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
+        scalar = atom if isinstance(atom, Literal) else self.scalars.get(atom.number)
+        if scalar is not None:
+            self.scalars[var.number] = scalar
+            return
+        found = self.place(atom).part(view)
+        ready = self.ready[atom.number]
+        if found is None:
+            copy = self.new(atom.shape, atom.dtype)
+            ready = self.write(atom, copy, -1)
+            found = copy.part(view)
+        self.settle(var, found, ready)
+
+    def einsum(self, eqn: Eqn) -> None:
+        (var,) = eqn.outputs
+        target = parse(eqn.named["subscripts"], [atom.shape for atom in eqn.inputs]).output
+        if len(set(target)) != len(target):
+            raise NotLowered("an index is repeated in the result")
+        inputs = [self.place(atom) for atom in eqn.inputs]
+        out = self.new(var.shape, var.dtype)
+        if 0 in var.shape or any(0 in place.view.shape for place in inputs):
+            zero = Literal.of(0, var.dtype)
+            self.settle(var, out, self.write(zero, out, -1))
+            return
+        self.steps.append(Contraction(at=len(self.steps), eqn=eqn, inputs=inputs, output=out))
+        self.settle(var, out, len(self.steps) - 1)
+
+    def assign(self, eqn: Eqn) -> None:
+        (root, value), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
+        place = self.place(root)  # stored, if it was not yet
+        ready, target = self.last_ready, place.part(view)
+        if view.size and (target is None or not self.overwritable(place, target)):
+            old, place = root, self.new(var.shape, var.dtype)
+            target = place.part(view)
+            ready = -1 if view.covers(prod(var.shape)) else self.write(old, place, -1)
+        if view.size:
+            ready = max(ready, self.write(value, target, ready))
+        self.settle(var, place, ready)
+
+    def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
+        """Whether nobody reads the elements of ``target`` later, and their memory may be written."""
+        memory = place.memory
+        if id(memory) not in self.writable or not place.view.injective() or not target.view.injective():
+            return False
+        for var in self.inside.get(memory.number, ()):
+            for at, view in self.uses.get(var.number, ()):
+                own = self.places[var.number]
+                part = own if view is None else own.part(view) or own
+                if at > self.position and part.overlaps(target):
+                    return False
+        return True
+
+    def write(self, atom: Atom, target: MemoryView, after: int) -> int:
+        """Stores a value, broadcast, to ``target`` in a step behind ``after``; the number of that step."""
+        shape = target.view.shape
+
+        def fits(group: FusedGroup) -> bool:
+            if group.at <= after or not group.may_write(target):
+                return False
+            return not any(_touches(step, target) for step in self.steps[group.at :] if step is not group)
+
+        if isinstance(atom, Var) and atom.number in self.home and atom.shape != shape:
+            self.place(atom)  # before a step is looked for: it is read from memory
+        own = self.places.get(atom.number) if isinstance(atom, Var) else None
+        if own is not None and own.overlaps(target) and not own.broadcast(shape).same(target):
+            atom = self.aside(atom)
+        group = self.candidate(shape, [atom], fits)
+        group.stores.append(Stored(ref=self.ref(group, atom), place=target, assigned=True))
+        return group.at
+
+    def aside(self, atom: Var) -> Var:
+        """A copy of a value, in memory of its own."""
+        var, place = Var(next(self.extra), atom.shape, atom.dtype), self.new(atom.shape, atom.dtype)
+        self.settle(var, place, self.write(atom, place, -1))
+        return var
+
+    def concatenate(self, eqn: Eqn) -> None:
+        (var,), axis = eqn.outputs, eqn.named["axis"]
+        out, start, ready = self.new(var.shape, var.dtype), 0, -1
+        for atom in eqn.inputs:
+            stop = start + atom.shape[axis]
+            part = View.whole(var.shape).index((slice(None),) * axis + (slice(start, stop),))
+            ready, start = max(ready, self.write(atom, out.part(part), -1)), stop
+        self.settle(var, out, ready)
+
+    def pad(self, eqn: Eqn) -> None:
+        (atom, value), (var,) = eqn.inputs, eqn.outputs
+        out = self.new(var.shape, var.dtype)
+        ready = self.write(value, out, -1)
+        key = tuple(slice(before, before + n) for n, (before, _) in zip(atom.shape, eqn.named["widths"]))
+        inner = out.part(View.whole(var.shape).index(key))
+        self.settle(var, out, max(ready, self.write(atom, inner, ready)))
+
+    # -- results
+    def finish(self) -> None:
+        """Results get memory of their own, or the memory of the input where they belong."""
+        for atom, target in zip(self.program.outputs, self.targets):
+            if target is None:
+                self.results.append(self.result(atom))
+            else:
+                self.results.append(None)
+        self.write_back()
+
+    def result(self, atom: Atom) -> Value:
+        if isinstance(atom, Var) and atom.number not in self.scalars:
+            place = self.place(atom)
+            memory = place.memory
+            if memory.kind == "arena" and place.whole:
+                memory.kind = "output"
+                memory.term, memory.axes = strided_axes(place.view.shape, place.view.strides)
+                return memory
+        place = self.new(atom.shape, atom.dtype, "output")
+        self.write(atom, place, -1)
+        return place.memory
+
+    def write_back(self) -> None:
+        """Results that were not written where they belong are copied there at the end, none over another."""
+        late = []
+        given = {id(value) for value in self.values if value.kind == "input"}
+        for atom, target in zip(self.program.outputs, self.targets):
+            if target is None:
+                continue
+            home = self.places[self.program.inputs[target].number]
+            place = self.places.get(atom.number) if isinstance(atom, Var) else None
+            if place is not None and place.same(home):
+                continue
+            late.append((self.aside(atom) if place is not None and id(place.memory) in given else atom, home))
+        for atom, home in late:
+            self.write(atom, home, -1)
+
+
+def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
+    """The store of a value of the group."""
+    if number in group.over:
+        ref, reduce = group.over[number]
+        return Stored(ref=ref, place=place, reduce=reduce)
+    return Stored(ref=number, place=place)
+
+
+def _touches(step: Scheduled, target: MemoryView) -> bool:
+    return any(place.overlaps(target) for place in (*step.inputs, *written(step)))
+
+
+def _live(program: Program) -> list[Eqn]:
+    """The equations that the results depend on, in order."""
+    wanted = {atom.number for atom in program.outputs if isinstance(atom, Var)}
+    found = []
+    for eqn in reversed(program.eqns):
+        if any(var.number in wanted for var in eqn.outputs):
+            found.append(eqn)
+            wanted.update(atom.number for atom in eqn.inputs if isinstance(atom, Var))
+    return found[::-1]
+
+
+_REDUCTIONS = ("sum", "prod", "reduce_max", "reduce_min", "any", "all")
+_HANDLERS: dict[str, Any] = {
+    "access": Schedule.access,
+    "view": Schedule.access,
+    "einsum": Schedule.einsum,
+    "assign": Schedule.assign,
+    "concatenate": Schedule.concatenate,
+    "pad": Schedule.pad,
+}

@@ -1,0 +1,325 @@
+"""The plan of a program: the same `Plan`, step table and arena as those of an einsum.
+
+1. steps: fused groups and contractions, and where every value lies (`fusion`);
+2. a result of a step takes the memory of what the step reads point by point, and nobody reads later;
+3. each contraction is drawn up like an einsum of its own (order, operations, layouts), its operands and its result
+   being places in the memory of the program's values;
+4. arena and rows, as for an einsum (`build`).
+
+Slots: inputs, then constants, then results but for the first, then as for an einsum: the first result, the arena, ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from math import prod
+from typing import Iterator
+
+import numpy as np
+
+from .. import cost
+from ..ir import Const, Program, Var
+from ..kernels import isa as isa_table
+from ..plan import Plan, Signature, Step
+from .blocking import leaves, rows_of_a_block, runs
+from .chains import chained, order_of, parsed
+from .build import PlanBuilder, Work, compute_dtype
+from .fusion import Schedule
+from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
+from .layouts import LayoutSolver
+from .memo import Planned
+from .operations import Operation, OperationList, Value, itemsize
+from .order import Order
+from .parts import Part
+from .places import strided_value
+from .request import NotLowered, PlanRequest
+from .sharing import share
+
+LONGEST_IOTA = 1 << 16  # elements: a longer one is not kept as a constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramRequest:
+    """What the plan of a program is made for.
+
+    ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
+    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan.
+    """
+
+    program: Program
+    strides: tuple[tuple[int, ...], ...]
+    written: tuple[tuple[int, int], ...] = ()
+    threads: int = 1
+    isa: str
+    out_given: bool = False
+    name: str = "program"
+    layouts: str = "solve"
+
+
+def build_program(request: ProgramRequest, machine: cost.Machine | None = None) -> Plan:
+    """The plan of a program on ``machine``; `NotLowered` where there is none, with the equation and the reason."""
+    return ProgramBuilder(request, machine).build()
+
+
+def constants(program: Program) -> tuple[np.ndarray, ...]:
+    """The arrays that a call of the program's plan takes behind the inputs."""
+    return tuple(const.array for _, const in with_iotas(program).consts)
+
+
+@lru_cache(maxsize=256)
+def with_iotas(program: Program) -> Program:
+    """The program with its iotas as constants."""
+    found, kept = [], []
+    for eqn in program.eqns:
+        if eqn.op == "iota" and eqn.named["size"] <= LONGEST_IOTA:
+            dtype = np.dtype(eqn.named["dtype"])
+            found.append((eqn.outputs[0], Const.of(np.arange(eqn.named["size"]).astype(dtype))))
+        else:
+            kept.append(eqn)
+    return replace(program, eqns=tuple(kept), consts=(*program.consts, *found)) if found else program
+
+
+class _List:
+    """The operations of all steps, and their values."""
+
+    def __init__(self, compute: str) -> None:
+        self.values: list[Value] = []
+        self.operations: list[Operation] = []
+        self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
+        self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
+        self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
+        self.numbers: Iterator[int] = count()
+        self.compute = compute
+
+    def add(self, value: Value) -> Value:
+        value.number = next(self.numbers)
+        self.values.append(value)
+        return value
+
+    def nbytes(self, value: Value) -> int:
+        return value.nbytes
+
+    def work(self, operation: Operation) -> tuple[int, int]:
+        if operation.kind == "fused":
+            group = self.groups[id(operation)]
+            plan = operation.parts[0].part.plan
+            return plan.flops, round(moved(group) * plan.share)
+        return self.owners[id(operation)].work(operation)
+
+
+class ProgramBuilder(PlanBuilder):
+    """A `PlanBuilder` whose operations come from the equations of a program."""
+
+    def __init__(self, request: ProgramRequest, machine: cost.Machine | None) -> None:
+        self.program, self.orders = chained(with_iotas(request.program))
+        self.wanted = request
+        self.isa = isa_table.get(request.isa)
+        self.machine = machine or cost.typical_machine(self.isa.name, self.isa.vector_bits, self.isa.fma)
+        self.steps: list[Step] = []
+        self.given = [*self.program.inputs, *(var for var, _ in self.program.consts)]
+        floats = [var.dtype.name for var in self.given if var.dtype.kind in "fc"]
+        self.compute = floats[0] if floats else "float32"
+        self.list = _List(self.compute)
+
+    # -- operations ------------------------------------------------------------------------------------------
+    def _draw_up(self) -> None:
+        inputs = [self._input(at, var) for at, var in enumerate(self.given)]
+        targets = dict((output, at) for at, output in self.wanted.written)
+        wanted = [targets.get(at) for at in range(len(self.program.outputs))]
+        schedule = Schedule(self.program, inputs, wanted)
+        schedule.run()
+        self.fresh = [value for value in schedule.results if value is not None]
+        self.request = _Request(self.wanted, self.program, self.fresh)
+        for value in schedule.values:
+            self.list.add(value)
+        for at, value in enumerate(self.fresh):
+            value.slot = len(self.given) + at - 1 if at else self._first_slot()
+        _share_memory(schedule)
+        for step in schedule.steps:
+            if isinstance(step, FusedGroup):
+                step.stores = [store for store in step.stores if store.place.view.size]
+        for run in runs([step for step in schedule.steps if isinstance(step, Contraction) or step.stores]):
+            if isinstance(run[0], Contraction):
+                self._contraction(run[0])
+            else:
+                self._fused(run)
+        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
+        self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
+
+    def _first_slot(self) -> int:
+        """Of the first result."""
+        return len(self.given) + max(len(self.fresh) - 1, 0)
+
+    def _input(self, at: int, var: Var) -> Value:
+        item = var.dtype.itemsize
+        inputs = len(self.program.inputs)
+        strides = self.wanted.strides[at] if at < inputs else _c_strides(var.shape, item)
+        value = strided_value(at, var.shape, strides, var.dtype.name, "input")
+        value.slot = at
+        return value
+
+    def _fused(self, run: list[FusedGroup]) -> None:
+        """Groups that are worked through in blocks of rows, mostly a single one as a whole."""
+        count = run[0].shape[0] if len(run) > 1 else 1
+        rows = rows_of_a_block(run, self.machine.cache_bytes * self.wanted.threads) if len(run) > 1 else 1
+        plans = [fused_plan(group, self.wanted.threads) for group in run]
+        starts = range(0, count, rows)
+        for number, start in enumerate(starts):
+            for group, plan in zip(run, plans):
+                part = plan
+                if len(starts) > 1:
+                    part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run))
+                inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
+                operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
+                operation.parts = (Planned(part=Part(plan=part)),)
+                self.list.groups[id(operation)] = group
+                self.list.blocks[id(operation)] = (number, len(starts))
+                self.list.operations.append(operation)
+
+    def _contraction(self, step: Contraction) -> None:
+        """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
+        request = _einsum_request(step, self.wanted, self.orders.get(step.eqn.outputs[0].number))
+        listed = OperationList(request, compute_dtype(request))
+        listed.build()
+        if request.same:
+            share(listed)
+        LayoutSolver(listed, self.isa, self.wanted.threads, self.machine, self.wanted.layouts).solve()
+        for value in listed.values:
+            if value.kind in ("input", "output"):
+                place = step.inputs[value.slot] if value.kind == "input" else step.output
+                value.source, value.shift, value.kind = place.memory, place.view.offset, place.memory.kind
+            value.nbytes = value.nbytes or listed.nbytes(value)
+            self.list.add(value)
+        for operation in listed.operations:
+            self.list.owners[id(operation)] = listed
+            self.list.operations.append(operation)
+
+    # -- what differs from an einsum -------------------------------------------------------------------------
+    def _sizes(self, operation: Operation) -> dict:
+        return self.list.owners[id(operation)].sizes
+
+    def _dims(self, operation: Operation) -> dict:
+        group = self.list.groups.get(id(operation))
+        if group is None:
+            return super()._dims(operation)
+        axes = group.axes or ()
+        kept = tuple((f"x{a}", n) for a, n in enumerate(group.shape) if a not in axes)
+        return {"B": kept, "M": (), "N": (), "K": tuple((f"x{a}", group.shape[a]) for a in axes)}
+
+    def _emit(self, operation: Operation) -> Iterator[Step]:
+        if operation.kind != "fused":
+            self.compute = self.list.owners[id(operation)].compute
+            yield from super()._emit(operation)
+            return
+        part = operation.parts[0].part
+        plan: FusedPlan = part.plan
+        flops, nbytes = self.list.work(operation)
+        work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
+        for row in plan.rows(self._place(part, "temporary"), self.wanted.threads):
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+            step = self._step(operation, work, row, "fused", (), (), seconds)
+            yield replace(step, block=self.list.blocks[id(operation)])
+            work = replace(work, flops=0, moved=0)
+
+    def _output_name(self, value: Value) -> str:
+        place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)
+        return f"out{place}" if place else "out"
+
+    def _path(self) -> tuple[tuple[int, ...], ...]:
+        return ()
+
+    def _output_bytes(self) -> int:
+        return sum(value.nbytes for value in self.fresh)
+
+    def _plan(self, arena: int, kept: int) -> Plan:
+        # a result that is handed in is memory of the call, too
+        return replace(super()._plan(arena, kept), output_bytes=self._output_bytes())
+
+
+class _Request:
+    """A program's request as the builder and the executor read that of an einsum: one entry for each slot."""
+
+    scaled, byteswapped, same, conj, constants, order = False, (), (), (), (), None
+
+    def __init__(self, wanted: ProgramRequest, program: Program, fresh: list[Value]) -> None:
+        self.program, self.threads, self.isa, self.layouts = wanted, wanted.threads, wanted.isa, wanted.layouts
+        consts = [(var.shape, var.dtype.name, _c_strides(var.shape, var.dtype.itemsize)) for var, _ in program.consts]
+        inputs = [(var.shape, var.dtype.name, s) for var, s in zip(program.inputs, wanted.strides)]
+        shapes = [tuple(value.axes[i].size for i in value.term) for value in fresh]
+        more = [(s, v.dtype, _c_strides(s, itemsize(v.dtype))) for s, v in zip(shapes[1:], fresh[1:])]
+        slots = [*inputs, *consts, *more]
+        first = (shapes[0], fresh[0].dtype) if fresh else ((), "bool")
+        self.expr = Signature(
+            text=wanted.name,
+            shapes=tuple(shape for shape, _, _ in slots),
+            output_shape=first[0],
+            results=tuple((value.dtype, shape) for value, shape in zip(fresh, shapes)),
+        )
+        self.dtypes = tuple(dtype for _, dtype, _ in slots)
+        self.strides = tuple(strides for _, _, strides in slots)
+        self.dtype, self.accumulate = first[1], None
+        self.out_strides = _c_strides(first[0], itemsize(first[1])) if wanted.out_given else None
+
+
+def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:
+    dtypes = tuple(place.dtype for place in step.inputs)
+    expr = parsed(step.eqn.named["subscripts"], tuple(place.view.shape for place in step.inputs))
+    first: dict[tuple, int] = {}
+    same = tuple(
+        first.setdefault((id(place.memory), place.view), at) for at, place in enumerate(step.inputs)
+    )
+    return PlanRequest(
+        expr=expr,
+        dtypes=dtypes,
+        strides=tuple(place.view.strides for place in step.inputs),
+        out_strides=step.output.view.strides,
+        dtype=step.output.dtype,
+        threads=wanted.threads,
+        isa=wanted.isa,
+        order=order or order_of(expr),
+        layouts=wanted.layouts,
+        same=same if len(set(same)) < len(same) else (),
+    )
+
+
+def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    return tuple(item * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _share_memory(schedule: Schedule) -> None:
+    """A result of a map that is written whole takes the memory of an operand of its shape and dtype that nobody reads
+    later, so that a chain of steps works in one place."""
+    last: dict[int, int] = {}
+    first: dict[int, int] = {}
+    for step in schedule.steps:
+        for place in (*step.inputs, *written(step)):
+            last[id(place.memory)] = step.at
+        for place in written(step):
+            first.setdefault(id(place.memory), step.at)
+    for step in schedule.steps:
+        if not isinstance(step, FusedGroup) or step.axes is not None:
+            continue
+        for store in step.stores:
+            new = store.place.memory
+            if new.kind not in ("arena", "output") or new.source or not store.place.whole or first[id(new)] != step.at:
+                continue
+            old = next((read for read in step.inputs if _replaced(read, store.place, step, last)), None)
+            if old is not None:
+                old.memory.source = new
+                last[id(new)] = max(last[id(new)], last[id(old.memory)])
+
+
+def _replaced(read, new, step: FusedGroup, last: dict[int, int]) -> bool:
+    """Whether ``new`` may take the memory that is read."""
+    old = read.memory
+    if old.kind != "arena" or old.source or old is new.memory or last[id(old)] != step.at or old.dtype != new.dtype:
+        return False
+    if not read.whole or read.view.shape != new.view.shape:
+        return False
+    others = [place for place in (*step.inputs, *written(step)) if place.memory is old]
+    return all(place.same(read) for place in others) and not any(store.place.memory is old for store in step.stores)
+
+
+__all__ = ["NotLowered", "ProgramRequest", "build_program", "constants"]

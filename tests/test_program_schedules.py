@@ -1,0 +1,183 @@
+"""How the equations of a program become steps: order, memory, blocks, contractions of contractions."""
+
+import random
+
+import numpy as np
+import pytest
+from program_calls import assert_like_numpy
+
+import einsum_engine as engine
+from einsum_engine.avals import Aval
+from einsum_engine.ir import Builder, Literal
+from einsum_engine.planners import blocking, fusion
+from einsum_engine.planners import programs as program_plans
+from einsum_engine.planners.chains import chained
+from einsum_engine.planners.fusion import Schedule
+from einsum_engine.planners.groups import FusedGroup
+from einsum_engine.program_route import make_route
+from einsum_engine.views import View
+
+
+# -- orders that matter ------------------------------------------------------------------------------------------------
+def shifted(x, y):
+    x[1:] = x[:-1]
+    return x[0] + y[0]
+
+
+def read_before_written(x, y):
+    """The write has to wait for a step that it does not depend on."""
+    p = y[1:] * 3
+    t = x.T + p.sum()
+    x[1:] = y[1:] + 1
+    return t
+
+
+def read_turned(x, y):
+    """The write is at other points than the read, so they are no one step."""
+    t = x[:-1] * 2
+    x[1:] = y[1:] + 1
+    return t
+
+
+def two_versions(x, y):
+    z = x * 2
+    z[0] = 5
+    return z, x[0] + z[0]
+
+
+HAZARDS = [shifted, read_before_written, read_turned, two_versions]
+
+
+def check_hazards():
+    for function in HAZARDS:
+        x, y = np.random.default_rng(0).random((2, 64, 64))
+        assert_like_numpy(function, x, y)
+    old_version_is_kept()
+
+
+def old_version_is_kept():
+    """A program that returns two versions of one value, which no function of NumPy traces to."""
+    build = Builder()
+    x = build.input(Aval((4,), np.dtype(float)))
+    (y,) = build.emit("einsum", (x, x), subscripts="a,a->a")
+    (z,) = build.emit("assign", (y, Literal.of(7, float)), view=View((2,), (2,), 1))
+    program = build.finish([x], [z, y])
+    route = make_route(program, (), ((8,),), "two versions")
+    given = np.arange(4.0)
+    for wanted, found in zip(program.eval(given), route.run([given]), strict=True):
+        assert np.array_equal(wanted, found)
+
+
+def test_orders_that_matter():
+    check_hazards()
+
+
+@pytest.mark.parametrize(
+    "owner, name, wrong",
+    [
+        (Schedule, "overwritable", lambda self, place, target: True),
+        (Schedule, "aside", lambda self, atom: atom),
+        (fusion, "_touches", lambda step, target: False),
+        (FusedGroup, "may_write", lambda self, place: True),
+    ],
+)
+def test_wrong_schedules_are_found(owner, name, wrong, monkeypatch):
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(AssertionError):
+        check_hazards()
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+def scaled(x):
+    y = x * x.sum(-1, keepdims=True)
+    return y - y.max(-1, keepdims=True), y.sum(1)
+
+
+def turned(x):
+    y = x * x.sum(-1, keepdims=True)
+    return np.exp(y.T * 1e-3) + x, y
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
+    x = np.random.default_rng(0).integers(-3, 4, (1003, 1003)).astype(float)
+    jitted = assert_like_numpy(scaled, x)
+    steps = jitted.plan(x).steps
+    count = steps[0].block[1]
+    assert count > 8 and len(steps) == count * sum(step.block[0] == 0 for step in steps)
+    assert [step.block[0] for step in steps] == sorted(step.block[0] for step in steps)
+    assert f"1 of {count} blocks" in jitted.explain(x) and len(jitted.explain(x).splitlines()) < 60
+    assert {step.block for step in assert_like_numpy(turned, x).plan(x).steps} != {(0, 1)}
+
+
+def test_blocks_by_rows_that_are_not_apart_are_found(monkeypatch):
+    monkeypatch.setattr(blocking, "_by_rows", lambda places: True)
+    with pytest.raises(AssertionError):
+        assert_like_numpy(turned, np.random.default_rng(0).random((1003, 1003)))
+
+
+# -- einsums -----------------------------------------------------------------------------------------------------------
+def test_products_between_maps():
+    def body(x, w):
+        y = np.exp(-(x @ w))
+        return y @ y.transpose(0, 2, 1) + 1, np.tensordot(y, w, 1) * 2, np.einsum("abc,cd,ad->ab", y, w, x[:, 0])
+
+    x, w = np.random.default_rng(0).random((2, 4, 3)), np.random.default_rng(1).random((3, 3))
+    families = [step.family for step in assert_like_numpy(body, x, w).plan(x, w).steps]
+    assert len([family for family in families if family != "fused"]) >= 5 and "fused" in families
+
+
+def random_einsums(seed):
+    """A function of einsums of einsums over indices of size 3 and 1, and its arguments."""
+    rng = random.Random(seed)
+    ranks, lines = [rng.choice((1, 2, 3)) for _ in range(3)], []
+    for _ in range(rng.choice((2, 3, 5))):
+        read = [len(ranks) - 1 - rng.choice((0, 0, 1, 2)) for _ in range(rng.choice((1, 2, 2)))]
+        terms = ["".join(rng.choice("abcd") for _ in range(ranks[at])) for at in read]
+        kept = [index for index in sorted(set("".join(terms))) if rng.random() < 0.6][:3]
+        rng.shuffle(kept)
+        lines.append((f"{','.join(terms)}->{''.join(kept)}", read))
+        ranks.append(len(kept))
+
+    def body(*values):
+        values = list(values)
+        for subscripts, read in lines:
+            values.append(np.einsum(subscripts, *(values[at] for at in read)))
+        return values[-1] if seed % 2 else (values[-1], values[second])
+
+    second = rng.randrange(3, len(ranks))  # returned as well: it stays a value of its own
+    shapes = [tuple(rng.choice((3, 3, 3, 1)) if seed % 3 == 0 else 3 for _ in range(rank)) for rank in ranks[:3]]
+    return body, [np.random.default_rng(at).integers(-2, 3, shape) for at, shape in enumerate(shapes)]
+
+
+def test_einsums_of_einsums(monkeypatch):
+    together = []
+    monkeypatch.setattr(program_plans, "chained", lambda program: together.append(chained(program)) or together[-1])
+    for seed in range(200):
+        body, arrays = random_einsums(seed)
+        try:
+            wanted = body(*arrays)
+        except ValueError:
+            continue  # NumPy does not broadcast between the axes of one operand
+        found = engine.jit(body)(*arrays)
+        pairs = [(wanted, found)] if seed % 2 else list(zip(wanted, found, strict=True))
+        assert all(np.array_equal(one, two) for one, two in pairs), seed
+    assert sum(bool(orders) for _, orders in together) > 50
+
+
+def test_nothing_is_read_behind_a_write_by_a_longer_contraction():
+    def body(x, y, z):
+        p = x @ y
+        x[...] = 0
+        return p @ z
+
+    x, y, z = np.random.default_rng(0).random((3, 4, 4))
+    jitted = assert_like_numpy(body, x, y, z)
+    assert len([step for step in jitted.plan(x, y, z).steps if step.family != "fused"]) == 2
+
+
+def test_what_lies_between_products_is_laid_out_by_the_solver():
+    arrays = [np.random.rand(300, 300) for _ in range(4)]
+    plan = engine.jit(lambda w, x, y, z: np.einsum("ki,kl->li", np.einsum("ij,jk->ki", w @ x, y), z)).plan(*arrays)
+    assert "fbl" in {buffer.layout.kind for buffer in plan.buffers if buffer.kind == "arena"}
