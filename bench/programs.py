@@ -7,7 +7,6 @@ new and once in buffers that it was given (donated). Each is first judged by one
 
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from dataclasses import dataclass, field
@@ -123,7 +122,7 @@ def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
     import torch
     from torch._inductor import config
 
-    if not any(map(shutil.which, (os.environ.get("CXX") or "g++", "clang++"))):
+    if not any(map(shutil.which, ("g++", "clang++"))):
         raise RuntimeError("no C++ compiler is found")
     config.compile_threads = 1  # no processes beside what is measured
     return torch.compile(_torch(case, threads), dynamic=False)
