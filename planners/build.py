@@ -160,14 +160,12 @@ class PlanBuilder:
         for each in operation.parts:
             part = each.part
             work = whole if part.contraction is None else whole.share(part)
-            if each.times is not None:
+            if isinstance(part.plan, GemmPlan):
                 yield from self._emit_gemm(operation, part, work, each.times)
             else:
-                yield from self._emit_rows(operation, part, work, each.seconds)
+                yield from self._emit_rows(operation, part, work, each.times)
 
-    def _emit_rows(
-        self, operation: Operation, part: Part, work: "Work", known: float | None = None
-    ) -> Iterator[Step]:
+    def _emit_rows(self, operation: Operation, part: Part, work: "Work", times: Times | None) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
@@ -179,8 +177,10 @@ class PlanBuilder:
         if isinstance(plan, UnpackedPlan):
             yield from self._emit_copies(operation, plan, places, work)
         for row in plan.rows(places):
-            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
-            seconds = seconds if known is None else self._time(known, row)
+            if times is None:
+                seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+            else:
+                seconds = self._time(times.total, row)
             yield self._step(operation, work, row, family, (), (), seconds)
             work = replace(work, flops=0, moved=0)  # later rows add up what the first left
 

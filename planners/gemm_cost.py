@@ -25,7 +25,7 @@ LINE = 64
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
 CACHE_BYTES = 1 << 20
-MEMORY_RATE = 20e9  # bytes a second, of what is written to memory and read again
+MEMORY_RATE = 20e9  # bytes a second, of what goes to memory or comes from there
 
 
 def product_seconds(w: GemmWork, isa: ISA, machine: cost.Machine) -> float:

@@ -23,6 +23,7 @@ from ..records import quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import BinaryContraction
+from .gemm import GemmPlan
 from .layout import dense_axes
 from .memo import Planned, planned
 from .nests import natural_axes, plan_nest
@@ -233,11 +234,11 @@ class LayoutSolver:
         found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
         for each in found:
-            if each.seconds is None:
+            if each.times is None:
                 seconds += each.part.share * self.seconds[id(operation)]
                 continue
-            seconds += each.seconds + self.machine.step_seconds
-            if each.times is None:
+            seconds += each.times.total + self.machine.step_seconds
+            if not isinstance(each.part.plan, GemmPlan):
                 continue
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
             for value, layout in zip(sides, each.layouts):

@@ -43,14 +43,12 @@ class Times:
 @quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A part, the layouts that it gives to its lanes side and its other side, its times if it is a GEMM.
-
-    ``seconds``: predicted for one thread; None where nothing better is known than a roofline."""
+    """A part, the layouts that it gives to its lanes side and its other side, and its times; None where nothing better
+    is known than a roofline."""
 
     part: Part
     layouts: tuple[Layout | None, Layout | None] = (None, None)
     times: Times | None = None
-    seconds: float | None = None
 
 
 _known = BoundedCache(REMEMBERED)
@@ -113,10 +111,11 @@ def _places(axes: Axes | None, indices: tuple[Index, ...]) -> Hashable:
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     plan = part.plan
     if not isinstance(plan, GemmPlan):
-        return Planned(part=part, seconds=unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None)
+        seconds = unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None
+        return Planned(part=part, times=None if seconds is None else Times(product=seconds))
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
-    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times, seconds=times.total)
+    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times)
 
 
 def _is_small(each: Planned) -> bool:
@@ -145,4 +144,4 @@ def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
 
     left, right = each.layouts
     layouts = layout(left), layout(right)
-    return Planned(part=Part(plan=each.part.plan), layouts=layouts, times=each.times, seconds=each.seconds)
+    return Planned(part=Part(plan=each.part.plan), layouts=layouts, times=each.times)

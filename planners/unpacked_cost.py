@@ -9,12 +9,11 @@ from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem, tile_for
 from ..kernels.isa import ISA
 from ..kernels.loops import outer_total
+from .gemm_cost import CACHE_BYTES, MEMORY_RATE
 from .unpacked import UnpackedPlan
 
 TILE = 10.0  # cycles: to start and end a tile of vectors
 STORE = 2.0  # a vector of C
-MEMORY_RATE = 20e9  # bytes a second, of what does not come from cache
-CACHE_BYTES = 1 << 20
 
 
 def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> float | None:
