@@ -134,10 +134,6 @@ class _View:
         return fused_dims(ordered, self.c.sizes, [(t, axes[t]) for t in tensors])
 
     @lazy
-    def is_gate(self) -> bool:
-        return is_gate(self.c)
-
-    @lazy
     def batch(self) -> list[Dim]:
         return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
 
@@ -152,6 +148,40 @@ class _View:
     @lazy
     def k(self) -> list[Dim]:
         return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
+
+    @lazy
+    def loops_outside(self) -> tuple[list[Dim], list[Dim], list[Dim]]:
+        """Dimensions (slow to fast) that a batched product loops over outside, and those of M and N.
+
+        With all of them, the rows of lanes of one product might not fit a cache, where there is no blocking; and what is
+        read once is best read in its own order.
+        """
+        outer, sides, most = self.batch[:-1], [self.m, self.n], _MOST_ROWS // max(1, total(self.k))
+        while total(sides[0]) + total(sides[1]) > most:
+            wide = int(total(sides[1]) >= total(sides[0]))
+            found = _cut_outside(sides[wide], most - total(sides[1 - wide]))
+            if found is None:
+                break
+            outside, sides[wide] = found
+            outer = [*outer, outside]
+        for i, wide in enumerate(sides):
+            if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= _FEW_ROWS:
+                outer, sides[i] = [*outer, *wide[:-1]], wide[-1:]
+        return sorted(outer, key=lambda dim: -abs(dim.stride(OUT))), *sides
+
+    @lazy
+    def matrices(self) -> _Matrices | None:
+        """The products of a batch; without one, those of one small matrix with all pieces of a large operand."""
+        products, m, n, k = self.batch, self.m, self.n, self.k
+        if not products and is_gate(self.c):
+            if total(n) > total(m):
+                products, n = n[:-1], n[-1:]
+            elif n and n[-1].stride(RIGHT) == self.item:
+                inner, *turns = _rows_of_gate(m[-1], total(k))
+                products, m, n = [*n[:-1], *m[:-1], *turns], [inner], n[-1:]
+        if not products or len(n) != 1 or n[0].stride(OUT) != self.item or not k:
+            return None
+        return _Matrices(products=products, m=m, n=n[0], k=k)
 
     def contiguous(self, dim: Dim, tensors: tuple[int, ...]) -> bool:
         return all(dim.stride(t) == self.item for t in tensors)
@@ -206,25 +236,8 @@ def _batched_fits(view: _View, isa: ISA) -> bool:
     batch, k = view.batch, total(view.k)
     if not batch or not view.contiguous(batch[-1], (LEFT, RIGHT, OUT)) or k > _MAX_RUNS:
         return False
-    _, m, n = _loops_outside(view)
+    _, m, n = view.loops_outside
     return batched_family.fits(isa, view.c.dtype, lanes=batch[-1].size, m=total(m), n=total(n), k=k)
-
-
-def _loops_outside(view: _View) -> tuple[list[Dim], list[Dim], list[Dim]]:
-    """Dimensions (slow to fast) that are looped outside, and those of M and N: with all of them, the rows of lanes of one
-    product might not fit a cache, where there is no blocking; and what is read once is best read in its own order."""
-    outer, sides, most = view.batch[:-1], [view.m, view.n], _MOST_ROWS // max(1, total(view.k))
-    while total(sides[0]) + total(sides[1]) > most:
-        wide = int(total(sides[1]) >= total(sides[0]))
-        found = _cut_outside(sides[wide], most - total(sides[1 - wide]))
-        if found is None:
-            break
-        outside, sides[wide] = found
-        outer = [*outer, outside]
-    for i, wide in enumerate(sides):
-        if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= _FEW_ROWS:
-            outer, sides[i] = [*outer, *wide[:-1]], wide[-1:]
-    return sorted(outer, key=lambda dim: -abs(dim.stride(OUT))), *sides
 
 
 def _cut_outside(dims: list[Dim], most: int) -> tuple[Dim, list[Dim]] | None:
@@ -241,7 +254,7 @@ def _cut_outside(dims: list[Dim], most: int) -> tuple[Dim, list[Dim]] | None:
 
 def _batched(view: _View, threads: int) -> BatchedProblem:
     c, batch, k = view.c, view.batch, view.k
-    outer, m, n = _loops_outside(view)
+    outer, m, n = view.loops_outside
     return BatchedProblem(
         dtype=c.dtype,
         a=_NOWHERE,
@@ -273,20 +286,6 @@ class _Matrices:
     k: list[Dim]
 
 
-def _matrices(view: _View) -> _Matrices | None:
-    """The products of a batch; without one, those of one small matrix with all pieces of a large operand."""
-    products, m, n, k = view.batch, view.m, view.n, view.k
-    if not products and view.is_gate:
-        if total(n) > total(m):
-            products, n = n[:-1], n[-1:]
-        elif n and n[-1].stride(RIGHT) == view.item:
-            inner, *turns = _rows_of_gate(m[-1], total(k))
-            products, m, n = [*n[:-1], *m[:-1], *turns], [inner], n[-1:]
-    if not products or len(n) != 1 or n[0].stride(OUT) != view.item or not k:
-        return None
-    return _Matrices(products=products, m=m, n=n[0], k=k)
-
-
 def _rows_of_gate(rows: Dim, k: int) -> list[Dim]:
     """Rows of a large operand as matrices of few rows: as many as terms where there is a kernel for that."""
     inner = k if rows.size % k == 0 else largest_divisor(rows.size, _GATE_ROWS)
@@ -294,7 +293,7 @@ def _rows_of_gate(rows: Dim, k: int) -> list[Dim]:
 
 
 def _small_fits(view: _View, isa: ISA) -> bool:
-    found = _matrices(view)
+    found = view.matrices
     if found is None:
         return False
     m, n, k = total(found.m), found.n, total(found.k)
@@ -318,7 +317,7 @@ def _tiny_fits(view: _View, isa: ISA) -> bool:
 
 
 def _small(view: _View, threads: int) -> SmallProblem:
-    c, found = view.c, _matrices(view)
+    c, found = view.c, view.matrices
     *outer, products = found.products
     m, n, k = found.m, found.n, found.k
     return SmallProblem(
@@ -372,7 +371,7 @@ def _last_batch(view: _View) -> Dim:
 
 
 def _last_product(view: _View) -> Dim:
-    return _matrices(view).products[-1]
+    return view.matrices.products[-1]
 
 
 _BATCHED = _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch)
