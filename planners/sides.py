@@ -67,17 +67,6 @@ def axis_table(axis: Axis) -> np.ndarray:
     return i // axis.tile * axis.outer + i % axis.tile * axis.stride
 
 
-def make_dim(index: Index, size: int, axes: Mapping[int, Axis]) -> Dim:
-    """Dimension of one index from its axis in each tensor that has it and whose layout is known."""
-    strides: dict[int, int | None] = {}
-    tables: dict[int, np.ndarray] = {}
-    for tensor, axis in axes.items():
-        strides[tensor] = axis.stride if axis.linear else None
-        if strides[tensor] is None:
-            tables[tensor] = axis_table(axis)
-    return Dim(indices=(index,), size=size, strides=strides, tables=tables)
-
-
 def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
     """A dimension of one index that knows its axis in one tensor more."""
     if axis.linear:

@@ -17,7 +17,7 @@ from einsum_engine.kernels.cpu import abi, library
 from einsum_engine.plan import Axis
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
 from einsum_engine.planners.gemm import BinaryContraction, plan_gemm
-from einsum_engine.planners.sides import LEFT, OUT, axis_table, flat_table, make_dim, make_panels, total
+from einsum_engine.planners.sides import LEFT, OUT, axis_table, flat_table, fused_dims, make_panels, total
 
 RANDOM = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 HOST = isa.active_isa()
@@ -102,7 +102,8 @@ def sides(draw):
         if draw(st.integers(0, 4)) == 0:
             tile = draw(st.integers(1, size))
             axes[LEFT] = Axis(index=str(position), size=size, stride=1 << 20, tile=tile, outer=1 << 24)
-        dims.append(make_dim(str(position), size, axes))
+        index = str(position)
+        dims += fused_dims([index], {index: size}, [(t, {index: axis}) for t, axis in axes.items()])
     return dims
 
 
