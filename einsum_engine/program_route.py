@@ -94,7 +94,8 @@ def make_route(
     """
     isa = active_isa()
     own = [at for at in range(len(program.outputs)) if at not in {output for _, output in written}]
-    large = bool(own) and _nbytes(program.outputs[own[0]]) >= LARGE_RESULT
+    first = program.outputs[own[0]].aval if own else None
+    large = first is not None and first.size * first.dtype.itemsize >= LARGE_RESULT
     request = ProgramRequest(
         program=program,
         strides=strides,
@@ -112,12 +113,6 @@ def make_route(
     return ProgramRoute(plan, program, places)
 
 
-def _nbytes(atom: Any) -> int:
-    return atom.dtype.itemsize * int(np.prod(atom.shape, dtype=np.int64))
-
-
 def injective(array: np.ndarray) -> bool:
     """Whether no two elements of an array share memory: such a one can be written in place."""
     return array.flags.c_contiguous or View(array.shape, array.strides).injective()
-
-

@@ -35,28 +35,17 @@ class MemoryView:
 
     def same(self, other: MemoryView) -> bool:
         """Whether both are the same bytes under the same indices."""
-        return self.memory is other.memory and _moves(self.view) == _moves(other.view)
+        return self.memory is other.memory and self.view.canonical() == other.view.canonical()
 
     def overlaps(self, other: MemoryView) -> bool:
         """Whether both have an element in common."""
-        if self.memory is not other.memory or 0 in self.view.shape or 0 in other.view.shape:
-            return False
-        (low, high), (start, end) = self.view.bounds(), other.view.bounds()
-        if high < start or end < low:
-            return False
-        return self.same(other) or self.view.overlaps(other.view)
+        return self.memory is other.memory and self.view.overlaps(other.view)
 
     @property
     def whole(self) -> bool:
         """Whether it is all of its memory, in C order."""
         item = itemsize(self.dtype)
         return self.view.offset == 0 and self.view.is_contiguous(item) and self.view.size * item == self.memory.nbytes
-
-
-def _moves(view: View) -> tuple:
-    """What a view is without axes of size 1."""
-    axes = [(n, s) for n, s in zip(view.shape, view.strides) if n != 1]
-    return view.shape, axes, view.offset
 
 
 def strided_value(number: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, kind: str) -> Value:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from math import prod
 from typing import Iterator
 
 import numpy as np
@@ -23,6 +22,7 @@ from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
+from ..views import View
 from .blocking import leaves, rows_of_a_block, runs
 from .chains import chained, order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
@@ -155,7 +155,7 @@ class ProgramBuilder(PlanBuilder):
     def _input(self, at: int, var: Var) -> Value:
         item = var.dtype.itemsize
         inputs = len(self.program.inputs)
-        strides = self.wanted.strides[at] if at < inputs else _c_strides(var.shape, item)
+        strides = self.wanted.strides[at] if at < inputs else View.whole(var.shape, item).strides
         value = strided_value(at, var.shape, strides, var.dtype.name, "input")
         value.slot = at
         return value
@@ -245,10 +245,11 @@ class _Request:
 
     def __init__(self, wanted: ProgramRequest, program: Program, fresh: list[Value]) -> None:
         self.program, self.threads, self.isa, self.layouts = wanted, wanted.threads, wanted.isa, wanted.layouts
-        consts = [(var.shape, var.dtype.name, _c_strides(var.shape, var.dtype.itemsize)) for var, _ in program.consts]
+        held = [var for var, _ in program.consts]
+        consts = [(var.shape, var.dtype.name, View.whole(var.shape, var.dtype.itemsize).strides) for var in held]
         inputs = [(var.shape, var.dtype.name, s) for var, s in zip(program.inputs, wanted.strides)]
         shapes = [tuple(value.axes[i].size for i in value.term) for value in fresh]
-        more = [(s, v.dtype, _c_strides(s, itemsize(v.dtype))) for s, v in zip(shapes[1:], fresh[1:])]
+        more = [(s, v.dtype, View.whole(s, itemsize(v.dtype)).strides) for s, v in zip(shapes[1:], fresh[1:])]
         slots = [*inputs, *consts, *more]
         first = (shapes[0], fresh[0].dtype) if fresh else ((), "bool")
         self.expr = Signature(
@@ -260,7 +261,7 @@ class _Request:
         self.dtypes = tuple(dtype for _, dtype, _ in slots)
         self.strides = tuple(strides for _, _, strides in slots)
         self.dtype, self.accumulate = first[1], None
-        self.out_strides = _c_strides(first[0], itemsize(first[1])) if wanted.out_given else None
+        self.out_strides = View.whole(first[0], itemsize(first[1])).strides if wanted.out_given else None
 
 
 def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:
@@ -282,10 +283,6 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
         layouts=wanted.layouts,
         same=same if len(set(same)) < len(same) else (),
     )
-
-
-def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    return tuple(item * prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _share_memory(schedule: Schedule) -> None:

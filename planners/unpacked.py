@@ -153,8 +153,8 @@ class _View:
     def loops_outside(self) -> tuple[list[Dim], list[Dim], list[Dim]]:
         """Dimensions (slow to fast) that a batched product loops over outside, and those of M and N.
 
-        With all of them, the rows of lanes of one product might not fit a cache, where there is no blocking; and what is
-        read once is best read in its own order.
+        With all of them, the rows of lanes of one product might not fit a cache, where there is no blocking; and what
+        is read once is best read in its own order.
         """
         outer, sides, most = self.batch[:-1], [self.m, self.n], _MOST_ROWS // max(1, total(self.k))
         while total(sides[0]) + total(sides[1]) > most:
@@ -278,7 +278,7 @@ def _batched(view: _View, threads: int) -> BatchedProblem:
 # -- small -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class _Matrices:
-    """Dimensions of many small products, slow to fast: C[products, m, n] = sum_k A[products, m, k] B[products, k, n]."""
+    """Dimensions of many small products, slow to fast: C[t, m, n] = sum_k A[t, m, k] B[t, k, n], t being `products`."""
 
     products: list[Dim]
     m: list[Dim]
