@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from . import functions as functions
+from . import functions as functions  # what tracing knows of NumPy's functions is registered when they are imported
 from .avals import Aval, known_dtype
 from .errors import EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
-from .plan import Plan
 from .overlap import members_of, overlapping, span_of
 from .passes.allocate import storage
 from .passes.pipeline import optimised, selected
 from .passes.storage import StorageTable
+from .plan import Plan
 from .program_route import NoPlan, ProgramRoute
-from .trace import Scope, Root, Tracer, scoped, lift, numpy_memory
+from .trace import Root, Scope, Tracer, lift, numpy_memory, scoped
 from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
 from .trees import flatten, unflatten
 from .views import View
@@ -94,8 +94,7 @@ class Jitted:
         leaves, tree = flatten((args, kwargs))
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.function(*args, **kwargs)
-        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        traced = self._traced(leaves, tree, arrays)
+        traced, arrays = self._traced(leaves, tree)
         result, route = run(traced, arrays, self._name)
         if not kwargs and all(type(arg) is np.ndarray for arg in args):
             self._remember(traced, route)
@@ -115,9 +114,7 @@ class Jitted:
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program of a call with these arguments; nothing is run. Written inputs are results after the returned."""
-        leaves, tree = flatten((args, kwargs))
-        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        return self._traced(leaves, tree, arrays).program
+        return self._traced(*flatten((args, kwargs)))[0].program
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan | None:
         """The plan of a call with these arguments; None where the program is interpreted (`explain` says why)."""
@@ -125,9 +122,7 @@ class Jitted:
         return route.plan if isinstance(route, ProgramRoute) else None
 
     def _route(self, *args: Any, **kwargs: Any) -> ProgramRoute | NoPlan:
-        leaves, tree = flatten((args, kwargs))
-        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        traced = self._traced(leaves, tree, arrays)
+        traced, arrays = self._traced(*flatten((args, kwargs)))
         return traced.route(strides_of(inputs_of(traced, arrays)), self._name)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -144,11 +139,13 @@ class Jitted:
 
     def storage(self, *args: Any, **kwargs: Any) -> StorageTable:
         """Where the values of the program for these arguments live: what is written in place, and what is copied."""
-        self.program(*args, **kwargs)
-        return storage(self._last.program, self._last.written)
+        traced, _ = self._traced(*flatten((args, kwargs)))
+        return storage(traced.program, traced.written)
 
     # -- the cache
-    def _traced(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> Traced:
+    def _traced(self, leaves: list[Any], tree: Any) -> tuple[Traced, list[Any]]:
+        """The program for these arguments, and the arrays among them."""
+        arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
         key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
         alone = tuple((at,) for at in range(len(arrays)))
         found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
@@ -158,7 +155,7 @@ class Jitted:
                 views = tuple(span_of(arrays, group)[1:] for group in groups)
                 found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
-        return found
+        return found, arrays
 
     def _find(self, key: Any, make: Callable[[], Traced]) -> Traced:
         with self._lock:
