@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +20,8 @@ from einsum_engine.kernels.registry import FAMILIES
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OPTIONAL = {re.match(r"\w+", requirement)[0] for requirement in EXTRAS["bench"]}
 PACKAGES = ("einsum_engine", *(f"einsum_engine.{name}" for name in ("passes", "planners", "kernels", "bench")))
 
 
@@ -76,12 +80,34 @@ def module_names() -> list[str]:
     return names
 
 
+def import_or_skip(name: str) -> ModuleType:
+    """A module of the package; a peer of the benchmark that is not installed skips, any other missing package fails."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            raise
+        pytest.skip(f"{name} needs {error.name}")
+
+
 @pytest.mark.parametrize("name", module_names())
 def test_doctests(name):
-    module = importlib.import_module(name)
+    module = import_or_skip(name)
     assert module.__doc__, f"{name} does not say what it is for"
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed; see the output above"
+
+
+def test_only_packages_of_the_benchmark_may_be_missing(monkeypatch):
+    assert {"torch", "jax"} <= OPTIONAL and "numba" not in OPTIONAL
+    for package, outcome in (("torch", pytest.skip.Exception), ("numba", ModuleNotFoundError)):
+
+        def absent(name, package=package):
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+        monkeypatch.setattr(importlib, "import_module", absent)
+        with pytest.raises(outcome):
+            import_or_skip("einsum_engine.bench")
 
 
 def test_doctests_and_blocks_are_found():
