@@ -26,7 +26,7 @@ class Case:
     ``path`` is a tuple of position tuples in opt_einsum's convention, or None (each library finds its own).
     ``values`` is ``"small"`` (integers from -9 to 9) or ``"full"`` (integers over their whole range).
     ``external`` marks a case from a file: its expression and shapes are not written into results.
-    ``peers`` names those that take part; None means all.
+    ``peers`` names those that take part; None means all. ``copied``: one operand is permuted, and held against copies.
     """
 
     family: str
@@ -38,6 +38,7 @@ class Case:
     values: str = "small"
     external: bool = False
     peers: tuple[str, ...] | None = None
+    copied: bool = False
 
     @property
     def key(self) -> str:

@@ -51,6 +51,7 @@ def _permuted(number: int, permutation: tuple[int, ...], shape: tuple[int, ...],
         shapes=(shape,),
         dtype=dtype,
         peers=("numpy", "torch"),
+        copied=True,
     )
 
 

@@ -18,7 +18,7 @@ from .check import Verdict
 from .figures import Figure
 from .run import CaseResult, KernelResult, PeerResult
 
-_COPIED = ("seconds", "again", "out_seconds", "best", "limit", "share", "void", "bound", "marks", "planning")
+_COPIED = ("seconds", "again", "out_seconds", "copy_seconds", "best", "limit", "share", "void", "bound", "marks", "planning")
 _PUBLIC_PLAN = ("flops", "bytes_moved", "peak_bytes")
 
 
@@ -38,6 +38,7 @@ def case_to_json(result: CaseResult) -> dict[str, Any]:
         | {
             "ratio": result.ratio,
             "out_ratio": result.out_ratio,
+            "copy_share": result.copy_share,
             "error": _finite(result.error),
             "passed": result.verdict.passed,
             "reason": "" if case.external and not result.verdict.passed else result.verdict.reason,

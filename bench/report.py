@@ -22,6 +22,8 @@ RULES = (
     " distinct bytes touched over the copy bandwidth at that footprint, both measured in this run: the largest of all"
     " measurements counts, and they are repeated where a time is above the limit. Shares are capped at 1 in means; a"
     " limit under 50 us gives none; a peer that stays 5 % above the limit voids the run.",
+    "Permutations: the share of a copy is that of the fastest of our, NumPy's and PyTorch's copies of the operand, in alternation"
+    " with ours, everybody writing into memory that is there.",
     "PASS: each component within 4 (K + 2) eps of |A||B| and the largest error within 4 times the fastest peer's (one"
     " rounding of the largest component is always allowed); integers exact. Of outputs that take seconds to check,"
     " random positions along each axis, with the first and the last, are judged so, and the others beside a peer's."

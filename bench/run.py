@@ -19,6 +19,7 @@ from . import cases as case_table
 from . import profiles
 from .cases import Case
 from .check import Finding, Reference, Verdict, draws, make_reference
+from .copies import copies
 from .limits import Roof, share, voids, work_of
 from .peers import Call, Peer, Task, TooSlow, Unsupported
 from .steps import parse, walk
@@ -82,7 +83,8 @@ class CaseResult:
 
     ``work`` is what the limit is made of: flops and bytes of each step. ``profile``: seconds of each step of our plan by
     part (`profiles.PARTS`), in a call that was measured beside the timed ones. ``key`` is that of the case, also where the
-    case was read from a file that does not hold all of it.
+    case was read from a file that does not hold all of it. ``copy_seconds`` is the fastest copy of an operand into memory
+    written before, beside ``out_seconds``.
     """
 
     case: Case
@@ -90,6 +92,7 @@ class CaseResult:
     seconds: float | None = None
     again: float | None = None
     out_seconds: float | None = None
+    copy_seconds: float | None = None
     peers: dict[str, PeerResult] = field(default_factory=dict)
     best: str | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
@@ -120,6 +123,11 @@ class CaseResult:
         """The same where everybody writes into ``out=``."""
         times = [peer.out_seconds for peer in self.peers.values() if peer.out_seconds is not None]
         return min(times) / self.out_seconds if times and self.out_seconds else None
+
+    @property
+    def copy_share(self) -> float | None:
+        """The fastest copy over ours, where both write into memory that is there; None where nothing was copied."""
+        return self.copy_seconds / self.out_seconds if self.copy_seconds and self.out_seconds else None
 
     @property
     def noise(self) -> float | None:
@@ -185,7 +193,7 @@ def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: 
     finding = finding if apart is None else replace(finding, complaint=finding.complaint or apart)
     del ours
     fastest = _time(compiled, task, calls, settings, result)
-    _time_out(compiled, task, calls, reference, settings, result)
+    _time_out(compiled, task, calls, reference, settings, result, engine)
     _judge(compiled, task, calls, (reference, finding, findings), fastest, settings, result)
     _hold_against_limit(task, roof, settings, result)
     settings.settle()
@@ -288,9 +296,15 @@ def _time(compiled: Any, task: Task, calls: _Calls, settings: Settings, result: 
 
 
 def _time_out(
-    compiled: Any, task: Task, calls: _Calls, reference: Reference, settings: Settings, result: CaseResult
+    compiled: Any,
+    task: Task,
+    calls: _Calls,
+    reference: Reference,
+    settings: Settings,
+    result: CaseResult,
+    engine: Any,
 ) -> None:
-    """Times with ``out=``: ours, and each peer that takes it, on the path that was its faster one."""
+    """Times with ``out=``: ours, each peer that takes it, on the path that was its faster one, and copies."""
     out = np.empty(task.expression.output_shape, dtype=reference.dtype)
     into = partial(compiled, out=out)
     ours = Candidate(name=OURS, function=into, args=task.arrays, first=_writes(into, task.arrays, out, reference))
@@ -308,8 +322,11 @@ def _time_out(
         function = call.with_out(out) if call.with_out and _seconds(result, name) <= longest else None
         if function is not None and (first := _writes(function, call.args, out, reference)):
             others[name] = Candidate(name=name, function=function, args=call.args, first=first)
-    compare([ours, *others.values()], always=(OURS,), budget=settings.budget.half(), settle=settings.settle)
+    copied = copies(task.arrays[0], engine, task.threads) if result.case.copied else []
+    always = (OURS, *(copy.name for copy in copied))
+    compare([ours, *others.values(), *copied], always=always, budget=settings.budget.half(), settle=settings.settle)
     result.out_seconds = ours.median
+    result.copy_seconds = min((copy.median for copy in copied), default=None)
     for name, candidate in others.items():
         result.peers[name].out_seconds = candidate.median
 
