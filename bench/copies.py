@@ -25,7 +25,10 @@ def copies(array: np.ndarray, engine: Any, threads: int) -> list[Candidate]:
     ['copy by einsum_engine', 'copy by numpy']
     """
     out = np.zeros_like(array)
-    found: dict[str, Copy] = {"einsum_engine": _ours(array, out, engine, threads), "numpy": partial(np.copyto, out, array)}
+    found: dict[str, Copy] = {
+        "einsum_engine": _ours(array, out, engine, threads),
+        "numpy": partial(np.copyto, out, array),
+    }
     if importlib.util.find_spec("torch") is not None:
         found["torch"] = _torch(array, out, threads)
     return [

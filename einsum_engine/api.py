@@ -17,6 +17,7 @@ import numpy as np
 from . import dtypes, serialize
 from .arrays import adapt, adapt_all, adapt_out
 from .compiled import Compiled, hand_back, rebuild
+from .contract_traced import contract_traced, readable, traced_among
 from .contractor import Contractor, Kind, same_arrays
 from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
@@ -123,6 +124,10 @@ def _quick_key(subject: Any, given: CallOptions, options: Options, wrap: Any) ->
 def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
     options = parse_options(given, "einsum", also=("out",))
     subject, operands = _subject(subscripts, operands)
+    if traced_among((*operands, out)):
+        arrays = readable(operands)
+        contractor = _contractor(subject, arrays, options)
+        return contract_traced(contractor, arrays, out, options.alpha, options.beta)
     text = subject if isinstance(subject, str) else ""
     arrays, conj, wrap = adapt_all(operands, text)
     contractor = _contractor(subject, arrays, options, conj)
@@ -370,6 +375,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         result = entry(a, b)
         if result is not NotImplemented:
             return result
+    if traced_among((a, b)):
+        arrays = readable((a, b))
+        subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
+        return contract_traced(_contractor(subject, arrays, DEFAULT), arrays, None, 1, 0)
     arrays, conj, wrap = adapt_all((a, b), "tensordot")
     subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
     contractor = _contractor(subject, arrays, DEFAULT, conj)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from . import serialize
 from .arrays import adapt_all, adapt_out
+from .contract_traced import contract_traced, program_of, readable, traced_among
 from .contractor import Contractor, Kind
 from .cost import Machine
 from .errors import EngineValueError
@@ -20,6 +21,9 @@ from .plan import Plan, Step
 from .planners.order import Order
 from .profile import Profile
 from .routes import NativeRoute
+
+if TYPE_CHECKING:
+    from .ir import Program
 
 
 class Compiled:
@@ -77,6 +81,8 @@ class Compiled:
         expr, options = self._contractor.expr, self._contractor.options
         if len(arrays) != len(self._variables):
             raise self._count_error(len(arrays))
+        if traced_among((*arrays, out)):
+            return self._traced(arrays, out, alpha, beta)
         operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
         for position, (array, shape) in enumerate(zip(operands, expr.shapes)):
             if array.shape != shape:
@@ -91,6 +97,15 @@ class Compiled:
         if wrap is None and not conj and not self._constants and options.plain:
             self._into = contractor.into_entry(operands, target) or _no_entry
         return out
+
+    def _traced(self, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
+        expr, options = self._contractor.expr, self._contractor.options
+        arrays = readable(self._with_constants(operands))
+        for position, (array, shape) in enumerate(zip(arrays, expr.shapes)):
+            if array.shape != shape:
+                raise _shape_error(position, array.shape, shape, expr)
+        alpha, beta = options.alpha if alpha is None else alpha, options.beta if beta is None else beta
+        return contract_traced(self._contractor, arrays, out, alpha, beta)
 
     def _with_constants(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if not self._constants:
@@ -197,6 +212,24 @@ class Compiled:
         """
         tables = [explain(plan, profile) for plan, profile in self.profiles]
         return "\n\n".join(tables) if tables else explain(self.plan)
+
+    @property
+    def program(self) -> Program:
+        """The contraction as a `Program`: an equation `einsum`, with casts, conjugates and factors around it.
+
+        Its inputs are the operands that are not constant, and with ``beta`` then ``out``, which is written. A path that was given has an equation for each step. It says what is computed, not how:
+        `plan` is what calls run.
+
+        >>> from einsum_engine import compile
+        >>> print(compile("ij,jk->ik", (2, 3), (3, 4)).program)
+        program(%0: float64[2,3], %1: float64[3,4]) {
+          %2: float64[2,4] = einsum %0 %1 {subscripts='ij,jk->ik'}
+          return %2
+        }
+        """
+        shapes = self._contractor.expr.shapes
+        operands = [np.empty(shapes[at], self._kinds[at][0]) for at in sorted(self._variables)]
+        return program_of(self._contractor, self._with_constants, operands)
 
     @property
     def profiles(self) -> tuple[tuple[Plan, Profile], ...]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import trace_index as trace_index
+from . import trace_contract as trace_contract
 from . import trace_methods as trace_methods
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError

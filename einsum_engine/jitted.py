@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -203,6 +204,7 @@ def _leaf_key(leaf: Any, position: int) -> Any:
 def _trace(
     jitted: Jitted, leaves: list[Any], tree: Any, arrays: list[Any], groups: tuple[tuple[int, ...], ...]
 ) -> Traced:
+    _tell_autoray()
     scope = Scope()
     roots: list[Root] = []
     inputs: list[Var] = []
@@ -239,6 +241,12 @@ def _trace(
         written=tuple(written),
         groups=tuple(members),
     )
+
+
+def _tell_autoray() -> None:
+    """Lets quimb, cotengra and others that look functions up by the type of an array find NumPy's for tracers."""
+    if (autoray := sys.modules.get("autoray")) is not None:
+        autoray.register_backend(Tracer, "numpy")
 
 
 def explained(name: str, traced: Traced) -> str:

@@ -6,11 +6,16 @@ Where `numpy` has a function that is the definition, `ops.OPS` names that; here 
 from __future__ import annotations
 
 import math
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
+from .errors import EngineValueError
+from .expr import Term, parse
 from .views import View
+
+_AT_ONCE = 16  # operands of one call of np.einsum
 
 # -- scalar functions that NumPy lacks ---------------------------------------------------------------------------------
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -81,8 +86,30 @@ def argmin(x: np.ndarray, *, axis: int) -> np.ndarray:
 
 
 def einsum(*operands: np.ndarray, subscripts: str) -> np.ndarray:
-    """``np.einsum(subscripts, *operands)`` without reordering, always a fresh array."""
-    return np.array(np.einsum(subscripts, *operands))
+    """``np.einsum(subscripts, *operands)`` without reordering, always a fresh array.
+
+    What NumPy has no letters or places for (other symbols than a to Z, more than 16 operands) is contracted from left to
+    right, two at a time.
+    """
+    if subscripts.isascii() and len(operands) <= _AT_ONCE:
+        return np.array(np.einsum(subscripts, *operands))
+    found = parse(subscripts, [np.shape(operand) for operand in operands])
+    result, term = operands[0], found.inputs[0]
+    for at, (operand, other) in enumerate(zip(operands[1:], found.inputs[1:]), 1):
+        needed = {index for each in (*found.inputs[at + 1 :], found.output) for index in each}
+        kept = tuple(dict.fromkeys(index for index in (*term, *other) if index in needed))
+        result, term = _pair(((result, term), (operand, other)), kept), kept
+    return np.array(_pair(((result, term),), found.output))
+
+
+def _pair(operands: tuple[tuple[np.ndarray, Term], ...], output: Term) -> np.ndarray:
+    """One or two operands with their indices, in NumPy's letters."""
+    distinct = dict.fromkeys(index for _, term in operands for index in term)
+    if len(distinct) > len(ascii_letters):
+        raise EngineValueError(f"two operands have {len(distinct)} indices together: NumPy has {len(ascii_letters)} letters")
+    names = dict(zip(distinct, ascii_letters))
+    spelled = ["".join(names[index] for index in term) for term in (*(term for _, term in operands), output)]
+    return np.einsum(f"{','.join(spelled[:-1])}->{spelled[-1]}", *(operand for operand, _ in operands))
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

@@ -379,15 +379,6 @@ def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
-@implements(np.einsum)
-def _einsum(
-    subscripts: Any, *operands: Any, out: Any = None, dtype: Any = None, optimize: Any = False, casting: str = "safe"
-) -> Any:
-    if not isinstance(subscripts, str):
-        raise EngineTypeError("np.einsum takes a string of subscripts in a traced function")
-    return finish(apply_einsum(subscripts, *operands, dtype=dtype), out)
-
-
 @implements(np.tensordot)
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     return unscalar(_contracted(a, b, axes))
