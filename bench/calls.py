@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable
 
 import numpy as np
 
-from . import startup
+from . import program_calls, startup
 from .cases import CALLS, thesis_cases
 from .figures import Figure
 from .run import Settings
@@ -33,7 +33,9 @@ def measure(engine: Any, settings: Settings, progress: Callable[[Iterable[Any]],
         partial(_small_calls, engine, settings),
         partial(_cached_plan, engine, settings, "network 0", expressions["network 0"]),
         *(partial(_planning, engine, settings, name, expressions[name]) for name in _PLANNED),
+        partial(program_calls.calls, engine, settings),
         _fresh_process,
+        program_calls.new_function,
     ]
     return [figure for part in progress(parts) for figure in part()]
 

@@ -1,4 +1,5 @@
-"""What a fresh process pays: import, and the first einsum with an empty and with a filled kernel cache."""
+"""What a fresh process pays: import, the first einsum and the first call of a jitted function, with an empty and with a
+filled kernel cache."""
 
 from __future__ import annotations
 
@@ -34,6 +35,35 @@ times = {"import": imported - start, "first_call": first - ready, "second_call":
 print(json.dumps(times))
 """
 
+# A function of that many operations: a chain of different ones, with a row sum every tenth, so that it has several steps.
+_FUNCTION_PROBE = """
+import json, sys, time
+import numpy as np
+import einsum_engine as engine
+count = json.loads(sys.argv[1])
+steps = (np.add, np.multiply, np.subtract, np.maximum, lambda a, b: np.tanh(a), np.minimum, lambda a, b: np.exp(-abs(a)),
+         lambda a, b: np.sqrt(abs(a)), lambda a, b: a / (b + 3))
+def function(a, b):
+    for at in range(count):
+        a = a - a.sum(-1, keepdims=True) if at % 10 == 9 else steps[at % len(steps)](a, b)
+    return a
+a, b = np.ones((2, 20, 30))
+engine.jit(lambda a, b: engine.einsum("ij,kj->ik", a, a).sum() + b)(a, b)  # modules are loaded
+start = time.perf_counter()
+jitted = engine.jit(function)
+jitted(a, b)
+first = time.perf_counter()
+jitted(a, b)
+print(json.dumps({"first_call": first - start, "second_call": time.perf_counter() - first}))
+"""
+
+
+def measure_function(operations: int, timeout: float = 300.0) -> dict[str, dict[str, float]]:
+    """Seconds of the first call of a new jitted function of so many operations, after another one: ``cold`` (none of its
+    kernels on disk) and ``warm``. As in `measure`, the cache folder is a temporary one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: _probe(operations, folder, timeout, _FUNCTION_PROBE) for name in ("cold", "warm")}
+
 
 def measure(case: Case | None = None, timeout: float = 300.0) -> dict[str, dict[str, float]]:
     """Seconds of import, first and second einsum in a new process: ``cold`` (no kernel on disk) and ``warm``.
@@ -43,14 +73,14 @@ def measure(case: Case | None = None, timeout: float = 300.0) -> dict[str, dict[
     """
     question = (_EXPRESSION, _SHAPES, _DTYPE) if case is None else (case.expr, case.shapes, case.dtype)
     with tempfile.TemporaryDirectory() as folder:
-        return {name: _probe(question, folder, timeout) for name in ("cold", "warm")}
+        return {name: _probe(question, folder, timeout, _PROBE) for name in ("cold", "warm")}
 
 
-def _probe(question: tuple[Any, ...], cache: str, timeout: float) -> dict[str, float]:
+def _probe(question: Any, cache: str, timeout: float, probe: str) -> dict[str, float]:
     environment = {**os.environ, "EINSUM_ENGINE_CACHE_DIR": cache}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, json.dumps(question)],
+            [sys.executable, "-c", probe, json.dumps(question)],
             env=environment,
             capture_output=True,
             text=True,
