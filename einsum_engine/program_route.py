@@ -114,5 +114,5 @@ def make_route(
 
 
 def injective(array: np.ndarray) -> bool:
-    """Whether no two elements of an array share memory: such a one can be written in place."""
-    return array.flags.c_contiguous or View(array.shape, array.strides).injective()
+    """Whether no two elements of an array share a byte: such a one can be written in place."""
+    return array.flags.c_contiguous or View((*array.shape, array.itemsize), (*array.strides, 1)).injective()

@@ -9,7 +9,7 @@ from program_calls import assert_like_numpy, copy_of
 from random_programs import check_case, draw_case, make_inputs, replay, run_line
 
 import einsum_engine as engine
-from einsum_engine import executor
+from einsum_engine import executor, program_route
 from einsum_engine.ir import Program
 from einsum_engine.planners import programs as program_plans
 
@@ -352,3 +352,16 @@ def test_what_has_no_plan_says_why_and_is_right(function, arrays, why):
 def test_explain_shows_the_steps():
     text = engine.jit(softmax).explain(np.random.rand(4, 5))
     assert "sub exp sum" in text and "fused fused_run" in text and "peak bytes" in text
+
+
+@pytest.mark.parametrize("stride, alone", [(4, False), (-4, False), (8, True), (-8, True), (12, True), (0, False)])
+def test_elements_that_share_bytes_are_not_written_in_place(stride, alone):
+    memory = np.zeros(200, np.uint8)
+    array = np.ndarray((5,), np.float64, memory, 80, (stride,))
+    assert program_route.injective(array) == alone
+
+    def increment(a):
+        a += 1
+        return a.sum()
+
+    assert engine.jit(increment)(array) == 5.0
