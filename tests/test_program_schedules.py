@@ -9,8 +9,7 @@ from program_calls import assert_like_numpy
 import einsum_engine as engine
 from einsum_engine.avals import Aval
 from einsum_engine.ir import Builder, Literal
-from einsum_engine.planners import blocking, fusion
-from einsum_engine.planners import programs as program_plans
+from einsum_engine.planners import blocking, fusion, regions
 from einsum_engine.planners.chains import chained
 from einsum_engine.planners.fusion import Schedule
 from einsum_engine.planners.groups import FusedGroup
@@ -153,7 +152,7 @@ def random_einsums(seed):
 
 def test_einsums_of_einsums(monkeypatch):
     together = []
-    monkeypatch.setattr(program_plans, "chained", lambda program: together.append(chained(program)) or together[-1])
+    monkeypatch.setattr(regions, "chained", lambda program: together.append(chained(program)) or together[-1])
     for seed in range(200):
         body, arrays = random_einsums(seed)
         try:
