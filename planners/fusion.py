@@ -72,15 +72,17 @@ class Schedule:
             if isinstance(atom, Var) and home is not None
         }
         self.live = _live(program)
-        self.uses: dict[int, list[tuple[int, View | None]]] = {}
+        # equation, the view that is read (None: all), the part of it that is not (None: nothing)
+        self.uses: dict[int, list[tuple[int, View | None, View | None]]] = {}
         for at, eqn in enumerate(self.live):
             view = eqn.named["view"] if eqn.op in ("access", "view") else None
-            for atom in eqn.inputs:
+            for operand, atom in enumerate(eqn.inputs):
+                unread = eqn.named["view"] if eqn.op == "assign" and operand == 0 else None
                 if isinstance(atom, Var):
-                    self.uses.setdefault(atom.number, []).append((at, view))
+                    self.uses.setdefault(atom.number, []).append((at, view, unread))
         for atom in program.outputs:
             if isinstance(atom, Var):
-                self.uses.setdefault(atom.number, []).append((END, None))
+                self.uses.setdefault(atom.number, []).append((END, None, None))
 
     def run(self) -> None:
         for at, eqn in enumerate(self.live):
@@ -281,7 +283,10 @@ class Schedule:
             old, place = root, self.new(var.shape, var.dtype)
             target = place.part(view)
             ready = -1 if view.covers(prod(var.shape)) else self.write(old, place, -1)
-        if view.size:
+        own = self.place_of(value)
+        if own is not None and view.size and own.same(target):
+            ready = max(ready, self.ready[value.number])  # it was made there
+        elif view.size:
             ready = max(ready, self.write(value, target, ready))
         self.settle(var, place, ready)
 
@@ -291,10 +296,10 @@ class Schedule:
         if id(memory) not in self.writable or not place.view.injective() or not target.view.injective():
             return False
         for var in self.inside.get(memory.number, ()):
-            for at, view in self.uses.get(var.number, ()):
+            for at, view, unread in self.uses.get(var.number, ()):
                 own = self.places[var.number]
                 part = own if view is None else own.part(view) or own
-                if at > self.position and part.overlaps(target):
+                if at > self.position and part.overlaps(target) and not _within(target, own, unread):
                     return False
         return True
 
@@ -386,6 +391,12 @@ def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
         ref, reduce = group.over[number]
         return Stored(ref=ref, place=place, reduce=reduce)
     return Stored(ref=number, place=place)
+
+
+def _within(target: MemoryView, place: MemoryView, part: View | None) -> bool:
+    """Whether ``target`` lies in a part of a place."""
+    found = None if part is None else place.part(part)
+    return found is not None and found.view.contains(target.view)
 
 
 def _needed_by_others(sources: list[MemoryView | None], at: int, home: MemoryView) -> bool:

@@ -53,7 +53,7 @@ class ProgramSchedule(Schedule):
         self.within_it: list[ProgramSchedule] = [self]
         super().__init__(program, places, homes, values, numbers)
         for at in pinned:
-            self.uses.setdefault(program.inputs[at].number, []).append((END + 1, None))
+            self.uses.setdefault(program.inputs[at].number, []).append((END + 1, None, None))
 
     def run(self) -> None:
         super().run()
