@@ -31,7 +31,8 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     if profile is not None:
         titles = (*_COLUMNS[:-1], *_MEASURED)
         rows = [(*row, *_measured(time)) for row, time in zip(rows, profile.mean().steps)]
-        totals.insert(1, _measured_total(profile))
+        turns = ", measured times are of all turns" if _counted(plan) else ""
+        totals.insert(1, _measured_total(profile) + turns)
     return "\n".join([*_header(plan), "", *_aligned([titles, *rows]), "", *totals])
 
 

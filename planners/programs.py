@@ -124,7 +124,6 @@ class ProgramBuilder(PlanBuilder):
         self.compute = floats[0] if floats else "float32"
         self.list = _List(self.compute)
         self.rows = Rows(self.list.operations, self._lay)
-        self.depths: dict[int, int] = {}  # of operations, by id: how many regions they are in
         self.firsts: list[int] = []  # the first step of each operation
         self.jumps: dict[int, Control] = {}  # by number of the step
 
@@ -154,15 +153,12 @@ class ProgramBuilder(PlanBuilder):
             if isinstance(step, FusedGroup):
                 step.stores = [store for store in step.stores if store.place.view.size]
         for run in runs([step for step in steps if not isinstance(step, FusedGroup) or step.stores]):
-            done = len(self.list.operations)
             if isinstance(run[0], Region):
                 self.rows.region(run[0])
             elif isinstance(run[0], Contraction):
                 self._contraction(run[0])
             else:
                 self._fused(run)
-            for operation in self.list.operations[done:]:
-                self.depths.setdefault(id(operation), self.rows.depth)
 
     def _stretch(self, born: dict[int, int], dies: dict[int, int]) -> None:
         self.rows.stretch(born, dies)
@@ -229,7 +225,7 @@ class ProgramBuilder(PlanBuilder):
 
     def _emit(self, operation: Operation) -> Iterator[Step]:
         self.firsts.append(len(self.steps))
-        depth = self.depths[id(operation)]
+        depth = self.rows.depths.get(id(operation), 0)
         for step in self._control(operation) if isinstance(operation, Control) else self._plain(operation):
             yield replace(step, depth=depth) if depth else step
 

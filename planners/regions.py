@@ -262,6 +262,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.loops: list[tuple[int, int]] = []  # number of the branch and of the jump back
+        self.depths: dict[int, int] = {}  # of operations, by id
 
     def region(self, region: Region) -> None:
         """Append the operations of a region, by ``lay`` those of its steps."""
@@ -270,10 +271,10 @@ class Rows:
         start = len(self.operations) - 1
         self.inside(region.then)
         if region.kind == "while":
-            self.control("again from", None, start)
+            self.control("again from", None, start, 1)
             self.loops.append((start, len(self.operations) - 1))
         elif region.otherwise:
-            jump = self.control("end, to", None)
+            jump = self.control("end, to", None, -1, 1)
             branch.target = len(self.operations)
             self.inside(region.otherwise)
             jump.target = len(self.operations)
@@ -282,13 +283,17 @@ class Rows:
 
     def inside(self, steps: list[Scheduled]) -> None:
         self.depth += 1
+        first = len(self.operations)
         self.lay(steps)
+        for operation in self.operations[first:]:
+            self.depths.setdefault(id(operation), self.depth)
         self.depth -= 1
 
-    def control(self, what: str, flag: MemoryView | None, target: int = -1) -> Control:
+    def control(self, what: str, flag: MemoryView | None, target: int = -1, deeper: int = 0) -> Control:
         inputs = () if flag is None else (flag.memory,)
         made = Control("control", inputs, None, what=what, target=target, flag=flag)
         self.operations.append(made)
+        self.depths[id(made)] = self.depth + deeper
         return made
 
     def stretch(self, born: dict[int, int], dies: dict[int, int]) -> None:
