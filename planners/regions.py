@@ -81,7 +81,7 @@ class ProgramSchedule(Schedule):
         for at, var in enumerate(eqn.outputs):
             own = places[pairs[at]] if at in pairs else None
             if own is None or not self.overwritable(own, own) or any(own.overlaps(home) for home in homes):
-                own = self.new(var.shape, var.dtype)
+                own = self.destination(var, homes)
             homes.append(own)
         pinned = [at for at, place in enumerate(places) if not any(place.same(home) for home in homes)]
         then, otherwise = (self.inner(eqn.named[name], places, homes, pinned) for name in ("true", "false"))
@@ -90,11 +90,11 @@ class ProgramSchedule(Schedule):
     def loop(self, eqn: Eqn) -> None:
         """A `while`: carried values stay where they are, if nobody needs what is there, or are copied first."""
         count, homes, copied = eqn.named["carried"], [], []
-        fixed = [self.place(atom) for atom in eqn.inputs[count:]]
-        for atom, var in zip(eqn.inputs, eqn.outputs):
-            own = self.place(atom)
+        given = [self.place(atom) for atom in eqn.inputs]
+        fixed = given[count:]
+        for atom, var, own in zip(eqn.inputs, eqn.outputs, given):
             if not self.overwritable(own, own) or any(own.overlaps(other) for other in (*homes, *fixed)):
-                own = self.new(var.shape, var.dtype)
+                own = self.destination(var, [*homes, *given])
                 copied.append((atom, own))
             homes.append(own)
         for atom, own in copied:
@@ -105,6 +105,13 @@ class ProgramSchedule(Schedule):
         turn = _turn(eqn.named["body"], test, count)
         then = self.inner(turn, places, [*homes, flag], range(count, len(places)))
         self.region(eqn, "while", places, homes, flag, before, then, [])
+
+    def destination(self, var: Var, others: list[MemoryView]) -> MemoryView:
+        """Memory for a result: where it belongs, if it can be written now and is none of the others, or new one."""
+        home = self.goals.get(var.number)
+        if home is None or not self.overwritable(home, home) or any(home.overlaps(other) for other in others):
+            return self.new(var.shape, var.dtype)
+        return home
 
     def inner(
         self, program: Program, places: list[MemoryView], homes: list[MemoryView], pinned: Iterable[int]
