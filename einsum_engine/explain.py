@@ -20,8 +20,8 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     summed), the layouts of its operands and of its result, kernel and tile, flops, bytes moved, predicted time.
 
     Steps in branches and loops are indented, and their figures are those of one turn; steps of family ``control`` say
-    which step comes next. The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once for all calls, is
-    marked ``once``; a step of a reference kernel ``REFERENCE``.
+    which step comes next. The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once
+    for all calls, is marked ``once``; a step of a reference kernel ``REFERENCE``.
 
     With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """

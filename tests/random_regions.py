@@ -34,7 +34,7 @@ def draw(rng: random.Random, depth: int) -> list[tuple]:
 
 
 def small(x: Any) -> Any:
-    return np.remainder(x, 17)
+    return np.minimum(np.maximum(x, -9), 9)
 
 
 def run(lines: list[tuple], values: list[Any]) -> None:
@@ -95,7 +95,8 @@ def run_while(values: list[Any], turns: int, style: int, body: list[tuple]) -> N
         return turn + 1, *new
 
     start = (np.int64(0), values[3], values[4])
-    turn, values[3], values[4] = engine.while_loop(lambda state: (state[0] < turns) & (state[1].sum() > -1e9), step, start)
+    test = lambda state: (state[0] < turns) & (state[1].sum() > -1e9)  # noqa: E731
+    turn, values[3], values[4] = engine.while_loop(test, step, start)
     values[1][0] = values[1][0] + turn
 
 

@@ -180,7 +180,7 @@ def test_large_steps_on_two_threads(monkeypatch):
 
 
 def test_random_regions():
-    assert sum(map(check, range(30))) > 40
+    assert sum(map(check, range(8))) > 5
 
 
 @pytest.mark.parametrize(
