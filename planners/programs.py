@@ -345,7 +345,8 @@ def _share_memory(schedule: ProgramSchedule) -> None:
             continue
         for store in step.stores:
             new = store.place.memory
-            if id(new) not in schedule.made or new.kind not in ("arena", "output") or new.source or not store.place.whole or first[id(new)] != step.at:
+            begins = id(new) in schedule.made and first[id(new)] == step.at
+            if not begins or new.kind not in ("arena", "output") or new.source or not store.place.whole:
                 continue
             reads = (read for read in step.inputs if id(read.memory) in schedule.made)
             old = next((read for read in reads if _replaced(read, store.place, step, last)), None)
