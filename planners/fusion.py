@@ -183,19 +183,20 @@ class Schedule:
         place = self.places.get(atom.number)
         return place is None or group.may_read(place.broadcast(group.shape))
 
-    def ref(self, group: FusedGroup, atom: Atom) -> Ref:
-        """A value as an operand of a member."""
+    def ref(self, group: FusedGroup, atom: Atom, target: MemoryView | None = None) -> Ref:
+        """A value as an operand of a member, or to be stored to ``target``."""
         if isinstance(atom, Literal):
             return atom
         if atom.number in self.scalars:
             return self.scalars[atom.number]
-        if atom.number in group.members or self.again(group, atom):
+        if atom.number in group.members or self.again(group, atom, target):
             return atom.number
         return group.read(self.place(atom).broadcast(group.shape))
 
-    def again(self, group: FusedGroup, atom: Var) -> bool:
+    def again(self, group: FusedGroup, atom: Var, target: MemoryView | None = None) -> bool:
         """Computes a value once more, where that takes less than to write and to read it: from one large operand, which
-        nobody has written since, by a few operations that take no time."""
+        nobody has written since, nor does the group when it stores the value to ``target``, by a few operations that take
+        no time."""
         home = self.home.get(atom.number)
         if home is None or atom.number in self.places or home.shape != group.shape or prod(home.shape) <= SMALL:
             return False
@@ -207,6 +208,8 @@ class Schedule:
             return False
         late = [place for step in self.steps[home.at :] for place in written(step)]
         if any(place.overlaps(other) for place in places for other in late):
+            return False
+        if target is not None and any(place.overlaps(target) and not place.same(target) for place in places):
             return False
         if not all(group.may_read(place) for place in places):
             return False
@@ -318,7 +321,7 @@ class Schedule:
         if own is not None and own.overlaps(target) and not own.broadcast(shape).same(target):
             atom = self.aside(atom)
         group = self.candidate(shape, [atom], fits)
-        group.stores.append(Stored(ref=self.ref(group, atom), place=target, assigned=True))
+        group.stores.append(Stored(ref=self.ref(group, atom, target), place=target, assigned=True))
         return group.at
 
     def aside(self, atom: Var) -> Var:

@@ -71,6 +71,18 @@ def test_orders_that_matter():
     check_hazards()
 
 
+def test_what_is_computed_twice_reads_nothing_that_is_written():
+    """A large product of a large operand is computed where it is stored, but not over its operand's other elements."""
+
+    def body(x, y):
+        x[...] = x[::-1] * 2
+        y[1:] = y[:-1] + 1
+        return x[0] * y[0]
+
+    x, y = np.random.default_rng(0).random((2, 130, 130))
+    assert_like_numpy(body, x, y)
+
+
 @pytest.mark.parametrize(
     "owner, name, wrong",
     [
