@@ -62,6 +62,9 @@ class NativePlan:
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
         self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
         self._long = plan.seconds > _LONG_SECONDS
+        jumps = self._rows[:, abi.KIND] == abi.JUMP
+        # jumps back: nobody knows how long they take
+        self._loops = bool((jumps & (self._rows[:, abi.NEXT] < np.arange(len(self._rows)))).any())
 
     def run(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
         """Computes into ``out``; ``arrays`` and ``out`` have exactly the shapes, strides and dtypes of the request.
@@ -123,7 +126,7 @@ class NativePlan:
             table=self._table_address,
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
-            release_gil=self._parallel or plan.seconds > _TINY_SECONDS,
+            release_gil=self._parallel or self._loops or plan.seconds > _TINY_SECONDS,
             keep=(frame, self._rows, self._tables, plan, common),
         )
 
@@ -155,7 +158,9 @@ class NativePlan:
         return frame
 
     def _frame(self, common: recycle.CommonArena | None = None) -> "_Frame":
-        return _Frame(self.plan, self._scratch, self._constants, None if common is None else common.memory)
+        frame = _Frame(self.plan, self._scratch, self._constants, None if common is None else common.memory)
+        frame.context[abi.CTX_SLICE] = _SLICE_NS if self._loops else 0
+        return frame
 
     def freeze(self, addresses: Sequence[int]) -> None:
         """Runs the steps that depend on constant operands alone, once; their results are kept with the plan.
@@ -289,7 +294,7 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
         for word, name in args.kernels.items():
             counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
-        words[abi.NTASKS], words[abi.KIND] = args.tasks, abi.RUN
+        words[abi.NTASKS] = args.tasks
         _ROW.pack_into(rows, number * _ROW.size, *words)
     rows = rows.reshape(-1, abi.STEP_WORDS)
     rows[-1, abi.KIND] = abi.STOP

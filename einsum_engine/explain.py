@@ -19,8 +19,9 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     """The table of ``plan``: per step its einsum, the sizes of its dimension types (B batch, M left, N right, K
     summed), the layouts of its operands and of its result, kernel and tile, flops, bytes moved, predicted time.
 
-    The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once for all calls, is
-    marked ``once``; a step of a reference kernel ``REFERENCE``.
+    Steps in branches and loops are indented, and their figures are those of one turn; steps of family ``control`` say
+    which step comes next. The totals give ``peak_bytes`` and its parts. A step on constant operands alone, which runs once
+    for all calls, is marked ``once``; a step of a reference kernel ``REFERENCE``.
 
     With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """
@@ -30,7 +31,8 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
     if profile is not None:
         titles = (*_COLUMNS[:-1], *_MEASURED)
         rows = [(*row, *_measured(time)) for row, time in zip(rows, profile.mean().steps)]
-        totals.insert(1, _measured_total(profile))
+        turns = ", measured times are of all turns" if _counted(plan) else ""
+        totals.insert(1, _measured_total(profile) + turns)
     return "\n".join([*_header(plan), "", *_aligned([titles, *rows]), "", *totals])
 
 
@@ -56,7 +58,7 @@ def _row(step: Step, name: dict[Any, str]) -> tuple[str, ...]:
     mark = (f" {REFERENCE_MARK}" if is_reference(step) else "") + (" once" if step.once else "")
     return (
         str(step.number),
-        step.expr + (f", 1 of {step.block[1]} blocks" if step.block[1] > 1 else ""),
+        "  " * step.depth + step.expr + (f", 1 of {step.block[1]} blocks" if step.block[1] > 1 else ""),
         " ".join(_dimensions(kind, indices, name) for kind, indices in step.dims.items() if indices) or "-",
         _layouts(step),
         f"{step.family} {step.kernel}{mark}" if step.kernel != step.family else f"{step.kernel}{mark}",
@@ -86,6 +88,8 @@ def _dimensions(kind: str, indices: Sequence[tuple[Any, int]], name: dict[Any, s
 
 def _layouts(step: Step) -> str:
     """``C,fbl32->C`` and what else the planner says about operands."""
+    if step.family == "control":
+        return "-"
     count = len(step.inputs)
     shown = f"{','.join(step.layouts[:count])}->{','.join(step.layouts[count : count + 1])}"
     return " ".join((shown, *step.layouts[count + 1 :]))
@@ -108,11 +112,17 @@ def _totals(plan: Plan) -> list[str]:
     kept = f" (of it {plan.constant_bytes} made once from constants)" if plan.constant_bytes else ""
     lines = [
         f"flops {quantity(plan.flops)}, bytes moved {quantity(plan.bytes_moved)}, predicted {duration(plan.seconds)}"
-        f" (of it the call {duration(plan.call_seconds)})",
+        f" (of it the call {duration(plan.call_seconds)}){_counted(plan)}",
         f"peak bytes {plan.peak_bytes} = output {plan.output_bytes} + arena {plan.arena_bytes}"
         f"{kept} + tables {plan.table_bytes}",
     ]
     return lines + [f"{marked} steps run by a reference kernel, which is slow"] * (marked > 0)
+
+
+def _counted(plan: Plan) -> str:
+    """How often the totals count what is not done once."""
+    kinds = {step.kernel for step in plan.steps if step.family == "control"}
+    return ": one turn of each loop, both ways of each branch" if kinds else ""
 
 
 def quantity(number: float) -> str:

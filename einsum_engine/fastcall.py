@@ -126,6 +126,8 @@ def make_entry(
         entry.E_RETURN: ret,
         entry.E_EXPECTED: place(expected),
         entry.E_OUT_GIVEN: int(out_strides is not None),
+        entry.E_SIGNALS: _symbol("PyErr_CheckSignals"),
+        entry.E_DECREF: _symbol("Py_DecRef"),
     }
     if release_gil:
         words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}

@@ -134,7 +134,8 @@ class Step:
     ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
     ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
     (a `kernels.row.Row`). ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
-    ``block``: which of how many blocks of rows it does, of those that the steps around it do in turn.
+    ``block``: which of how many blocks of rows it does, of those that the steps around it do in turn. ``depth``: the
+    branches and loops that it is in; steps of family ``control`` decide which step is next.
     """
 
     number: int
@@ -152,6 +153,7 @@ class Step:
     tasks: int
     once: bool = False
     block: tuple[int, int] = (0, 1)
+    depth: int = 0
     args: Any = field(repr=False, compare=False, default=None)
 
 
@@ -163,6 +165,7 @@ class Plan:
     ``request`` is the `planners.request.PlanRequest` that it was made for. ``expr``: the `Expr`, or the `Signature` of
     a program, whose ``path`` is empty.
 
+    ``flops``, ``bytes_moved`` and ``seconds`` are sums over the steps: one turn of every loop, both ways of a branch.
     ``call_seconds``: predicted time of a call besides its steps.
 
     ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls.

@@ -103,6 +103,7 @@ class PlanBuilder:
                 kept = self._packs_once(operation, part, side)
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
+        self._stretch(born, dies)
         for value in self.list.values:
             if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
@@ -122,6 +123,9 @@ class PlanBuilder:
             if value.source is not None:
                 value.slot, value.offset = value.memory.slot, value.memory.offset + value.shift
         return sizes[False], sizes[True]
+
+    def _stretch(self, born: dict[int, int], dies: dict[int, int]) -> None:
+        """What has to live longer than by the order of the operations; both by number of the value."""
 
     def _slot(self, kept: bool) -> int:
         """Slots after the operands: output, arena, alpha and beta, what constants leave."""

@@ -50,7 +50,7 @@ def chained(program: Program) -> tuple[Program, dict[int, Order]]:
     places: dict[int, int] = {}
     orders: dict[int, Order] = {}
     for eqn in program.eqns:
-        if OPS[eqn.op].kind == "view" and eqn.op == "assign":
+        if eqn.op == "assign" or OPS[eqn.op].kind == "control":
             open_chains.clear()  # operands are not read later than they were, behind a write
         if not _is_plain(eqn):
             eqns.append(eqn)

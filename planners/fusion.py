@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from itertools import count
 from math import prod
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
@@ -35,47 +35,54 @@ CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 
 
 class Schedule:
-    """The steps of ``program``. ``inputs``: values of its inputs and constants, with the strides of the caller.
+    """The steps of ``program``. ``places``: those of its inputs and constants.
 
-    ``targets``: for each result the number of the input in whose memory it belongs, or None. Afterwards ``steps`` are
-    in order, ``results`` are values of kind ``output`` of the results with memory of their own, None for the others.
+    ``homes``: for each result the place where it belongs, or None; memory in which one lies may be written. ``values``:
+    all that have memory, to which it adds its own, with ``numbers``. Afterwards ``steps`` are in order, ``results`` are
+    values of kind ``output`` of the results with memory of their own, None for the others.
     """
 
-    def __init__(self, program: Program, inputs: list[Value], targets: list[int | None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        places: list[MemoryView],
+        homes: list[MemoryView | None],
+        values: list[Value],
+        numbers: Iterator[int],
+    ) -> None:
         self.program = program
         self.steps: list[Scheduled] = []
-        self.values: list[Value] = []
+        self.values, self.numbers = values, numbers
         self.results: list[Value | None] = []
         self.places: dict[int, MemoryView] = {}
         self.home: dict[int, FusedGroup] = {}
         self.ready: dict[int, int] = {}  # number of the step that a value is there after
         self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
         self.inside: dict[int, list[Var]] = {}  # number of a value with memory -> what lies there
-        self.targets = targets
-        self.numbers = count(len(inputs))
+        self.homes = homes
         self.extra = count(-1, -1)  # numbers of values that no equation makes
-        self.writable = {id(inputs[at]) for at in targets if at is not None}
-        self.values += inputs
+        self.writable = {id(home.memory) for home in homes if home is not None}
         given = [*program.inputs, *(var for var, _ in program.consts)]
-        for var, value in zip(given, inputs, strict=True):
-            strides = tuple(value.axes[index].stride for index in value.term)
-            self.settle(var, MemoryView(value, View(var.shape, strides)), -1)
-        # value -> the memory of the input where it belongs
+        for var, place in zip(given, places, strict=True):
+            self.settle(var, place, -1)
+        # value -> the memory where it belongs
         self.goals = {
-            atom.number: self.places[program.inputs[target].number]
-            for atom, target in zip(program.outputs, targets)
-            if isinstance(atom, Var) and target is not None
+            atom.number: home
+            for atom, home in zip(program.outputs, homes)
+            if isinstance(atom, Var) and home is not None
         }
         self.live = _live(program)
-        self.uses: dict[int, list[tuple[int, View | None]]] = {}
+        # equation, the view that is read (None: all), the part of it that is not (None: nothing)
+        self.uses: dict[int, list[tuple[int, View | None, View | None]]] = {}
         for at, eqn in enumerate(self.live):
             view = eqn.named["view"] if eqn.op in ("access", "view") else None
-            for atom in eqn.inputs:
+            for operand, atom in enumerate(eqn.inputs):
+                unread = eqn.named["view"] if eqn.op == "assign" and operand == 0 else None
                 if isinstance(atom, Var):
-                    self.uses.setdefault(atom.number, []).append((at, view))
+                    self.uses.setdefault(atom.number, []).append((at, view, unread))
         for atom in program.outputs:
             if isinstance(atom, Var):
-                self.uses.setdefault(atom.number, []).append((END, None))
+                self.uses.setdefault(atom.number, []).append((END, None, None))
 
     def run(self) -> None:
         for at, eqn in enumerate(self.live):
@@ -130,7 +137,7 @@ class Schedule:
         return self.places[atom.number]
 
     def goal(self, group: FusedGroup, atom: Var) -> MemoryView | None:
-        """The memory of an input in which a value belongs in the end, if it can be written there at once."""
+        """The memory in which a value belongs in the end, if it can be written there at once."""
         home = self.goals.get(atom.number)
         if home is None or atom.number in group.over or not self.overwritable(home, home) or not group.may_write(home):
             return None
@@ -176,19 +183,20 @@ class Schedule:
         place = self.places.get(atom.number)
         return place is None or group.may_read(place.broadcast(group.shape))
 
-    def ref(self, group: FusedGroup, atom: Atom) -> Ref:
-        """A value as an operand of a member."""
+    def ref(self, group: FusedGroup, atom: Atom, target: MemoryView | None = None) -> Ref:
+        """A value as an operand of a member, or to be stored to ``target``."""
         if isinstance(atom, Literal):
             return atom
         if atom.number in self.scalars:
             return self.scalars[atom.number]
-        if atom.number in group.members or self.again(group, atom):
+        if atom.number in group.members or self.again(group, atom, target):
             return atom.number
         return group.read(self.place(atom).broadcast(group.shape))
 
-    def again(self, group: FusedGroup, atom: Var) -> bool:
+    def again(self, group: FusedGroup, atom: Var, target: MemoryView | None = None) -> bool:
         """Computes a value once more, where that takes less than to write and to read it: from one large operand, which
-        nobody has written since, by a few operations that take no time."""
+        nobody has written since, nor does the group when it stores the value to ``target``, by a few operations that take
+        no time."""
         home = self.home.get(atom.number)
         if home is None or atom.number in self.places or home.shape != group.shape or prod(home.shape) <= SMALL:
             return False
@@ -200,6 +208,8 @@ class Schedule:
             return False
         late = [place for step in self.steps[home.at :] for place in written(step)]
         if any(place.overlaps(other) for place in places for other in late):
+            return False
+        if target is not None and any(place.overlaps(target) and not place.same(target) for place in places):
             return False
         if not all(group.may_read(place) for place in places):
             return False
@@ -276,7 +286,10 @@ class Schedule:
             old, place = root, self.new(var.shape, var.dtype)
             target = place.part(view)
             ready = -1 if view.covers(prod(var.shape)) else self.write(old, place, -1)
-        if view.size:
+        own = self.place_of(value)
+        if own is not None and view.size and own.same(target):
+            ready = max(ready, self.ready[value.number])  # it was made there
+        elif view.size:
             ready = max(ready, self.write(value, target, ready))
         self.settle(var, place, ready)
 
@@ -286,10 +299,10 @@ class Schedule:
         if id(memory) not in self.writable or not place.view.injective() or not target.view.injective():
             return False
         for var in self.inside.get(memory.number, ()):
-            for at, view in self.uses.get(var.number, ()):
+            for at, view, unread in self.uses.get(var.number, ()):
                 own = self.places[var.number]
                 part = own if view is None else own.part(view) or own
-                if at > self.position and part.overlaps(target):
+                if at > self.position and part.overlaps(target) and not _within(target, own, unread):
                     return False
         return True
 
@@ -308,7 +321,7 @@ class Schedule:
         if own is not None and own.overlaps(target) and not own.broadcast(shape).same(target):
             atom = self.aside(atom)
         group = self.candidate(shape, [atom], fits)
-        group.stores.append(Stored(ref=self.ref(group, atom), place=target, assigned=True))
+        group.stores.append(Stored(ref=self.ref(group, atom, target), place=target, assigned=True))
         return group.at
 
     def aside(self, atom: Var) -> Var:
@@ -336,12 +349,9 @@ class Schedule:
 
     # -- results
     def finish(self) -> None:
-        """Results get memory of their own, or the memory of the input where they belong."""
-        for atom, target in zip(self.program.outputs, self.targets):
-            if target is None:
-                self.results.append(self.result(atom))
-            else:
-                self.results.append(None)
+        """Results get memory of their own, or the memory where they belong."""
+        for atom, home in zip(self.program.outputs, self.homes):
+            self.results.append(self.result(atom) if home is None else None)
         self.write_back()
 
     def result(self, atom: Atom) -> Value:
@@ -357,19 +367,25 @@ class Schedule:
         return place.memory
 
     def write_back(self) -> None:
-        """Results that were not written where they belong are copied there at the end, none over another."""
-        late = []
-        given = {id(value) for value in self.values if value.kind == "input"}
-        for atom, target in zip(self.program.outputs, self.targets):
-            if target is None:
-                continue
-            home = self.places[self.program.inputs[target].number]
-            place = self.places.get(atom.number) if isinstance(atom, Var) else None
-            if place is not None and place.same(home):
-                continue
-            late.append((self.aside(atom) if place is not None and id(place.memory) in given else atom, home))
-        for atom, home in late:
-            self.write(atom, home, -1)
+        """Results that were not written where they belong are copied there at the end, none over another that is
+        still to be copied: that waits, or, where all wait for each other, goes by memory of its own."""
+        late: list[tuple[Atom, MemoryView]] = []
+        for atom, home in zip(self.program.outputs, self.homes):
+            place = self.place_of(atom)
+            if home is not None and home.view.size and (place is None or not place.same(home)):
+                late.append((atom, home))
+        while late:
+            sources = [self.place_of(atom) for atom, _ in late]
+            free = (at for at, (_, home) in enumerate(late) if not _needed_by_others(sources, at, home))
+            at = next(free, None)
+            if at is None:
+                late[0] = (self.aside(late[0][0]), late[0][1])
+            else:
+                self.write(*late.pop(at), -1)
+
+    def place_of(self, atom: Atom) -> MemoryView | None:
+        """Where a value lies, if it was stored."""
+        return self.places.get(atom.number) if isinstance(atom, Var) else None
 
 
 def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
@@ -378,6 +394,16 @@ def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
         ref, reduce = group.over[number]
         return Stored(ref=ref, place=place, reduce=reduce)
     return Stored(ref=number, place=place)
+
+
+def _within(target: MemoryView, place: MemoryView, part: View | None) -> bool:
+    """Whether ``target`` lies in a part of a place."""
+    found = None if part is None else place.part(part)
+    return found is not None and found.view.contains(target.view)
+
+
+def _needed_by_others(sources: list[MemoryView | None], at: int, home: MemoryView) -> bool:
+    return any(other != at and place is not None and place.overlaps(home) for other, place in enumerate(sources))
 
 
 def _touches(step: Scheduled, target: MemoryView) -> bool:

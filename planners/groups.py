@@ -12,6 +12,7 @@ from ..kernels.fused_structure import MAX_OPERANDS
 from ..kernels.fused import lower as lower_fused
 from ..kernels.row import Row
 from .operations import Value, itemsize
+from .order import Order
 from .places import MemoryView
 from .scalars import apply, literal, reduced
 
@@ -182,17 +183,42 @@ class Contraction:
     eqn: Eqn
     inputs: list[MemoryView]
     output: MemoryView
+    order: Order | None = None  # where it is an einsum of several
 
     @property
     def outputs(self) -> tuple[Value, ...]:
         return (self.output.memory,)
 
 
-Scheduled = Union[FusedGroup, Contraction]
+@dataclass(eq=False)
+class Region:
+    """A branch or a loop, as a step among others: the places around it that it reads and writes, and what is done.
+
+    ``flag`` is the truth value that decides, as it is when the region is reached (``before`` makes it): in a branch
+    ``then`` is done or ``otherwise``, in a loop ``then`` for as long as it holds, which makes it again.
+    """
+
+    at: int
+    kind: str  # if, while
+    inputs: list[MemoryView]
+    homes: list[MemoryView]
+    flag: MemoryView
+    before: list[Scheduled]
+    then: list[Scheduled]
+    otherwise: list[Scheduled]
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return tuple(home.memory for home in self.homes)
+
+
+Scheduled = Union[FusedGroup, Contraction, Region]
 
 
 def written(step: Scheduled) -> Iterable[MemoryView]:
-    """The places that a step writes."""
+    """The places that a step writes, of those that other steps know."""
+    if isinstance(step, Region):
+        return step.homes
     return [store.place for store in step.stores] if isinstance(step, FusedGroup) else [step.output]
 
 

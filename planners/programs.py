@@ -24,16 +24,16 @@ from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
 from ..views import View
 from .blocking import leaves, rows_of_a_block, runs
-from .chains import chained, order_of, parsed
+from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
-from .fusion import Schedule
-from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
+from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
 from .parts import Part
-from .places import strided_value
+from .places import MemoryView, strided_value
+from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
 
@@ -71,6 +71,7 @@ def constants(program: Program) -> tuple[np.ndarray, ...]:
 @lru_cache(maxsize=256)
 def with_iotas(program: Program) -> Program:
     """The program with its iotas as constants."""
+    program = lifted(program, with_iotas)
     found, kept = [], []
     for eqn in program.eqns:
         if eqn.op == "iota" and eqn.named["size"] <= LONGEST_IOTA:
@@ -113,7 +114,7 @@ class ProgramBuilder(PlanBuilder):
     """A `PlanBuilder` whose operations come from the equations of a program."""
 
     def __init__(self, request: ProgramRequest, machine: cost.Machine | None) -> None:
-        self.program, self.orders = chained(with_iotas(request.program))
+        self.program = with_iotas(request.program)
         self.wanted = request
         self.isa = isa_table.get(request.isa)
         self.machine = machine or cost.typical_machine(self.isa.name, self.isa.vector_bits, self.isa.fma)
@@ -122,13 +123,17 @@ class ProgramBuilder(PlanBuilder):
         floats = [var.dtype.name for var in self.given if var.dtype.kind in "fc"]
         self.compute = floats[0] if floats else "float32"
         self.list = _List(self.compute)
+        self.rows = Rows(self.list.operations, self._lay)
+        self.firsts: list[int] = []  # the first step of each operation
+        self.jumps: dict[int, Control] = {}  # by number of the step
 
     # -- operations ------------------------------------------------------------------------------------------
     def _draw_up(self) -> None:
         inputs = [self._input(at, var) for at, var in enumerate(self.given)]
-        targets = dict((output, at) for at, output in self.wanted.written)
-        wanted = [targets.get(at) for at in range(len(self.program.outputs))]
-        schedule = Schedule(self.program, inputs, wanted)
+        places = [_whole(var, value) for var, value in zip(self.given, inputs, strict=True)]
+        homes = dict((output, places[at]) for at, output in self.wanted.written)
+        wanted = [homes.get(at) for at in range(len(self.program.outputs))]
+        schedule = ProgramSchedule(self.program, places, wanted, list(inputs), count(len(inputs)))
         schedule.run()
         self.fresh = [value for value in schedule.results if value is not None]
         self.request = _Request(self.wanted, self.program, self.fresh)
@@ -136,17 +141,27 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for at, value in enumerate(self.fresh):
             value.slot = len(self.given) + at - 1 if at else self._first_slot()
-        _share_memory(schedule)
-        for step in schedule.steps:
+        for each in schedule.within_it:
+            _share_memory(each)
+        self._lay(schedule.steps)
+        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
+        self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
+
+    def _lay(self, steps: list[Scheduled]) -> None:
+        """Operations of steps, in order."""
+        for step in steps:
             if isinstance(step, FusedGroup):
                 step.stores = [store for store in step.stores if store.place.view.size]
-        for run in runs([step for step in schedule.steps if isinstance(step, Contraction) or step.stores]):
-            if isinstance(run[0], Contraction):
+        for run in runs([step for step in steps if not isinstance(step, FusedGroup) or step.stores]):
+            if isinstance(run[0], Region):
+                self.rows.region(run[0])
+            elif isinstance(run[0], Contraction):
                 self._contraction(run[0])
             else:
                 self._fused(run)
-        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
-        self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
+
+    def _stretch(self, born: dict[int, int], dies: dict[int, int]) -> None:
+        self.rows.stretch(born, dies)
 
     def _first_slot(self) -> int:
         """Of the first result."""
@@ -180,7 +195,7 @@ class ProgramBuilder(PlanBuilder):
 
     def _contraction(self, step: Contraction) -> None:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
-        request = _einsum_request(step, self.wanted, self.orders.get(step.eqn.outputs[0].number))
+        request = _einsum_request(step, self.wanted, step.order)
         listed = OperationList(request, compute_dtype(request))
         listed.build()
         if request.same:
@@ -209,6 +224,27 @@ class ProgramBuilder(PlanBuilder):
         return {"B": kept, "M": (), "N": (), "K": tuple((f"x{a}", group.shape[a]) for a in axes)}
 
     def _emit(self, operation: Operation) -> Iterator[Step]:
+        self.firsts.append(len(self.steps))
+        depth = self.rows.depths.get(id(operation), 0)
+        for step in self._control(operation) if isinstance(operation, Control) else self._plain(operation):
+            yield replace(step, depth=depth) if depth else step
+
+    def _control(self, operation: Control) -> Iterator[Step]:
+        """A step that leads to another, whose number is not known yet."""
+        self.jumps[len(self.steps)] = operation
+        yield self._made(
+            Work(expr="", dims={}, flops=0, moved=0),
+            operation.row(0),
+            family="control",
+            kernel="jump" if operation.flag is None else "branch",
+            tile=(),
+            inputs=tuple(self.position[id(value)] for value in operation.inputs),
+            output=-1,
+            layouts=(),
+            seconds=self.machine.step_seconds,
+        )
+
+    def _plain(self, operation: Operation) -> Iterator[Step]:
         if operation.kind != "fused":
             self.compute = self.list.owners[id(operation)].compute
             yield from super()._emit(operation)
@@ -234,6 +270,10 @@ class ProgramBuilder(PlanBuilder):
         return sum(value.nbytes for value in self.fresh)
 
     def _plan(self, arena: int, kept: int) -> Plan:
+        ends = [*self.firsts, len(self.steps)]
+        for number, jump in self.jumps.items():
+            step, target = self.steps[number], ends[jump.target]
+            self.steps[number] = replace(step, expr=jump.text(target), args=jump.row(target))
         # a result that is handed in is memory of the call, too
         return replace(super()._plan(arena, kept), output_bytes=self._output_bytes())
 
@@ -285,9 +325,14 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
     )
 
 
-def _share_memory(schedule: Schedule) -> None:
+def _whole(var: Var, value: Value) -> MemoryView:
+    """All of an input or constant."""
+    return MemoryView(value, View(var.shape, tuple(value.axes[index].stride for index in value.term)))
+
+
+def _share_memory(schedule: ProgramSchedule) -> None:
     """A result of a map that is written whole takes the memory of an operand of its shape and dtype that nobody reads
-    later, so that a chain of steps works in one place."""
+    later, so that a chain of steps works in one place; both are memory that the schedule made."""
     last: dict[int, int] = {}
     first: dict[int, int] = {}
     for step in schedule.steps:
@@ -300,9 +345,11 @@ def _share_memory(schedule: Schedule) -> None:
             continue
         for store in step.stores:
             new = store.place.memory
-            if new.kind not in ("arena", "output") or new.source or not store.place.whole or first[id(new)] != step.at:
+            begins = id(new) in schedule.made and first[id(new)] == step.at
+            if not begins or new.kind not in ("arena", "output") or new.source or not store.place.whole:
                 continue
-            old = next((read for read in step.inputs if _replaced(read, store.place, step, last)), None)
+            reads = (read for read in step.inputs if id(read.memory) in schedule.made)
+            old = next((read for read in reads if _replaced(read, store.place, step, last)), None)
             if old is not None:
                 old.memory.source = new
                 last[id(new)] = max(last[id(new)], last[id(old.memory)])

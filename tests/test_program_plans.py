@@ -38,6 +38,16 @@ def contracted(x, w):
     return y * 2, np.einsum("ab,ab->", y, y)
 
 
+def looped(x):
+    y = np.tanh(x)
+
+    def body(state):
+        turn, z = state
+        return turn + 1, engine.cond(turn > 1, lambda: z @ y, lambda: z[::-1] + y)
+
+    return engine.while_loop(lambda state: state[0] < 4, body, (np.int64(0), x))[1]
+
+
 def _array(shape, dtype, seed=0):
     found = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 7, shape).astype(dtype)
     return found + 1j * found[::-1] if dtype.startswith("complex") else found
@@ -64,7 +74,8 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "function, shapes", [(softmax, [(5, 6)]), (view_example, [(3, 4)]), (contracted, [(5, 6), (7, 6)])]
+    "function, shapes",
+    [(softmax, [(5, 6)]), (view_example, [(3, 4)]), (contracted, [(5, 6), (7, 6)]), (looped, [(4, 4)])],
 )
 def test_a_call_is_one_native_call(calls, function, shapes):
     arrays = [np.random.default_rng(at).random(shape) for at, shape in enumerate(shapes)]
@@ -114,7 +125,7 @@ def test_a_read_only_argument_is_not_written_by_the_entry():
 
 # -- random programs -----
 SEEDS = 300
-UNPLANNED = ("take", "put", "cond", "loop")
+UNPLANNED = ("take", "put")
 
 
 def dense_case(seed):
@@ -304,7 +315,8 @@ def test_arguments_that_are_written_whole_are_written_at_once():
 
 
 @pytest.mark.parametrize(
-    "function, shapes", [(softmax, [(33, 65)]), (contracted, [(40, 50), (30, 50)]), (view_example, [(5, 9)])]
+    "function, shapes",
+    [(softmax, [(33, 65)]), (contracted, [(40, 50), (30, 50)]), (view_example, [(5, 9)]), (looped, [(33, 33)])],
 )
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_peak_bytes(function, shapes, threads, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi, library
+from einsum_engine.kernels.cpu.walker import TURNS
 
 _Walk = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
 _Task = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -169,6 +170,54 @@ def test_nested_loops(walk):
     table.add(abi.STOP)
     table.walk(walk)
     assert table.order() == [0, 1, 1] * 3
+
+
+@pytest.mark.parametrize("value, order", [(0, [0, 3]), (1, [0, 2, 3]), (255, [0, 2, 3])])
+def test_branch_without_a_cell_looks_at_a_byte_of_its_operand(walk, value, order):
+    table = Table()
+    memory = np.full(9, 1 - min(value, 1), np.uint8)
+    memory[5] = value
+    bases = table.cell(0)
+    bases[0] = memory.ctypes.data
+    table.context[abi.CTX_BASES] = bases.ctypes.data
+    table.run()
+    table.add(abi.BRANCH, A_SLOT=0, A_OFFSET=5, NEXT=3)
+    table.run()
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.order() == order
+
+
+def test_jumps_forward_and_back(walk):
+    table = Table()
+    left = table.cell(3)
+    table.add(abi.JUMP, NEXT=2)
+    table.run()
+    table.add(abi.BRANCH, EXTENT=_address(left), NEXT=5)
+    table.run(lambda share: np.subtract(left, 1, out=left))
+    table.add(abi.JUMP, NEXT=2)
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.order() == [3, 3, 3, 5]
+
+
+def test_a_loop_returns_at_a_jump_when_its_slice_has_passed_and_goes_on(walk):
+    table = Table()
+    left = table.cell(100)
+    table.run(lambda share: np.subtract(left, 1, out=left))
+    table.add(abi.BRANCH, EXTENT=_address(left), NEXT=3)
+    table.add(abi.JUMP, NEXT=0)
+    table.add(abi.STOP)
+    table.context[abi.CTX_SLICE] = 1  # ns: any look at the clock is too late
+    rows, row = [], table.walk(walk)
+    while row >= 0:
+        rows.append((row, len(table.log)))
+        row = table.again(walk, row)
+    assert len(table.log) == 100 and rows == [(0, turns) for turns in range(TURNS, 100, TURNS)]
+    left[0], table.context[abi.CTX_SLICE] = 100, 60_000_000_000
+    assert table.again(walk, 0) == -1 and len(table.log) == 200
 
 
 def test_a_passed_deadline_returns_between_rows_and_the_walk_resumes(walk):

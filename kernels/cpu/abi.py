@@ -22,12 +22,12 @@ PROLOGUE = 9  # address of a tile function applied while packing, 0: none
 EPILOGUE = 10  # address of a tile function applied before storing, 0: none
 EPILOGUE_ARG = 11
 EXTENT = 12  # address of an int64 that replaces NTASKS at run time, 0: none
-NEXT = 13  # for BRANCH and LOOP: the row to go to
+NEXT = 13  # for BRANCH, LOOP and JUMP: the row to go to
 PARALLEL = 14  # worth waking the pool
 TICKS = 15  # nanoseconds spent, accumulated when profiling is on
 
 # kinds of rows
-RUN, BRANCH, LOOP, STOP = 0, 1, 2, 3
+RUN, BRANCH, LOOP, STOP, JUMP = 0, 1, 2, 3, 4
 
 # -- context ---------------------------------------------------------------------------------------------------
 CTX_BASES = 0  # address of the array of base addresses, one per slot
@@ -39,6 +39,7 @@ CTX_DEADLINE = 5  # CLOCK_MONOTONIC ns after which the walker returns between st
 CTX_PROFILE = 6  # accumulate TICKS
 CTX_CLOCK = 7  # address of clock_gettime
 CTX_SPLIT = 8  # address of SPLIT_WORDS counters per worker; read by timed kernels alone
+CTX_SLICE = 9  # ns after which the walker returns at a JUMP row, 0: never
 CTX_WORDS = 16
 
 # -- counters of a worker, in ticks of the processor's clock: see `stopwatch` -------------------------------------

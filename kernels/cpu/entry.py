@@ -37,7 +37,8 @@ E_SAVE, E_RESTORE = 12, 13  # PyEval_SaveThread, PyEval_RestoreThread; 0: keep t
 E_EXPECTED = 14  # address: per array X_DESCR ..., X_WORDS words each
 E_OUT_GIVEN = 15  # 1: the last argument is the output
 E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
-E_WORDS = 17
+E_SIGNALS, E_DECREF = 17, 18  # PyErr_CheckSignals, Py_DecRef
+E_WORDS = 19
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
 # its memory, from its first element
@@ -144,9 +145,24 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
         state = f.var(0)
         with f.if_(save.ne(0)):
             state.set(f.call(save, [], I64))
-        f.call(f.word(record, E_WALK), [f.word(record, E_CONTEXT), f.word(record, E_TABLE), f.i64(0)], I64)
+        row, stopped = f.var(0), f.var(0)
+        with f.while_() as leave:
+            walk = [f.word(record, E_CONTEXT), f.word(record, E_TABLE), row.get()]
+            row.set(f.call(f.word(record, E_WALK), walk, I64))
+            leave(row.get() < 0)
+            # a long loop came back at a jump: Ctrl-C is seen here
+            with f.if_(save.ne(0)):
+                f.call(f.word(record, E_RESTORE), [state.get()])
+            found = f.call(f.word(record, E_SIGNALS), [], I32)
+            stopped.set(f.convert(found, "sext", I64))
+            with f.if_(save.ne(0)):
+                state.set(f.call(save, [], I64))
+            leave(stopped.get().ne(0))
         with f.if_(save.ne(0)):
             f.call(f.word(record, E_RESTORE), [state.get()])
-        with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0)):
+        with f.if_(stopped.get().ne(0)):
+            f.call(f.word(record, E_DECREF), [out.get()])
+            out.set(0)
+        with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
             out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
     return out.get()

@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
-from .emit import I32, I64, Fn, Val, Var
+from .emit import I8, I32, I64, Fn, Val, Var
 
 # words of the pool; each group on a cache line of its own
 POOL_BUSY = 0
@@ -34,6 +34,7 @@ MAX_WORKERS = 256
 POOL_WORDS = POOL_WAKE + SEM_WORDS * MAX_WORKERS
 
 _CLOCK_MONOTONIC = 1
+TURNS = 16  # jumps between two looks at the clock, which takes as long as a small row
 
 
 def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
@@ -45,18 +46,27 @@ def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
     deadline = f.word(ctx, abi.CTX_DEADLINE)
     profile = f.word(ctx, abi.CTX_PROFILE)
     time = f.stack(16)
+    slice_ = f.word(ctx, abi.CTX_SLICE)
+    started, turns = f.var(0), f.var(0)
+    with f.if_(slice_.ne(0)):
+        started.set(_now(f, ctx, time))
     with f.while_() as leave:
         row = table + index.get() * (8 * abi.STEP_WORDS)
         kind = f.word(row, abi.KIND)
         leave(kind.eq(abi.STOP))
         following = Var(f, index.get() + 1)
+        late = f.var(0)
         with f.if_else(kind.eq(abi.RUN)) as (run, control):
             with run:
                 _run_row(f, ctx, row, dispatch, profile, time)
             with control:
-                _control_row(f, row, kind, following)
+                _control_row(f, ctx, row, kind, following)
+                with f.if_(kind.eq(abi.JUMP) & slice_.ne(0)):
+                    turns.add(1)
+                    with f.if_((turns.get() & (TURNS - 1)).eq(0)):
+                        spent = _now(f, ctx, time) - started.get()
+                        late.set(Val(f, f.b.zext((spent > slice_).v, I64)))
         index.set(following.get())
-        late = f.var(0)
         with f.if_(deadline.ne(0)):
             late.set(Val(f, f.b.zext((_now(f, ctx, time) > deadline).v, I64)))
         with f.if_(late.get().ne(0)):
@@ -97,19 +107,27 @@ def _run_alone(f: Fn, ctx: Val, row: Val, tasks: Val) -> None:
         f.call(fn, [ctx, row, t, f.i64(0)])
 
 
-def _control_row(f: Fn, row: Val, kind: Val, following: Var) -> None:
-    """BRANCH goes to NEXT when the int64 at EXTENT is 0; LOOP decrements it and goes to NEXT while positive."""
+def _control_row(f: Fn, ctx: Val, row: Val, kind: Val, following: Var) -> None:
+    """JUMP goes to NEXT; BRANCH does when the int64 at EXTENT, or without one the byte of operand A, is 0; LOOP
+    decrements the int64 at EXTENT and goes to NEXT while positive."""
     cell, target = f.word(row, abi.EXTENT), f.word(row, abi.NEXT)
-    value = Var(f, f.word(cell))
-    with f.if_else(kind.eq(abi.BRANCH)) as (branch, loop):
-        with branch:
-            with f.if_(value.get().eq(0)):
-                following.set(target)
-        with loop:
-            value.add(-1)
-            f.store(value.get(), cell)
-            with f.if_(value.get() > 0):
-                following.set(target)
+    with f.if_(kind.eq(abi.JUMP)):
+        following.set(target)
+    with f.if_(kind.eq(abi.BRANCH)):
+        value = f.var(0)
+        with f.if_else(cell.ne(0)) as (word, byte):
+            with word:
+                value.set(f.word(cell))
+            with byte:
+                base = f.word(f.word(ctx, abi.CTX_BASES), f.word(row, abi.A_SLOT))
+                value.set(f.convert(f.load(I8, base + f.word(row, abi.A_OFFSET)), "sext", I64))
+        with f.if_(value.get().eq(0)):
+            following.set(target)
+    with f.if_(kind.eq(abi.LOOP)):
+        left = Var(f, f.word(cell) - 1)
+        f.store(left.get(), cell)
+        with f.if_(left.get() > 0):
+            following.set(target)
 
 
 def _build_dispatch(module: ir.Module) -> Fn:
