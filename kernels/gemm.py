@@ -36,7 +36,8 @@ class GemmProblem:
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
-    ``stream``: store past the caches. ``blocks``: outer indices, panels and columns per task.
+    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``stream``: store past the caches.
+    ``blocks``: outer indices, panels and columns per task.
     """
 
     dtype: str
@@ -65,6 +66,8 @@ class GemmProblem:
     b_stride: int = 0
     pack_mode: int = abi.SCATTERED
     b_pack_mode: int = abi.SCATTERED
+    fetch_a: bool = False
+    fetch_b: bool = False
     kc: int = 256
     chunk: int = 1
     stream: bool = False
@@ -115,7 +118,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_KC: p.kc,
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
-        abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode,
+        abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode + abi.FETCH_A * p.fetch_a + abi.FETCH_B * p.fetch_b,
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],

@@ -49,6 +49,9 @@ L1_BYTES = 24 << 10
 B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
+FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
+FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
+FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
@@ -283,6 +286,8 @@ class _Planner(GemmTables):
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
+            fetch_a=a_mode == "pack" and self._fetches(LEFT, self.n_total),
+            fetch_b=b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
             kc=kc,
             chunk=self.chunk(),
             stream=self._stream(kc),
@@ -303,6 +308,18 @@ class _Planner(GemmTables):
             pack_right=pack_right,
             describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
         )
+
+    def _fetches(self, side: int, against: int) -> bool:
+        """Whether blocks of an operand are asked for before they are packed: where it is larger than what a core caches,
+        each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher."""
+        lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
+        elements = total(self.b_dims) * total(lanes) * self.k_total
+        if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
+            return False
+        mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
+        if mode == abi.K_RUN:
+            return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
+        return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
 
     def _work(self, d: Decided) -> GemmWork:
         p, item = self.panels, self.item

@@ -35,6 +35,8 @@ class Decided:
     b_stride: int
     pack_mode: int
     b_pack_mode: int
+    fetch_a: bool
+    fetch_b: bool
     kc: int
     chunk: int
     stream: bool
@@ -120,6 +122,8 @@ class GemmTables:
             b_stride=d.b_stride,
             pack_mode=d.pack_mode,
             b_pack_mode=d.b_pack_mode,
+            fetch_a=d.fetch_a,
+            fetch_b=d.fetch_b,
             kc=d.kc,
             chunk=d.chunk,
             stream=d.stream,

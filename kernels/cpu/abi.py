@@ -63,7 +63,7 @@ G_KC = 45  # K block
 G_A_STRIDE = 46  # bytes between packed A panels when A is prepacked (FBL), 0: pack in the task
 G_B_STRIDE = 47  # bytes between packed B panels when B is prepacked, 0: pack in the task
 G_PACK = 48  # address of the pack function (of A)
-G_PACK_MODE = 49  # how A runs, plus 4 times how B runs
+G_PACK_MODE = 49  # how A runs, plus 4 times how B runs, plus FETCH_A, FETCH_B
 G_OUTER_BLOCK, G_PANEL_BLOCK, G_N_BLOCK = 50, 51, 52  # task shape
 G_PANEL_TASKS, G_N_TASKS = 53, 54
 G_ACCUMULATE = 55  # add to C instead of overwriting
@@ -74,6 +74,9 @@ G_STREAM = 58  # C does not fit in cache: store past it
 G_B_SCRATCH = 62  # where B is packed by the task: bytes into its scratch
 G_B_PACK = 63  # and the pack function for it
 G_SIGNS = 56  # complex: bit 0 conjugate A, bit 1 conjugate B
+
+# the operand is larger than the caches of a core: the block that is packed next is asked for early
+FETCH_A, FETCH_B = 16, 32
 
 # -- pack function: void pack(args) with args an array of words ----------------------------------------------
 P_DST, P_SRC = 0, 1

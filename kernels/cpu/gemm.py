@@ -17,13 +17,16 @@ the valid ones hold anything, and never reach C. C is not read unless ACCUMULATE
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from operator import or_
 
 from llvmlite import ir
 
 from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
+from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
@@ -31,7 +34,7 @@ from .tile import TileEmitter, TileSpec
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
-    inner = Fn(module, "tiles", [I64] * (13 + spec.timed), internal=True)
+    inner = Fn(module, "tiles", [I64] * (14 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
     TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
     inner.ret()
@@ -56,7 +59,7 @@ class GemmNest:
         self.b = f.word(bases, word(abi.B_SLOT)) + word(abi.B_OFFSET)
         self.c = f.word(bases, word(abi.OUT_SLOT)) + word(abi.OUT_OFFSET)
         self.scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
-        self.task = task
+        self.task, self.threads = task, f.word(ctx, abi.CTX_THREADS)
         self.watch = Stopwatch.of_worker(f, ctx, worker, self.spec.timed)
 
     def word(self, index: int) -> Val:
@@ -71,8 +74,12 @@ class GemmNest:
         self.n0, self.n1 = self._span(tn, word(abi.G_N_BLOCK), word(abi.G_N))
         o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
         self.pack_args = f.stack(8 * abi.P_WORDS)
+        self.coming = f.stack(8 * C_WORDS * 2)
+        self.describer = Describer(f, self.step, self.coming, self.tile.item)
+        self.describer.nothing()
         with f.range(o0, o1) as o:
             a, b, c = self._outer_offsets(o)
+            self.next_a, self.next_b = self._next_outer(o, o1)
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
@@ -80,6 +87,17 @@ class GemmNest:
     def _span(self, index: Val, block: Val, total: Val) -> tuple[Val, Val]:
         start = index * block
         return start, self.f.min(start + block, total)
+
+    def _next_outer(self, o: Val, end: Val) -> tuple[Val, Val]:
+        """Where A and B are in the next turn of the outer loops, 0 after the last."""
+        f = self.f
+        a, b = Var(f, f.i64(0)), Var(f, f.i64(0))
+        if self.spec.a_packed or self.spec.b_packed:
+            with f.if_((o + 1 < end) & (self.word(abi.G_PACK_MODE) & (abi.FETCH_A | abi.FETCH_B)).ne(0)):
+                next_a, next_b, _ = self._outer_offsets(o + 1)
+                a.set(next_a)
+                b.set(next_b)
+        return a.get(), b.get()
 
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""
@@ -113,7 +131,41 @@ class GemmNest:
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 span = (self.p0, self.p1, self.n0, self.n1)
                 counters = () if self.watch.counters is None else (self.watch.counters,)
-                f.call(self.tiles, [self.step, *block, *span, *counters])
+                self._describe(a, b, turn, k0)
+                f.call(self.tiles, [self.step, *block, *span, self.coming, *counters])
+
+    def _describe(self, a: Val, b: Val, turn: Val, k0: Val) -> None:
+        """What is packed after this block."""
+        f, word, nr = self.f, self.word, self.spec.nr
+        panels, columns = self.p1 - self.p0, f.ceil_div(self.n1 - self.n0, nr)
+        tiles = panels * columns
+        if self.spec.a_packed:
+            after = word(abi.G_PANEL_BLOCK) * self.threads
+            left = word(abi.G_PANELS) - (self.p0 + after)
+            some = (left > 0) & word(abi.G_N_TASKS).eq(1)
+            side = Side(
+                number=0,
+                turns=abi.G_TKO_A,
+                lanes=abi.G_TM_A,
+                terms=abi.G_TK_A,
+                bit=abi.FETCH_A,
+                width=self.tile.mr,
+                first=self.p0,
+                panels=f.select(some, f.min(panels, left), panels),
+            )
+            self.describer.next(side, a, turn, k0, self.next_a, f.select(some, after, f.i64(0)), tiles)
+        if self.spec.b_packed:
+            side = Side(
+                number=1,
+                turns=abi.G_TKO_B,
+                lanes=abi.G_TN_B,
+                terms=abi.G_TK_B,
+                bit=abi.FETCH_B,
+                width=nr,
+                first=self.n0 // nr,
+                panels=columns,
+            )
+            self.describer.next(side, b, turn, k0, self.next_b, f.i64(0), tiles)
 
     def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
         """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
@@ -158,7 +210,7 @@ class GemmNest:
                 abi.P_VALID: f.i64(0),
                 abi.P_K: klen,
                 abi.P_TK: word(abi.G_TK_B) + k0 * 8,
-                abi.P_MODE: word(abi.G_PACK_MODE) >> 2,
+                abi.P_MODE: word(abi.G_PACK_MODE) >> 2 & 3,
                 abi.P_STRIDE: distance,
             }
             self._pack(abi.G_B_PACK, args)
@@ -179,8 +231,10 @@ class TileLoop:
 
     def __init__(self, f: Fn, tile: TileEmitter):
         self.f, self.tile, self.spec = f, tile, tile.spec
-        self.step, *self.block, self.p0, self.p1, self.n0, self.n1 = f.args[:13]
-        self.watch = Stopwatch(f, f.args[13] if self.spec.timed else None)
+        self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming = f.args[:14]
+        self.watch = Stopwatch(f, f.args[14] if self.spec.timed else None)
+        packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
+        self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
         self.stack = f.stack(tile.mr * tile.spec.nr * tile.item)
 
     def word(self, index: int) -> Val:
@@ -196,6 +250,7 @@ class TileLoop:
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
+            asked = functools.reduce(or_, [fetcher.word(C_SOURCE) for fetcher in self.fetchers], f.i64(0))
             if spec.b_packed:
                 source = b + (n // spec.nr) * b_stride
             else:
@@ -220,6 +275,10 @@ class TileLoop:
                     chunk=chunk,
                     stream=stream,
                 )
+                if self.fetchers:
+                    with f.if_(asked.ne(0)):
+                        for fetcher in self.fetchers:
+                            fetcher.ask()
                 self._tile(a, source, klen, tka, tkb, signs, edge)
 
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:

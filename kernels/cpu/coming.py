@@ -1,0 +1,150 @@
+"""Asks for the operand blocks that are packed next while the tiles of these run.
+
+A task packs a block, computes with it and packs the next: nothing comes from memory while tiles run, and nothing is
+computed while the pack function waits for lines. `Describer` finds out which block follows: the next of K, of the loop
+over K outside, of the outer loops, or that of the task which this thread takes next. `Fetcher` asks for a share of its
+lines before each tile, into the second level of cache. Only the pack function reads them: a wrong guess costs time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import abi
+from .emit import Fn, Val, Var
+
+LINE = 64
+LEAST = 4  # lines before a tile, so that the last tiles ask for nothing
+
+# Words of a description, one for each operand, on the stack of a task.
+C_SOURCE = 0  # what tables are added to, 0: nothing is coming
+C_LANES, C_TK = 1, 2  # tables of its lanes and of its terms
+C_K, C_PANELS = 3, 4
+C_SHARE = 5  # lines before each tile
+C_AT_K, C_AT_LANE, C_AT_PANEL = 6, 7, 8  # the next line to ask for
+C_K_STEP, C_LANE_STEP, C_PANEL_STEP = 9, 10, 11  # a line further along the run
+C_WORDS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One operand of a task that packs: words of the step, where the bit of `abi.G_PACK_MODE` is that says whether to
+    ask, the first panel and how many there are."""
+
+    number: int
+    turns: int
+    lanes: int
+    terms: int
+    bit: int
+    width: int
+    first: Val
+    panels: Val
+
+
+class Fetcher:
+    """Emits the requests for one operand, described at ``at``; panels have ``width`` lanes."""
+
+    def __init__(self, f: Fn, at: Val, width: int) -> None:
+        self.f, self.at, self.width = f, at, width
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.at, index)
+
+    def ask(self) -> None:
+        """The lines that are due before one tile."""
+        f = self.f
+        with f.if_(self.word(C_SOURCE).ne(0)):
+            k, lane, panel = (Var(f, self.word(n)) for n in (C_AT_K, C_AT_LANE, C_AT_PANEL))
+            with f.range(0, self.word(C_SHARE)):
+                self._line(k.get(), lane.get(), panel.get())
+                self._advance(k, lane, panel)
+            for index, var in ((C_AT_K, k), (C_AT_LANE, lane), (C_AT_PANEL, panel)):
+                f.store(var.get(), self.at + 8 * index)
+            with f.if_(panel.get() >= self._end(C_PANELS, C_PANEL_STEP)):
+                f.store(f.i64(0), self.at + 8 * C_SOURCE)
+
+    def _line(self, k: Val, lane: Val, panel: Val) -> None:
+        """Runs begin anywhere in a line: past their end their last element is asked for."""
+        f = self.f
+        nearest = f.min(panel, self.word(C_PANELS) - 1) * self.width + f.min(lane, self.width - 1)
+        offset = f.word(self.word(C_TK), f.min(k, self.word(C_K) - 1)) + f.word(self.word(C_LANES), nearest)
+        f.prefetch(self.word(C_SOURCE) + offset, locality=2)
+
+    def _advance(self, k: Var, lane: Var, panel: Var) -> None:
+        f = self.f
+        k.add(self.word(C_K_STEP))
+        with f.if_(k.get() >= self._end(C_K, C_K_STEP)):
+            k.set(0)
+            lane.add(self.word(C_LANE_STEP))
+            with f.if_(lane.get() >= self.word(C_LANE_STEP) + (self.width - 1)):
+                lane.set(0)
+                panel.add(self.word(C_PANEL_STEP))
+
+    def _end(self, count: int, step: int) -> Val:
+        return self.word(count) + self.word(step) - 1
+
+
+class Describer:
+    """Emits the descriptions of what a task packs next. ``step`` and ``at``: addresses of the row and of the words."""
+
+    def __init__(self, f: Fn, step: Val, at: Val, item: int) -> None:
+        self.f, self.step, self.at, self.item = f, step, at, item
+
+    def word(self, index: int) -> Val:
+        return self.f.word(self.step, index)
+
+    def nothing(self) -> None:
+        """Until `next` says otherwise."""
+        for number in (0, 1):
+            self.f.store(self.f.i64(0), self.at + 8 * (C_WORDS * number + C_SOURCE))
+
+    def next(self, side: Side, base: Val, turn: Val, k0: Val, outer: Val, ahead: Val, tiles: Val) -> None:
+        """``base``: the operand at this place of the outer loops; ``outer``: at the next one of the task, 0 where there
+        is none; ``ahead``: panels from this task's to those of the task after it, 0 where none is; ``tiles`` are computed
+        until then."""
+        f, word = self.f, self.word
+        with f.if_((word(abi.G_PACK_MODE) & side.bit).ne(0)):
+            now = base + f.word(word(side.turns), turn)
+            more, again = k0 + word(abi.G_KC) < word(abi.G_K), turn + 1 < word(abi.G_KO)
+            begin = base + f.word(word(side.turns))
+            source = Var(f, f.select(outer.ne(0), outer + f.word(word(side.turns)), f.select(ahead.ne(0), begin, outer)))
+            panel = Var(f, side.first + f.select(outer.ne(0), f.i64(0), ahead))
+            with f.if_(again):
+                source.set(base + f.word(word(side.turns), f.min(turn + 1, word(abi.G_KO) - 1)))
+            with f.if_(more):
+                source.set(now)
+            with f.if_(again | more):
+                panel.set(side.first)
+            start = f.select(more, k0 + word(abi.G_KC), f.i64(0))
+            here = source.get().eq(now) & panel.get().eq(side.first) & start.eq(k0)
+            with f.if_(source.get().ne(0) & here.eq(0)):
+                self._describe(side, source.get(), panel.get(), start, tiles)
+
+    def _describe(self, side: Side, source: Val, panel: Val, start: Val, tiles: Val) -> None:
+        f, word = self.f, self.word
+        mode = (word(abi.G_PACK_MODE) >> 2 * side.number) & 3
+        per_line = LINE // self.item
+        terms = f.min(word(abi.G_KC), word(abi.G_K) - start)
+        runs = (
+            (C_K_STEP, abi.K_RUN, terms, per_line),
+            (C_LANE_STEP, abi.LANES_RUN, f.i64(side.width), max(1, min(per_line, side.width))),
+            (C_PANEL_STEP, abi.PANEL_RUN, side.panels, per_line),
+        )
+        words = {
+            C_SOURCE: source,
+            C_LANES: word(side.lanes) + panel * (8 * side.width),
+            C_TK: word(side.terms) + start * 8,
+            C_K: terms,
+            C_PANELS: side.panels,
+            C_AT_K: f.i64(0),
+            C_AT_LANE: f.i64(0),
+            C_AT_PANEL: f.i64(0),
+        }
+        lines = f.i64(1)
+        for index, run, count, step in runs:
+            along = mode.eq(run)
+            words[index] = f.select(along, f.i64(step), f.i64(1))
+            lines = lines * f.select(along, (count + (2 * step - 2)) // step, count)
+        words[C_SHARE] = f.max(lines // f.max(tiles, 1) + 1, LEAST)
+        for index, value in words.items():
+            f.store(value, self.at + 8 * (C_WORDS * side.number + index))

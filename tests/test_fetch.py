@@ -1,0 +1,68 @@
+"""Blocks that are asked for before they are packed: which plans do so, and that results stay the same wherever the next
+block lies: in K, in the loop over K outside, in the outer loops, in the task after this one."""
+
+import numpy as np
+import pytest
+from dense import numpy_dtype
+
+import einsum_engine as engine
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.planners import gemm
+
+# expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
+CASES = {
+    "along lanes": ("dca,bd->cba", dict(a=37, b=40, c=9, d=50)),
+    "along k": ("acd,db->cba", dict(a=37, b=24, c=9, d=50)),
+    "across panels": ("adb,cd->cba", dict(a=40, b=37, c=24, d=70)),
+    "blocks of k": ("mk,kn->mn", dict(m=130, n=120, k=900)),
+    "several loops of k": ("dac,bcd->ba", dict(a=50, b=60, c=70, d=9)),
+    "b is packed by tasks": ("xkm,xkn->xmn", dict(x=6, m=90, n=110, k=80)),
+    "a batch last": ("mkx,nkx->xmn", dict(x=5, m=70, n=60, k=64)),
+}
+
+
+def words(compiled):
+    return [step.args.words.get(abi.G_PACK_MODE, 0) for step in compiled.plan.steps if step.family == "gemm"]
+
+
+def compiled(name, dtype, threads):
+    text, sizes = CASES[name]
+    shapes = [tuple(sizes[index] for index in term) for term in text.split("->")[0].split(",")]
+    return engine.compile(text, *shapes, dtypes=dtype, threads=threads), shapes
+
+
+@pytest.fixture
+def always(monkeypatch):
+    for name in ("FETCHED_BYTES", "FETCHED_FOR", "FETCHED_ROWS"):
+        monkeypatch.setattr(gemm, name, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int64", "bool"])
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_same(always, name, dtype, threads):
+    f, shapes = compiled(name, dtype, threads)
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes]
+    expected = np.einsum(CASES[name][0], *(x.astype("c16" if dtype == "complex64" else "i8") for x in arrays), optimize=True)
+    assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
+
+
+def test_each_way_of_packing_is_asked_for(always):
+    asked = {name: [each & (abi.FETCH_A | abi.FETCH_B) for each in words(compiled(name, "float32", 1)[0])] for name in CASES}
+    found = {bits for each in asked.values() for bits in each}
+    assert {abi.FETCH_A, abi.FETCH_B} <= found | {bits & abi.FETCH_B for bits in found}, asked
+
+
+@pytest.mark.parametrize(
+    "text, shapes, fetched",
+    [
+        ("adb,cd->cba", [(168, 168, 168), (24, 168)], True),  # rows of 168 elements, far apart
+        ("adb,cd->cba", [(40, 37, 40), (24, 37)], False),  # fits a core's cache
+        ("adb,cd->cba", [(168, 168, 168), (8, 168)], False),  # each line is used for 8 columns only
+        ("aced,eb->dcba", [(48, 44, 44, 48), (44, 24)], False),  # rows follow each other
+    ],
+)
+def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
+    f = engine.compile(text, *shapes, dtypes="float32", threads=1)
+    assert [bool(each & abi.FETCH_A) for each in words(f)] == [fetched]
