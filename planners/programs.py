@@ -21,13 +21,15 @@ import numpy as np
 from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
+from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
 from .blocking import leaves, rows_of_a_block, runs
+from .epilogue import Fused, epilogue, paired
 from .chains import chained, order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
 from .fusion import Schedule
-from .groups import Contraction, FusedPlan, FusedGroup, fused_plan, moved, written
+from .groups import Contraction, FusedGroup, FusedPlan, Scheduled, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
@@ -45,7 +47,8 @@ class ProgramRequest:
     """What the plan of a program is made for.
 
     ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan.
+    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan. ``epilogues``: whether
+    contractions do maps of their results (`epilogue`).
     """
 
     program: Program
@@ -56,6 +59,7 @@ class ProgramRequest:
     out_given: bool = False
     name: str = "program"
     layouts: str = "solve"
+    epilogues: bool = True
 
 
 def build_program(request: ProgramRequest, machine: cost.Machine | None = None) -> Plan:
@@ -90,6 +94,7 @@ class _List:
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
         self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
+        self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -106,7 +111,9 @@ class _List:
             group = self.groups[id(operation)]
             plan = operation.parts[0].part.plan
             return plan.flops, round(moved(group) * plan.share)
-        return self.owners[id(operation)].work(operation)
+        flops, nbytes = self.owners[id(operation)].work(operation)
+        more = self.epilogues.get(id(operation))
+        return (flops, nbytes) if more is None else (flops + more.flops, nbytes + more.moved)
 
 
 class ProgramBuilder(PlanBuilder):
@@ -136,16 +143,21 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for at, value in enumerate(self.fresh):
             value.slot = len(self.given) + at - 1 if at else self._first_slot()
-        _share_memory(schedule)
         for step in schedule.steps:
             if isinstance(step, FusedGroup):
                 step.stores = [store for store in step.stores if store.place.view.size]
-        for run in runs([step for step in schedule.steps if isinstance(step, Contraction) or step.stores]):
+        steps = [step for step in schedule.steps if isinstance(step, Contraction) or step.stores]
+        if self.wanted.epilogues:
+            steps = paired(steps)
+        _share_memory(steps)
+        drawn = {id(step): self._contraction(step, steps) for step in steps if isinstance(step, Contraction)}
+        done = {id(step.then) for step in steps if isinstance(step, Contraction) and drawn[id(step)][1]}
+        for run in runs([step for step in steps if id(step) not in done]):
             if isinstance(run[0], Contraction):
-                self._contraction(run[0])
+                self.list.operations += drawn[id(run[0])][0]
             else:
                 self._fused(run)
-        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
+        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs, *o.beside)}
         self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
 
     def _first_slot(self) -> int:
@@ -178,8 +190,9 @@ class ProgramBuilder(PlanBuilder):
                 self.list.blocks[id(operation)] = (number, len(starts))
                 self.list.operations.append(operation)
 
-    def _contraction(self, step: Contraction) -> None:
-        """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
+    def _contraction(self, step: Contraction, steps: list[Scheduled]) -> tuple[list[Operation], bool]:
+        """Draws up an einsum; its operands and its result are values whose memory is that of the program's. Its
+        operations, and whether the map behind it is its epilogue."""
         request = _einsum_request(step, self.wanted, self.orders.get(step.eqn.outputs[0].number))
         listed = OperationList(request, compute_dtype(request))
         listed.build()
@@ -194,7 +207,28 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for operation in listed.operations:
             self.list.owners[id(operation)] = listed
-            self.list.operations.append(operation)
+        return listed.operations, step.then is not None and self._epilogue(step, listed.operations[-1], steps)
+
+    def _epilogue(self, step: Contraction, operation: Operation, steps: list[Scheduled]) -> bool:
+        """Makes the map behind an einsum the epilogue of its last operation, if it can be."""
+        result = step.output.memory
+        others = [each for each in steps if each is not step and each is not step.then]
+        kept = result.kind != "arena" or any(place.memory is result for each in others for place in each.inputs)
+        found = epilogue(step, operation, kept)
+        if isinstance(found, str):
+            return False
+        self.list.epilogues[id(operation)] = found
+        operation.more, operation.beside = step.then.outputs, found.reads
+        if not found.stored:
+            result.nbytes, result.source = 0, None
+        return True
+
+    def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
+        found = self.list.epilogues.get(id(operation))
+        if found is None:
+            return super()._row(operation, part, out, a, b)
+        number = next(at for at, each in enumerate(operation.parts) if each.part is part)
+        return found.row(number, out, a, b)
 
     # -- what differs from an einsum -------------------------------------------------------------------------
     def _sizes(self, operation: Operation) -> dict:
@@ -211,7 +245,8 @@ class ProgramBuilder(PlanBuilder):
     def _emit(self, operation: Operation) -> Iterator[Step]:
         if operation.kind != "fused":
             self.compute = self.list.owners[id(operation)].compute
-            yield from super()._emit(operation)
+            for step in super()._emit(operation):
+                yield self._shown(operation, step)
             return
         part = operation.parts[0].part
         plan: FusedPlan = part.plan
@@ -222,6 +257,17 @@ class ProgramBuilder(PlanBuilder):
             step = self._step(operation, work, row, "fused", (), (), seconds)
             yield replace(step, block=self.list.blocks[id(operation)])
             work = replace(work, flops=0, moved=0)
+
+    def _shown(self, operation: Operation, step: Step) -> Step:
+        """The step of a product with its epilogue says what that does and where it writes."""
+        found = self.list.epilogues.get(id(operation))
+        if found is None or step.family != "gemm":
+            return step
+        inputs = (*step.inputs, *(self.position[id(value)] for value in operation.beside))
+        output = self.position[id(operation.more[0])]
+        layouts = (*(self.layouts[place] for place in (*inputs, output)), *step.layouts[len(step.inputs) + 1 :])
+        expr = f"{step.expr} + {found.group.text()}"
+        return replace(step, expr=expr, inputs=inputs, output=output, layouts=layouts)
 
     def _output_name(self, value: Value) -> str:
         place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)
@@ -285,17 +331,17 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
     )
 
 
-def _share_memory(schedule: Schedule) -> None:
+def _share_memory(steps: list[Scheduled]) -> None:
     """A result of a map that is written whole takes the memory of an operand of its shape and dtype that nobody reads
     later, so that a chain of steps works in one place."""
     last: dict[int, int] = {}
     first: dict[int, int] = {}
-    for step in schedule.steps:
+    for step in steps:
         for place in (*step.inputs, *written(step)):
             last[id(place.memory)] = step.at
         for place in written(step):
             first.setdefault(id(place.memory), step.at)
-    for step in schedule.steps:
+    for step in steps:
         if not isinstance(step, FusedGroup) or step.axes is not None:
             continue
         for store in step.stores:
