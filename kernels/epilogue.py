@@ -160,6 +160,11 @@ class EpilogueTables:
         """Lanes in a run, on average."""
         return len(self.at) / max(1, len(self.runs))
 
+    @property
+    def pieces(self) -> int:
+        """Runs in columns."""
+        return len(self.runs) * len(self.p.tn_c) * self.p.outer_total
+
     # -- C in scratch memory -------------------------------------------------------------------------------------
     @lazy
     def strip(self) -> int:

@@ -8,9 +8,12 @@ contraction reads, since other blocks are read later.
 
 `epilogue` looks at the product that computes the result. Its tasks call the map where it is a single GEMM (or parts of
 one, none of which adds to another), where entries follow from its tables, and where lanes come in runs along which every
-operand of the map runs, or is one element. Otherwise the map stays a step, and the reason is given.
+operand of the map runs, or is one element. It does where that is predicted to take less: short runs cost more than to
+write the result and to read it again, and an operand that does not fit in cache is read faster in long rows. Otherwise
+the map stays a step, and the reason is given.
 
-The result itself is not stored where nobody else reads it, unless it lies in the memory that the map writes.
+Where nobody else reads the result it is not stored. It lies where the map writes, or, if that has another dtype or is
+memory of an operand, or is so large that it is written past the caches, in the scratch memory of the worker.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Sequence
 
+from .. import cost
 from ..kernels.epilogue import SCRATCH_BYTES, Epilogue, EpilogueTables, lower, nested
+from ..kernels.fused import FusedProblem, normalise
 from ..kernels.gemm import GemmProblem
+from ..kernels.nest_rows import STREAM_BYTES
 from ..kernels.row import Operand, Row
 from ..kernels.tiles import ITEMSIZE
 from .gemm import GemmPlan
@@ -30,7 +36,8 @@ from .parts import Part
 from .places import MemoryView
 from .sides import OUT
 
-SHORTEST_RUN = 8  # lanes that operands run along together, on average: below, a step of its own is faster
+PIECE_SECONDS = 5e-9  # what a run of lanes in a column takes beside its elements
+FAR_PIECE = 8 << 10  # bytes: an operand that comes from memory in shorter pieces is read faster by a step of its own
 
 
 # -- before planning: neighbours -------------------------------------------------------------------------------------
@@ -116,10 +123,12 @@ class Fused:
 
     @property
     def moved(self) -> int:
-        """Bytes that it adds to what the product moves; C is written by the one or by the other."""
+        """Bytes that it adds to what the product moves, which counts C: where C has no memory of its own, it is not."""
         c = self.tables[0].e.c
         added = sum(_nbytes(place) for number, place in enumerate(self.places) if number not in c)
-        return added - (0 if self.stored else _nbytes(self.places[c[0]]))
+        memory = self.places[c[0]].memory
+        over = any(place.memory is memory.source for place in written(self.group))
+        return added if self.stored and not over else added - _nbytes(self.places[c[0]])
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -134,7 +143,7 @@ def _nbytes(place: MemoryView) -> int:
     return itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
 
 
-def epilogue(contraction: Contraction, operation: Operation, kept: bool) -> Fused | str:
+def epilogue(contraction: Contraction, operation: Operation, kept: bool, machine: cost.Machine) -> Fused | str:
     """The product that ``operation`` is, which computes the contraction's result, with its epilogue; or why there is none.
 
     ``kept``: the result is read by others, too.
@@ -148,29 +157,49 @@ def epilogue(contraction: Contraction, operation: Operation, kept: bool) -> Fuse
         return "a GEMM computes real and imaginary parts"
     places = tuple(group.places())
     c = tuple(number for number, place in enumerate(places) if place.memory is memory)
-    shared = memory.source is not None or any(store.place.memory is memory for store in group.stores)
+    fused = group.problem()
     plain = Epilogue(
-        structure=group.problem().structure,
+        structure=fused.structure,
         shape=group.shape,
         strides=tuple(place.view.strides for place in places),
         c=c,
         view=places[c[0]].view.strides,
+        stream=max(place.view.size * itemsize(place.dtype) for place in written(group)) >= STREAM_BYTES,
     )
-    tables = [_tables(plain, problem, part, memory, kept or shared) for problem, part in zip(problems, parts)]
+    stored = kept or any(place.memory is memory for place in written(group))
+    if memory.source is not None and not plain.stream:
+        stored = True  # in the memory of what is made of it
+    tables = [_tables(plain, problem, part, stored) for problem, part in zip(problems, parts)]
+    if any(each.e.scratch != tables[0].e.scratch for each in tables):
+        tables = [_tables(plain, problem, part, True) for problem, part in zip(problems, parts)]
     if not all(each.fits for each in tables):
         return "entries of the result do not follow from its tables"
-    if min(each.run for each in tables) < SHORTEST_RUN:
-        return "an operand does not run along the lanes"
-    stored = not tables[0].e.scratch
-    if any(each.e.scratch == stored for each in tables):
-        tables = [EpilogueTables(each.p, replace(each.e, scratch=False), each.shift) for each in tables]
-        stored = True
-    return Fused(group=group, tables=tuple(tables), places=places, stored=stored)
+    why = _slower(fused, places, tables, machine)
+    return why or Fused(group=group, tables=tuple(tables), places=places, stored=not tables[0].e.scratch)
 
 
-def _tables(e: Epilogue, problem: GemmProblem, part: Part, memory: Value, stored: bool) -> EpilogueTables:
-    """With C in scratch memory, where it need not be stored and is not too large for that."""
-    found = EpilogueTables(problem, replace(e, scratch=not stored), part.shifts[OUT])
-    if not stored and found.scratch_bytes > SCRATCH_BYTES:
-        return EpilogueTables(problem, e, part.shifts[OUT])
-    return found
+def _slower(
+    problem: FusedProblem, places: Sequence[MemoryView], tables: Sequence[EpilogueTables], machine: cost.Machine
+) -> str:
+    """Why a step of its own is predicted to be faster; nothing where it is not."""
+    e = tables[0].e
+    run = min(each.run for each in tables)
+    for number in range(len(e.structure.outputs), len(places)):
+        nbytes = _nbytes(places[number])
+        if number not in e.c and nbytes > machine.cache_bytes and run * itemsize(places[number].dtype) < FAR_PIECE:
+            return "an operand comes from memory in short pieces"
+    row = max((dim[0] for dim in normalise(problem).dims[:1]), default=1)
+    pieces = sum(each.pieces for each in tables) - e.elements // row
+    nbytes = _nbytes(places[e.c[0]])
+    if pieces * PIECE_SECONDS > machine.step_seconds + nbytes / machine.bandwidth(nbytes):
+        return "operands run along few lanes together"
+    return ""
+
+
+def _tables(e: Epilogue, problem: GemmProblem, part: Part, stored: bool) -> EpilogueTables:
+    """With C in scratch memory, unless it is ``stored`` or too large for that."""
+    if not stored:
+        found = EpilogueTables(problem, replace(e, scratch=True), part.shifts[OUT])
+        if found.scratch_bytes <= SCRATCH_BYTES:
+            return found
+    return EpilogueTables(problem, replace(e, stream=False), part.shifts[OUT])

@@ -214,7 +214,7 @@ class ProgramBuilder(PlanBuilder):
         result = step.output.memory
         others = [each for each in steps if each is not step and each is not step.then]
         kept = result.kind != "arena" or any(place.memory is result for each in others for place in each.inputs)
-        found = epilogue(step, operation, kept)
+        found = epilogue(step, operation, kept, self.machine)
         if isinstance(found, str):
             return False
         self.list.epilogues[id(operation)] = found
