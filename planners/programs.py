@@ -36,6 +36,7 @@ from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
 from .parts import Part
 from .places import strided_value
+from .prologue import Prologue, prologue
 from .request import NotLowered, PlanRequest
 from .sharing import share
 
@@ -93,7 +94,7 @@ class _List:
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
-        self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
+        self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
         self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
         self.numbers: Iterator[int] = count()
         self.compute = compute
@@ -150,11 +151,14 @@ class ProgramBuilder(PlanBuilder):
         if self.wanted.epilogues:
             steps = paired(steps)
         _share_memory(steps)
-        drawn = {id(step): self._contraction(step, steps) for step in steps if isinstance(step, Contraction)}
-        done = {id(step.then) for step in steps if isinstance(step, Contraction) and drawn[id(step)][1]}
+        drawn: dict[int, list[Operation]] = {}
+        done: set[int] = set()  # maps that are an epilogue or a prologue
+        for step in steps:
+            if isinstance(step, Contraction):
+                drawn[id(step)] = self._drawn(step, steps, schedule.values, done)
         for run in runs([step for step in steps if id(step) not in done]):
             if isinstance(run[0], Contraction):
-                self.list.operations += drawn[id(run[0])][0]
+                self.list.operations += drawn[id(run[0])]
             else:
                 self._fused(run)
         used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs, *o.beside)}
@@ -183,16 +187,46 @@ class ProgramBuilder(PlanBuilder):
                 part = plan
                 if len(starts) > 1:
                     part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run))
-                inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
-                operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
-                operation.parts = (Planned(part=Part(plan=part)),)
-                self.list.groups[id(operation)] = group
+                operation = self._map(group, part)
                 self.list.blocks[id(operation)] = (number, len(starts))
                 self.list.operations.append(operation)
 
-    def _contraction(self, step: Contraction, steps: list[Scheduled]) -> tuple[list[Operation], bool]:
-        """Draws up an einsum; its operands and its result are values whose memory is that of the program's. Its
-        operations, and whether the map behind it is its epilogue."""
+    def _drawn(
+        self, step: Contraction, steps: list[Scheduled], values: list[Value], done: set[int]
+    ) -> list[Operation]:
+        """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on."""
+        before = None
+        if self.wanted.epilogues:
+            before = prologue(step, steps, values, self.machine, self.wanted.threads)
+        if before is not None and id(before.group) not in done:
+            done.add(id(before.group))
+            return list(self._in_blocks(before))
+        operations = self._contraction(step)
+        if step.then is not None and self._epilogue(step, operations[-1], steps):
+            done.add(id(step.then))
+        return operations
+
+    def _in_blocks(self, before: Prologue) -> Iterator[Operation]:
+        """A map and the contraction of what it computes, block by block."""
+        plan = fused_plan(before.group, self.wanted.threads)
+        count = len(before.starts)
+        products = [before.product(start) for start in before.starts]
+        before.shrink()
+        for number, (start, product) in enumerate(zip(before.starts, products)):
+            part = before.map(plan, start, self.wanted.threads)
+            for operation in (self._map(before.group, part), *self._contraction(product)):
+                self.list.blocks[id(operation)] = (number, count)
+                yield operation
+
+    def _map(self, group: FusedGroup, plan: FusedPlan) -> Operation:
+        inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
+        operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
+        operation.parts = (Planned(part=Part(plan=plan)),)
+        self.list.groups[id(operation)] = group
+        return operation
+
+    def _contraction(self, step: Contraction) -> list[Operation]:
+        """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
         request = _einsum_request(step, self.wanted, self.orders.get(step.eqn.outputs[0].number))
         listed = OperationList(request, compute_dtype(request))
         listed.build()
@@ -207,7 +241,7 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for operation in listed.operations:
             self.list.owners[id(operation)] = listed
-        return listed.operations, step.then is not None and self._epilogue(step, listed.operations[-1], steps)
+        return listed.operations
 
     def _epilogue(self, step: Contraction, operation: Operation, steps: list[Scheduled]) -> bool:
         """Makes the map behind an einsum the epilogue of its last operation, if it can be."""
@@ -246,7 +280,7 @@ class ProgramBuilder(PlanBuilder):
         if operation.kind != "fused":
             self.compute = self.list.owners[id(operation)].compute
             for step in super()._emit(operation):
-                yield self._shown(operation, step)
+                yield replace(self._shown(operation, step), block=self.list.blocks.get(id(operation), (0, 1)))
             return
         part = operation.parts[0].part
         plan: FusedPlan = part.plan

@@ -237,7 +237,8 @@ def test_a_map_that_reads_other_blocks_stays_a_step(always):
     assert fused(jitted, x, w) == [False]
 
 
-def test_what_nobody_reads_is_not_stored(always):
+def test_what_nobody_reads_is_not_stored(always, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
     x, w = array(100, 30), array(30, 200)
     jitted = assert_like_numpy(lambda x, w: (x @ w).astype("float64"), x, w)
     plan = jitted.plan(x, w)
@@ -260,7 +261,7 @@ def test_other_families_stay_a_step(whys):
     assert whys == ["the result is not that of a GEMM"]
 
 
-def test_explain_shows_the_step_with_its_work():
+def test_explain_shows_the_step_with_its_work(always):
     x, w, b = array(64, 32), array(32, 64), array(64)
     jitted = engine.jit(lambda x, w, b: np.tanh(x @ w + b))
     assert "ij,jk->ik + add tanh" in jitted.explain(x, w, b)
