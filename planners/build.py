@@ -306,8 +306,7 @@ class PlanBuilder:
         steps = tuple(self.steps)
         scratch = max((s.args.scratch for s in steps), default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        held = {id(table): table.nbytes for s in steps for table in s.args.tables.values()}  # products share tables
-        tables = sum(held.values()) + 8 * 64 * (len(steps) + 1)
+        tables = sum(8 * 64 + sum(t.nbytes for t in s.args.tables.values()) for s in steps) + 8 * 64
         return Plan(
             expr=self.request.expr,
             path=self._path(),

@@ -25,7 +25,7 @@ from .places import MemoryView
 LARGE = 8  # times the cache: what is computed in blocks is larger
 BLOCK = 2  # times the cache: a block
 FEWEST_ROWS = 64  # of a block, for the product to have whole tiles
-MOST_BLOCKS = 64  # each is planned
+MOST_BLOCKS = 32  # each is planned, and counts its tables
 MOST_COLUMNS = 64  # of the result, for each row
 
 
