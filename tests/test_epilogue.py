@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from program_calls import assert_like_numpy
 
 import einsum_engine as engine
+from einsum_engine import executor
 from einsum_engine.kernels import epilogue as tables
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import epilogue, programs
@@ -246,6 +247,21 @@ def test_what_nobody_reads_is_not_stored(always, monkeypatch):
     (step,) = [step for step in plan.steps if step.family == "gemm"]
     assert step.args.words[abi.OUT_SLOT] == tables.SCRATCH
     assert step.bytes_moved == x.nbytes + w.nbytes + 100 * 200 * 8
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_scratch_memory_is_as_large_as_it_is_said_to_be(threads, always, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
+    frames = []
+
+    def fresh(frame):
+        frames.append(np.full(frame._nbytes + 64 + 4096, 0xA5, np.uint8))
+        return frames[-1]
+
+    monkeypatch.setattr(executor._Frame, "_fresh", fresh)
+    x, w = array(130, 300), array(300, 210)
+    check(lambda x, w: (x @ w).astype("float64") * 2, x, w)
+    assert frames and all((memory[-4096:] == 0xA5).all() for memory in frames)
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
