@@ -40,7 +40,7 @@ def jit(
     Arguments are arrays, or nested tuples, lists and dicts of arrays; everything else (Python numbers, strings, None)
     is a fixed part of the program, which is traced again for another value. Arrays that the body writes in place are
     written for the caller. At most ``cache`` programs are kept; a warning says, once, when the one used longest ago
-    is dropped. ``passes`` names those of `passes.pipeline.PASSES` that are run, () for none; all by default.
+    is dropped. ``passes`` names those of `passes.pipeline` that are run, () for none; all by default.
 
     >>> @jit
     ... def step(a, b):
@@ -240,6 +240,7 @@ def _trace(
         leaves=tuple(result),
         written=tuple(written),
         groups=tuple(members),
+        epilogues="epilogues" in jitted.passes,
     )
 
 

@@ -86,11 +86,15 @@ _NOTHING = np.zeros(1, np.uint8)  # the first result of a program that only writ
 
 
 def make_route(
-    program: Program, written: Sequence[tuple[int, int]], strides: tuple[tuple[int, ...], ...], name: str
+    program: Program,
+    written: Sequence[tuple[int, int]],
+    strides: tuple[tuple[int, ...], ...],
+    name: str,
+    epilogues: bool = True,
 ) -> ProgramRoute | NoPlan:
     """The route of a program for inputs of these strides, in bytes.
 
-    ``written``: pairs of an input and the result that is left in its memory.
+    ``written``: pairs of an input and the result that is left in its memory. ``epilogues``: as in `ProgramRequest`.
     """
     isa = active_isa()
     own = [at for at in range(len(program.outputs)) if at not in {output for _, output in written}]
@@ -104,6 +108,7 @@ def make_route(
         isa=isa.name,
         out_given=large,
         name=name,
+        epilogues=epilogues,
     )
     try:
         plan = build_program(request, measured.machine(isa))

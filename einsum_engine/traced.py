@@ -46,7 +46,7 @@ class Traced:
     ``source`` is the program as it was traced, ``stages`` what passes made of it: the last one is ``program``.
     ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
     program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
-    ``routes``: the plan, or why there is none, by the strides of the inputs.
+    ``epilogues``: as in a `ProgramRequest`. ``routes``: the plan, or why there is none, by the strides of the inputs.
     """
 
     program: Program
@@ -56,13 +56,14 @@ class Traced:
     leaves: tuple[Leaf, ...]
     written: tuple[tuple[int, int], ...]
     groups: tuple[tuple[tuple[int, View], ...], ...]
+    epilogues: bool = True
     routes: BoundedCache = field(default_factory=lambda: BoundedCache(ROUTES), compare=False)
 
     def route(self, strides: tuple[tuple[int, ...], ...], name: str) -> ProgramRoute | NoPlan:
         """How the program runs on inputs of these strides; made once."""
         found = self.routes.get(strides)
         if found is None:
-            found = make_route(self.program, self.written, strides, name)
+            found = make_route(self.program, self.written, strides, name, self.epilogues)
             self.routes.put(strides, found)
         return found
 

@@ -94,7 +94,7 @@ def _sum(isa: ISA) -> tuple[str, ...]:
 
 def _fused(isa: ISA) -> tuple[str, ...]:
     """Row functions of structures are compiled when a program has them, and come from disk from then on."""
-    return ("fused_run",)
+    return ("fused_run", "fused_tile")
 
 
 def _walk(isa: ISA) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ class PlanBuilder:
             for value in operation.outputs:
                 born.setdefault(value.memory.number, number)
                 dies[value.memory.number] = max(number, dies.get(value.memory.number, 0))
-            for value in operation.inputs:
+            for value in (*operation.inputs, *operation.beside):
                 last = number if operation.constant or not value.constant else forever
                 dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
             for part, side, nbytes in _temporaries(operation):
@@ -223,11 +223,15 @@ class PlanBuilder:
                 yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
             places.append(place)
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
-        row = plan.row.placed(out, *places)
+        row = self._row(operation, part, out, *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = replace(work, moved=work.moved + round(widened * work.scale)) if widened else work
         yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
+
+    def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
+        """Of a product."""
+        return part.plan.row.placed(out, a, b)
 
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float

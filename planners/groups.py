@@ -104,7 +104,7 @@ class FusedGroup:
 
     def problem(self) -> FusedProblem:
         """The fused problem, its operands placed within their memory: slots are positions in ``operands``."""
-        reads = self._needed()
+        reads = self.needed()
         graph = Graph(tuple(place.dtype for place in reads))
         values = self._values(graph, reads)
         outputs = []
@@ -123,9 +123,13 @@ class FusedGroup:
 
     def operands(self) -> list[Value]:
         """The memory of the problem's operands: what is stored, then what is read."""
-        return [*(store.place.memory for store in self.stores), *(place.memory for place in self._needed())]
+        return [place.memory for place in self.places()]
 
-    def _needed(self) -> list[MemoryView]:
+    def places(self) -> list[MemoryView]:
+        """Where the problem's operands are: what is stored, then what is read."""
+        return [*(store.place for store in self.stores), *self.needed()]
+
+    def needed(self) -> list[MemoryView]:
         """The inputs that what is stored depends on."""
         found: dict[int, MemoryView] = {}
         seen: set[int] = set()
@@ -177,13 +181,15 @@ def _beside(read: MemoryView, written: MemoryView) -> bool:
 
 @dataclass(eq=False)
 class Contraction:
-    """An einsum: its equation, and the places that it reads and writes."""
+    """An einsum: its equation, and the places that it reads and writes; ``then``: the map behind it that may be its
+    epilogue."""
 
     at: int
     eqn: Eqn
     inputs: list[MemoryView]
     output: MemoryView
     order: Order | None = None  # where it is an einsum of several
+    then: FusedGroup | None = None
 
     @property
     def outputs(self) -> tuple[Value, ...]:

@@ -60,13 +60,15 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """One step: ``kind``, the values read and the value written; ``more``: further values that it writes."""
+    """One step: ``kind``, the values read and the value written; ``more``: further values that it writes; ``beside``:
+    that its epilogue reads."""
 
     kind: str
     inputs: tuple[Value, ...]
     output: Value
     scaled: bool = False
     more: tuple[Value, ...] = ()
+    beside: tuple[Value, ...] = ()
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
 
     @property

@@ -21,9 +21,11 @@ import numpy as np
 from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
+from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
 from .blocking import leaves, rows_of_a_block, runs
+from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
@@ -33,6 +35,7 @@ from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
 from .parts import Part
 from .places import MemoryView, strided_value
+from .prologue import Prologue, prologue
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
@@ -45,7 +48,8 @@ class ProgramRequest:
     """What the plan of a program is made for.
 
     ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan.
+    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan. ``epilogues``: whether
+    contractions do maps of their results (`epilogue`).
     """
 
     program: Program
@@ -56,6 +60,7 @@ class ProgramRequest:
     out_given: bool = False
     name: str = "program"
     layouts: str = "solve"
+    epilogues: bool = True
 
 
 def build_program(request: ProgramRequest, machine: cost.Machine | None = None) -> Plan:
@@ -90,7 +95,8 @@ class _List:
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
-        self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
+        self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
+        self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -107,7 +113,9 @@ class _List:
             group = self.groups[id(operation)]
             plan = operation.parts[0].part.plan
             return plan.flops, round(moved(group) * plan.share)
-        return self.owners[id(operation)].work(operation)
+        flops, nbytes = self.owners[id(operation)].work(operation)
+        more = self.epilogues.get(id(operation))
+        return (flops, nbytes) if more is None else (flops + more.flops, nbytes + more.moved)
 
 
 class ProgramBuilder(PlanBuilder):
@@ -141,22 +149,38 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for at, value in enumerate(self.fresh):
             value.slot = len(self.given) + at - 1 if at else self._first_slot()
+        self.values = schedule.values
+        self.made = {id(each.steps): each.made for each in schedule.within_it}
         for each in schedule.within_it:
+            self._arrange(each)
             _share_memory(each)
         self._lay(schedule.steps)
-        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs)}
+        used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs, *o.beside)}
         self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
 
-    def _lay(self, steps: list[Scheduled]) -> None:
-        """Operations of steps, in order."""
+    def _arrange(self, schedule: ProgramSchedule) -> None:
+        """Steps that write nothing go; contractions get in front of what may be their epilogue."""
+        steps = schedule.steps
         for step in steps:
             if isinstance(step, FusedGroup):
                 step.stores = [store for store in step.stores if store.place.view.size]
-        for run in runs([step for step in steps if not isinstance(step, FusedGroup) or step.stores]):
+        steps[:] = [step for step in steps if not isinstance(step, FusedGroup) or step.stores]
+        if self.wanted.epilogues:
+            steps[:] = paired(steps)
+
+    def _lay(self, steps: list[Scheduled]) -> None:
+        """Operations of steps, in order."""
+        made = self.made[id(steps)] if steps else set()
+        drawn: dict[int, list[Operation]] = {}
+        done: set[int] = set()  # maps that are an epilogue or a prologue
+        for step in steps:
+            if isinstance(step, Contraction):
+                drawn[id(step)] = self._drawn(step, steps, made, done)
+        for run in runs([step for step in steps if id(step) not in done]):
             if isinstance(run[0], Region):
                 self.rows.region(run[0])
             elif isinstance(run[0], Contraction):
-                self._contraction(run[0])
+                self.list.operations += drawn[id(run[0])]
             else:
                 self._fused(run)
 
@@ -186,14 +210,46 @@ class ProgramBuilder(PlanBuilder):
                 part = plan
                 if len(starts) > 1:
                     part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run))
-                inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
-                operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
-                operation.parts = (Planned(part=Part(plan=part)),)
-                self.list.groups[id(operation)] = group
+                operation = self._map(group, part)
                 self.list.blocks[id(operation)] = (number, len(starts))
                 self.list.operations.append(operation)
 
-    def _contraction(self, step: Contraction) -> None:
+    def _drawn(
+        self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]
+    ) -> list[Operation]:
+        """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on. ``made``: memory,
+        by id, that nobody but these steps knows of."""
+        before = None
+        if self.wanted.epilogues:
+            before = prologue(step, steps, self.values, made, self.machine, self.wanted.threads)
+        if before is not None and id(before.group) not in done:
+            done.add(id(before.group))
+            return list(self._in_blocks(before))
+        operations = self._contraction(step)
+        if step.then is not None and self._epilogue(step, operations[-1], steps, made):
+            done.add(id(step.then))
+        return operations
+
+    def _in_blocks(self, before: Prologue) -> Iterator[Operation]:
+        """A map and the contraction of what it computes, block by block."""
+        plan = fused_plan(before.group, self.wanted.threads)
+        count = len(before.starts)
+        products = [before.product(start) for start in before.starts]
+        before.shrink()
+        for number, (start, product) in enumerate(zip(before.starts, products)):
+            part = before.map(plan, start, self.wanted.threads)
+            for operation in (self._map(before.group, part), *self._contraction(product)):
+                self.list.blocks[id(operation)] = (number, count)
+                yield operation
+
+    def _map(self, group: FusedGroup, plan: FusedPlan) -> Operation:
+        inputs = tuple(dict.fromkeys(plan.memory[len(group.stores) :]))
+        operation = Operation("fused", inputs, group.outputs[0], more=group.outputs[1:])
+        operation.parts = (Planned(part=Part(plan=plan)),)
+        self.list.groups[id(operation)] = group
+        return operation
+
+    def _contraction(self, step: Contraction) -> list[Operation]:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
         request = _einsum_request(step, self.wanted, step.order)
         listed = OperationList(request, compute_dtype(request))
@@ -209,7 +265,29 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for operation in listed.operations:
             self.list.owners[id(operation)] = listed
-            self.list.operations.append(operation)
+        return listed.operations
+
+    def _epilogue(self, step: Contraction, operation: Operation, steps: list[Scheduled], made: set[int]) -> bool:
+        """Makes the map behind an einsum the epilogue of its last operation, if it can be."""
+        result = step.output.memory
+        others = [each for each in steps if each is not step and each is not step.then]
+        kept = result.kind != "arena" or id(result) not in made
+        kept = kept or any(place.memory is result for each in others for place in each.inputs)
+        found = epilogue(step, operation, kept, self.machine)
+        if isinstance(found, str):
+            return False
+        self.list.epilogues[id(operation)] = found
+        operation.more, operation.beside = step.then.outputs, found.reads
+        if not found.stored:
+            result.nbytes, result.source = 0, None
+        return True
+
+    def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
+        found = self.list.epilogues.get(id(operation))
+        if found is None:
+            return super()._row(operation, part, out, a, b)
+        number = next(at for at, each in enumerate(operation.parts) if each.part is part)
+        return found.row(number, out, a, b)
 
     # -- what differs from an einsum -------------------------------------------------------------------------
     def _sizes(self, operation: Operation) -> dict:
@@ -247,7 +325,8 @@ class ProgramBuilder(PlanBuilder):
     def _plain(self, operation: Operation) -> Iterator[Step]:
         if operation.kind != "fused":
             self.compute = self.list.owners[id(operation)].compute
-            yield from super()._emit(operation)
+            for step in super()._emit(operation):
+                yield replace(self._shown(operation, step), block=self.list.blocks.get(id(operation), (0, 1)))
             return
         part = operation.parts[0].part
         plan: FusedPlan = part.plan
@@ -258,6 +337,17 @@ class ProgramBuilder(PlanBuilder):
             step = self._step(operation, work, row, "fused", (), (), seconds)
             yield replace(step, block=self.list.blocks[id(operation)])
             work = replace(work, flops=0, moved=0)
+
+    def _shown(self, operation: Operation, step: Step) -> Step:
+        """The step of a product with its epilogue says what that does and where it writes."""
+        found = self.list.epilogues.get(id(operation))
+        if found is None or step.family != "gemm":
+            return step
+        inputs = (*step.inputs, *(self.position[id(value)] for value in operation.beside))
+        output = self.position[id(operation.more[0])]
+        layouts = (*(self.layouts[place] for place in (*inputs, output)), *step.layouts[len(step.inputs) + 1 :])
+        expr = f"{step.expr} + {found.group.text()}"
+        return replace(step, expr=expr, inputs=inputs, output=output, layouts=layouts)
 
     def _output_name(self, value: Value) -> str:
         place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)

@@ -26,6 +26,7 @@ from .convert import Converter
 from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_type
 from .fused_frame import build_run
 from .fused_ops import Ops, Value
+from .fused_tile import build_tile
 from .storage import STORAGES
 from .stream import LINE
 
@@ -370,10 +371,13 @@ def _joined(parts: list[Val]) -> Value:
     return tuple(parts) if len(parts) == 2 else parts[0]
 
 
+COMMON = {"fused_run": build_run, "fused_tile": build_tile}  # of all structures
+
+
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """``fused_run``, or the row function of the structure that is called ``name``."""
-    if name == "fused_run":
-        build_run(module, name, isa)
+    """``fused_run``, ``fused_tile``, or the row function of the structure that is called ``name``."""
+    if name in COMMON:
+        COMMON[name](module, name, isa)
         return
     f = Fn(module, name, [I64])
     RowFunction(f, find(name), isa).emit()

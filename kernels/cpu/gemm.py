@@ -9,6 +9,7 @@ Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance
           for j in N by NR
             for i in panels of M
               tile       C[i, j] (+)= A[i, k0:k0+KC] B[k0:k0+KC, j]
+          epilogue       in the last block of K, behind each strip of columns: `fused_tile`, where the step has one
 
 What the nest may assume: offsets are in bytes and may be any int64; ``valid`` lanes of a panel are a prefix;
 N tables are padded by repeating the last entry, so the tile may read (never write) the repeated column; lanes past
@@ -26,6 +27,7 @@ from llvmlite import ir
 from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
+from . import fused_abi as ua
 from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
@@ -57,9 +59,12 @@ class GemmNest:
         word = self.word
         self.a = f.word(bases, word(abi.A_SLOT)) + word(abi.A_OFFSET)
         self.b = f.word(bases, word(abi.B_SLOT)) + word(abi.B_OFFSET)
-        self.c = f.word(bases, word(abi.OUT_SLOT)) + word(abi.OUT_OFFSET)
         self.scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
-        self.task, self.threads = task, f.word(ctx, abi.CTX_THREADS)
+        slot = word(abi.OUT_SLOT)
+        out = f.select(slot < 0, self.scratch, f.word(bases, f.max(slot, 0)))
+        self.c = out + word(abi.OUT_OFFSET)
+        self.ctx, self.task, self.worker = ctx, task, worker
+        self.threads = f.word(ctx, abi.CTX_THREADS)
         self.watch = Stopwatch.of_worker(f, ctx, worker, self.spec.timed)
 
     def word(self, index: int) -> Val:
@@ -70,6 +75,7 @@ class GemmNest:
         n_tasks, panel_tasks = word(abi.G_N_TASKS), word(abi.G_PANEL_TASKS)
         tn, rest = self.task % n_tasks, self.task // n_tasks
         tp, to = rest % panel_tasks, rest // panel_tasks
+        self.panel_task = tp
         self.p0, self.p1 = self._span(tp, word(abi.G_PANEL_BLOCK), word(abi.G_PANELS))
         self.n0, self.n1 = self._span(tn, word(abi.G_N_BLOCK), word(abi.G_N))
         o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
@@ -78,6 +84,7 @@ class GemmNest:
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
         with f.range(o0, o1) as o:
+            self.outer = o
             a, b, c = self._outer_offsets(o)
             self.next_a, self.next_b = self._next_outer(o, o1)
             self._k_blocks(a, b, c)
@@ -129,10 +136,27 @@ class GemmNest:
                     panels, stride = left, f.i64(0)
                 columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
-                span = (self.p0, self.p1, self.n0, self.n1)
-                counters = () if self.watch.counters is None else (self.watch.counters,)
                 self._describe(a, b, turn, k0)
-                f.call(self.tiles, [self.step, *block, *span, self.coming, *counters])
+                last = (turn + 1).eq(word(abi.G_KO)) & (k0 + klen).eq(total)
+                with f.if_else(last & word(abi.TILE).ne(0)) as (through, plain):
+                    with through:
+                        self._strips(block)
+                    with plain:
+                        self._tiles(block, self.n0, self.n1)
+
+    def _tiles(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
+        counters = () if self.watch.counters is None else (self.watch.counters,)
+        self.f.call(self.tiles, [self.step, *block, self.p0, self.p1, n0, n1, self.coming, *counters])
+
+    def _strips(self, block: tuple[Val, ...]) -> None:
+        """The last block of K: strips of columns, each of which goes through the tile function while it is in cache."""
+        f, word = self.f, self.word
+        strip = f.word(word(abi.TILE_TABLE), ua.T_STRIP)
+        with f.range(self.n0, self.n1, strip) as n:
+            end = f.min(n + strip, self.n1)
+            self._tiles(block, n, end)
+            with self.watch.part(abi.SPLIT_UNPACKING):
+                f.call(word(abi.TILE), [self.ctx, self.step, self.worker, self.outer, self.panel_task, n, end])
 
     def _describe(self, a: Val, b: Val, turn: Val, k0: Val) -> None:
         """What is packed after this block."""

@@ -43,7 +43,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
-    (re.compile(r"fused_(run|[0-9a-f]{32})"), fused.build),
+    (re.compile(r"fused_(run|tile|[0-9a-f]{32})"), fused.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
@@ -105,7 +105,7 @@ def store(name: str, isa: ISA) -> bytes:
     """Compiles a kernel and writes it to the cache."""
     data = _compile(name, isa)
     diskcache.write(_path(name, isa), data)
-    if name.startswith("fused_") and name != "fused_run":
+    if name.startswith("fused_") and name not in fused.COMMON:
         fused_structure.remember(name)
     return data
 
