@@ -46,6 +46,13 @@ def _piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> A
     return found
 
 
+@implements(np.put)
+def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    if mode != "raise" or np.ndim(v) > np.ndim(ind) or (np.ndim(v) and np.shape(v) != np.shape(ind)):
+        raise EngineTypeError(f"np.put takes one value or as many as places: shapes {np.shape(v)} and {np.shape(ind)}")
+    a.flat[ind] = v
+
+
 @implements(np.putmask)
 def _putmask(a: Any, /, mask: Any, values: Any) -> None:
     if np.ndim(values) and np.shape(values) != a.shape:
@@ -167,7 +174,7 @@ def _isneginf(x: Any, out: Any = None) -> Any:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 @implements(np.angle)
 def _angle(z: Any, deg: bool = False) -> Any:
-    found = np.arctan2(np.imag(z), np.real(z)) if z.dtype.kind == "c" else np.arctan2(0.0, z)
+    found = np.arctan2(np.imag(z), np.real(z)) if z.dtype.kind == "c" else np.arctan2(0, z)
     return found * (180 / np.pi) if deg else found
 
 
@@ -206,7 +213,7 @@ def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
 def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise EngineTypeError("period= of np.interp is not supported in a traced function")
-    x, xp, fp = (as_tracer(v).astype(np.float64, copy=False) for v in (x, xp, fp))
+    x, xp, fp = (as_tracer(v).astype(np.float64, casting="safe", copy=False) for v in (x, xp, fp))
     if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
         raise EngineValueError(f"xp and fp have one axis of one size, not 0: shapes {xp.shape} and {fp.shape}")
     last = xp.shape[0] - 1

@@ -11,12 +11,13 @@ from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
 from .trace_shapes import expand_dims, reshape, several
+from .trace_ufuncs import select_dtype
 from .views import normal_axis
 
 
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x ---------------------------------------------------------
 def _filled(value: int) -> Callable[..., Any]:
-    def found(shape: Any, dtype: Any = None, order: str = "C") -> Any:
+    def found(shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
         wanted = np.dtype(dtype or np.float64)
         return full(several(shape), wanted.type(value), wanted)
 
@@ -28,7 +29,7 @@ implements(np.ones)(_filled(1))
 
 
 @implements(np.full)
-def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
+def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
     value = as_tracer(fill_value)
     return full(several(shape), value, np.dtype(dtype or value.dtype))
 
@@ -45,7 +46,7 @@ for _make in (np.arange, np.eye, np.identity, np.tri):
 
 
 @implements(np.array, np.asarray, np.asanyarray)
-def _array(object: Any, dtype: Any = None, copy: Any = None, order: Any = "K") -> Any:
+def _array(object: Any, dtype: Any = None, order: Any = "K", *, device: Any = None, copy: Any = None) -> Any:
     """Nested lists of traced values are stacked."""
     made = _joined(object)
     if dtype is not None:
@@ -61,14 +62,16 @@ def _joined(item: Any) -> Tracer:
 def _linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
 ) -> Any:
-    start, stop = np.multiply(start, 1.0), np.multiply(stop, 1.0)
+    wide = select_dtype(start, stop, float(num))
+    start, stop = (fresh(lift(x, wide)).astype(wide, copy=False) for x in (start, stop))
     gaps = num - 1 if endpoint else num
-    step = (stop - start) / gaps if gaps > 0 else np.full_like(stop - start, np.nan)
-    steps = np.arange(num, dtype=np.float64).reshape((num,) + (1,) * step.ndim)
-    found = steps * (step if gaps > 0 else 0.0) + start
+    gap = stop - start
+    step = gap / gaps if gaps > 0 else np.full_like(gap, np.nan)
+    found = np.arange(num, dtype=wide.type(0).real.dtype).reshape((num,) + (1,) * gap.ndim)
+    found = found * (step if gaps > 0 else gap) + start
     if endpoint and num > 1:
         found[-1] = stop
-    found = np.moveaxis(found, 0, axis).astype(dtype or found.dtype, copy=False)
+    found = np.moveaxis(found, 0, axis).astype(dtype or wide, copy=False)
     return (found, step) if retstep else found
 
 

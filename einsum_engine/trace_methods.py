@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,32 @@ def _component(name: str) -> property:
     return property(get, put, doc=f"The {name} part.")
 
 
+class Flat:
+    """`numpy.ndarray.flat`: what is taken is a copy; what is assigned goes to the array."""
+
+    def __init__(self, array: Tracer) -> None:
+        self.array = array
+
+    def __getitem__(self, key: Any) -> Any:
+        return copied(reshape(self.array, -1)[key])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        reshape(self.array, -1)[key] = value
+
+    def __iter__(self) -> Iterator[Tracer]:
+        return iter(reshape(self.array, -1))
+
+    def __len__(self) -> int:
+        return self.array.size
+
+
 for _name, _function in _SAME.items():
     setattr(Tracer, _name, _method(_name, _function))
 for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _sort, _conj):
     setattr(Tracer, _made.__name__[1:], _made)
 Tracer.__round__ = _rounded  # type: ignore[attr-defined]
 Tracer.conjugate = _conj  # type: ignore[attr-defined]
+Tracer.flat = property(Flat, doc="All elements in C order.")  # type: ignore[attr-defined]
 Tracer.T = property(lambda self: self.transpose(), doc="The axes reversed.")  # type: ignore[attr-defined]
 Tracer.mT = property(lambda self: np.matrix_transpose(self), doc="The last two axes exchanged.")  # type: ignore[attr-defined]
 Tracer.real, Tracer.imag = _component("real"), _component("imag")  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
+from .op_rules import loop_dtypes
 from .trace import HANDLERS, Tracer, as_tracer, implements
 from .trace_functions import full
 from .trace_shapes import reshape
@@ -91,7 +92,8 @@ def _reduce(
     x = stacked(array)
     axis = normal_axis(axis if axis is not None or x.ndim != 1 else 0, x.ndim, x.shape)
     if ufunc in (np.subtract, np.true_divide) and x.shape[axis]:
-        rest = np.moveaxis(x if dtype is None else x.astype(dtype), axis, 0)
+        wide = loop_dtypes(ufunc, (x.dtype, x.dtype))[-1] if dtype is None else np.dtype(dtype)
+        rest = np.moveaxis(x.astype(wide, copy=False), axis, 0)
         found = ufunc(rest[0], (np.sum if ufunc is np.subtract else np.prod)(rest[1:], axis=0, dtype=rest.dtype))
     else:
         _checked(ufunc, "reduce")
@@ -140,7 +142,7 @@ def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> A
     steps = list(varargs) * len(axes) if len(varargs) == 1 else list(varargs) or [1.0] * len(axes)
     if len(steps) != len(axes):
         raise EngineTypeError(f"{len(varargs)} spacings for {len(axes)} axes of shape {f.shape}")
-    f = f.astype(np.float64) if f.dtype.kind in "biu" else f
+    f = f.astype(np.float64) if f.dtype.kind in "iu" else f
     found = [_slope(f, at, step, edge_order) for at, step in zip(axes, steps)]
     return found[0] if len(axes) == 1 else tuple(found)
 
@@ -225,7 +227,9 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
 def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
     """Linear interpolation between the sorted elements, `np.quantile`'s default; NaN where an element is."""
     x = as_tracer(a)
-    x = x.astype(np.float64) if x.dtype.kind in "biu" else x
+    if x.dtype.kind not in "iuf":
+        raise EngineTypeError(f"quantiles of {x.dtype} have no meaning: real numbers have an order and a mean")
+    x = x.astype(np.result_type(x.dtype, np.float64) if np.ndim(q) or x.dtype.kind in "iu" else x.dtype, copy=False)
     rows, at = (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     rows = np.sort(np.moveaxis(rows, at, 0), axis=0)
     if not len(rows):
@@ -246,7 +250,8 @@ def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
 
 @implements(np.median)
 def _median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    return finish(_quantiles(a, 0.5, axis, keepdims), out)
+    x = as_tracer(a)
+    return finish(_quantiles(x.astype(np.float64) if x.dtype == bool else x, 0.5, axis, keepdims), out)
 
 
 @implements(np.quantile)
@@ -263,6 +268,8 @@ def _percentile(a: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> 
 def _searchsorted(a: Any, v: Any, side: str = "left") -> Any:
     """The number of elements that are less, or not greater: each of ``v`` is compared with all of ``a``."""
     a, v = as_tracer(a), as_tracer(v)
+    if "c" in a.dtype.kind + v.dtype.kind:
+        raise EngineTypeError(f"{a.dtype} and {v.dtype} are not compared in a traced function: real numbers are")
     if side not in ("left", "right") or a.ndim != 1:
         raise EngineValueError(f"side={side!r}: 'left' or 'right'; the sorted array has one axis, not shape {a.shape}")
     wide = v[..., None] if v.ndim else v
@@ -314,7 +321,7 @@ def _matrix_power(a: Any, n: int) -> Any:
         square = square @ square if n else square
     if found is None:
         return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + np.zeros_like(a)
-    return found.astype(found.dtype)
+    return found
 
 
 @implements(np.linalg.multi_dot)

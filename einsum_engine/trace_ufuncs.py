@@ -196,6 +196,7 @@ def _float_power(x: Any, y: Any) -> Tracer:
 
 
 def _modf(x: Any) -> tuple[Tracer, Tracer]:
+    x = as_tracer(x).astype(loop_dtypes(np.modf, (given_dtype(x),))[0], copy=False)
     whole = np.trunc(x)
     return np.copysign(apply_select(np.isinf(x), whole.dtype.type(0), x - whole), x), whole
 
@@ -214,6 +215,8 @@ def _clip(x: Any, low: Any, high: Any) -> Tracer:
 
 
 def _logaddexp(x: Any, y: Any) -> Tracer:
+    dtype = loop_dtypes(np.logaddexp, (given_dtype(x), given_dtype(y)))[0]
+    x, y = (as_tracer(v).astype(dtype, copy=False) for v in (x, y))
     high, low = np.maximum(x, y), np.minimum(x, y)
     gap = apply_select(np.equal(high, low), 0.0, np.subtract(low, high))  # equal infinities
     return np.add(high, np.log1p(np.exp(gap)))
@@ -256,7 +259,7 @@ _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
     np.matmul: matmul,
     **{
         getattr(np, name, None): lambda x, y, text=text, left=left: apply_einsum(
-            text, np.conjugate(as_tracer(x)) if left else x, y
+            text, np.conjugate(x) if left and given_dtype(x).kind == "c" else x, y
         )
         for name, text, left in (
             ("vecdot", "...i,...i->...", True),
