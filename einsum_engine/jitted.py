@@ -337,7 +337,7 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
 
 
 def _own_component(leaf: Tracer, counts: dict[Root, int]) -> bool:
-    """Whether it is a part of a complex array that nobody but the function knows: then NumPy's result can be written."""
+    """Whether it is a part of a complex array that only the function knows: then NumPy's result can be written."""
     root = leaf.root
     alone = isinstance(root, Component) and root.base.root.input is None and not root.base.locked
     return alone and root.base.root not in counts and counts[root] == 1

@@ -120,8 +120,8 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
 
 # Maps of NumPy's ufuncs that have no kernel yet.
 _NUMPY_ONLY = (
-    *("arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "log2", "log10", "cbrt"),
-    *("copysign", "signbit", "heaviside", "fmod", "nextafter", "logaddexp2", "gcd", "lcm", "bitwise_count"),
+    *("arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "log2", "log10"),
+    *("cbrt", "copysign", "signbit", "heaviside", "fmod", "nextafter", "logaddexp2", "gcd", "lcm", "bitwise_count"),
 )
 
 _NO_KERNEL = Missing("no kernel yet: NumPy runs the program")

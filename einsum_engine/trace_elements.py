@@ -1,4 +1,4 @@
-"""NumPy's functions of single elements for traced arrays that are a few of its ufuncs: choices, NaN, angles, rounding."""
+"""NumPy's functions of single elements that are a few of its ufuncs, for traced arrays: choices, NaN, angles."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _putmask(a: Any, /, mask: Any, values: Any) -> None:
     a.write(apply_select(mask, values, a))
 
 
-# -- NaN, closeness, kinds -----------------------------------------------------------------------------------------------
+# -- NaN, closeness, kinds ---------------------------------------------------------------------------------------------
 @implements(np.nan_to_num)
 def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     if x.dtype.kind == "c":
@@ -73,7 +73,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None,
     if not copy:
         x.write(found)
         return x
-    return found[()] if x.scalar else found
+    return found if found.shape else found[()]
 
 
 def _without_nan(reduce: Any, filler: float) -> Callable[..., Any]:
@@ -181,7 +181,8 @@ def _angle(z: Any, deg: bool = False) -> Any:
 @implements(np.sinc)
 def _sinc(x: Any) -> Any:
     x = np.multiply(x, np.pi)
-    return np.where(x == 0, x.dtype.type(1), np.sin(x) / np.where(x == 0, x.dtype.type(1), x))
+    found = np.where(x == 0, x.dtype.type(1), np.sin(x) / np.where(x == 0, x.dtype.type(1), x))
+    return found if found.shape else found[()]
 
 
 @implements(np.fix)
@@ -224,5 +225,4 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     found = np.where(x > xp[last], fp[last] if right is None else right, np.where(x == xp[last], fp[last], found))
     found = np.where(x < xp[0], fp[0] if left is None else left, found)
     found = np.where(np.isnan(x), x, found)
-    return found[()] if x.scalar else found
-
+    return found if found.shape else found[()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -301,8 +302,10 @@ def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any =
     axis = normal_axis(axis, x.ndim, x.shape)
     if prepend is not None or append is not None:
         row = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        parts = [np.broadcast_to(as_tracer(v), row) if np.ndim(v) == 0 else v for v in (prepend, append) if v is not None]
-        x = _concatenate([*parts[: prepend is not None], x, *parts[prepend is not None :]], axis)
+        ends = [
+            [] if v is None else [v if np.ndim(v) else np.broadcast_to(as_tracer(v), row)] for v in (prepend, append)
+        ]
+        x = _concatenate([*ends[0], x, *ends[1]], axis)
     before = (slice(None),) * axis
     for _ in range(n):
         change = np.not_equal if x.dtype == bool else np.subtract
@@ -408,12 +411,21 @@ def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
     pairs = list(
         zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes * len(shifts) if len(axes) == 1 else axes)
     )
+    counts = [0] * a.ndim
     for count, at in pairs:
-        at = normal_axis(at, a.ndim, a.shape)
-        cut = -count % (a.shape[at] or 1)
-        before = (slice(None),) * at
-        a = _concatenate([a[(*before, slice(cut, None))], a[(*before, slice(None, cut))]], at)
-    return a
+        counts[normal_axis(at, a.ndim, a.shape)] += count
+    found = np.empty_like(a)
+    cuts = [(_moved(count % n, n) if n else ((slice(0), slice(0)),)) for count, n in zip(counts, a.shape)]
+    for places in product(*cuts):
+        found[tuple(to for to, _ in places)] = a[tuple(at for _, at in places)]
+    return found
+
+
+def _moved(count: int, size: int) -> tuple[tuple[slice, slice], ...]:
+    """Where the parts of an axis go that is rolled by ``count``, and where they lie."""
+    if not count:
+        return ((slice(None), slice(None)),)
+    return (slice(count, None), slice(None, size - count)), (slice(None, count), slice(size - count, None))
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

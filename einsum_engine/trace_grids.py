@@ -10,12 +10,12 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
-from .trace_shapes import expand_dims, reshape, several
+from .trace_shapes import expand_dims, reshape, several, unscalar
 from .trace_ufuncs import select_dtype
 from .views import normal_axis
 
 
-# -- arrays that are made: `np.zeros(shape, like=x)` of a traced x ---------------------------------------------------------
+# -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
 def _filled(value: int) -> Callable[..., Any]:
     def found(shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
         wanted = np.dtype(dtype or np.float64)
@@ -104,7 +104,7 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     a[(np.arange(count),) * a.ndim] = val if np.ndim(val) == 0 else np.ravel(val)[:count]
 
 
-# -- joining -------------------------------------------------------------------------------------------------------------
+# -- joining -----------------------------------------------------------------------------------------------------------
 @implements(np.append)
 def _append(arr: Any, values: Any, axis: Any = None) -> Any:
     return np.concatenate((as_tracer(arr), as_tracer(values)), axis=axis)
@@ -187,7 +187,7 @@ def _kron(a: Any, b: Any) -> Any:
     return reshape(left * right, tuple(n * m for n, m in zip(one, two)))
 
 
-# -- cutting, turning ------------------------------------------------------------------------------------------------------
+# -- cutting, turning --------------------------------------------------------------------------------------------------
 @implements(np.hsplit)
 def _hsplit(ary: Any, indices_or_sections: Any) -> Any:
     return np.split(ary, indices_or_sections, 0 if ary.ndim == 1 else 1)
@@ -203,7 +203,7 @@ def _dsplit(ary: Any, indices_or_sections: Any) -> Any:
     return np.split(ary, indices_or_sections, 2)
 
 
-@implements(np.unstack)
+@implements(*(f for f in [getattr(np, "unstack", None)] if f is not None))  # since NumPy 2.1
 def _unstack(x: Any, /, *, axis: int = 0) -> Any:
     before = (slice(None),) * normal_axis(axis, x.ndim, x.shape)
     return tuple(x[(*before, i)] for i in range(x.shape[axis]))
@@ -236,7 +236,7 @@ def _rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     return np.swapaxes(np.flip(m, two), one, two) if k % 4 == 1 else np.flip(np.swapaxes(m, one, two), two)
 
 
-# -- padding with what is there --------------------------------------------------------------------------------------------
+# -- padding with what is there ----------------------------------------------------------------------------------------
 @implements(np.pad)
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Any:
     if isinstance(pad_width, dict):
@@ -249,7 +249,7 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values:
     if np.ndim(constant_values):
         raise EngineTypeError("several constant_values are not supported in a traced function: np.pad axis by axis")
     value = cast_atom(lift(constant_values, array.dtype), array.dtype)
-    return fresh(emit("pad", array.read(), value, widths=tuple((b, e) for b, e in widths)))
+    return unscalar(fresh(emit("pad", array.read(), value, widths=tuple((b, e) for b, e in widths))))
 
 
 def padded(array: Tracer, widths: Sequence[tuple[int, int]], mode: str) -> Tracer:
@@ -289,4 +289,3 @@ def _cut(run: list[int]) -> slice:
     if len(run) == 1 or run[1] > run[0]:
         return slice(run[0], run[-1] + 1)
     return slice(run[0], run[-1] - 1 if run[-1] else None, -1)
-

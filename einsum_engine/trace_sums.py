@@ -23,7 +23,7 @@ _ASSOCIATIVE = (
 SEGMENTS = 256  # of a reduceat, each a few equations
 
 
-# -- running sums ----------------------------------------------------------------------------------------------------------
+# -- running sums ------------------------------------------------------------------------------------------------------
 def scan(ufunc: np.ufunc, x: Tracer) -> Tracer:
     """Running results along axis 0, of an associative ufunc, by the scan of pairs: 2 n operations in 2 log n steps.
 
@@ -63,7 +63,7 @@ def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, o
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
     def found(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         x = as_tracer(a)
-        x, axis = (reshape(x, -1), 0) if axis is None else (x, axis)
+        x, axis = (reshape(x, -1), 0) if axis is None or (not x.ndim and axis in (0, -1)) else (x, axis)
         return _accumulate(ufunc, x, axis, dtype, out)
 
     return found
@@ -114,7 +114,7 @@ def _reduce(
 HANDLERS.update({"accumulate": _accumulate, "reduceat": _reduceat, "reduce": _reduce})
 
 
-# -- differences, integrals, means -----------------------------------------------------------------------------------------
+# -- differences, integrals, means -------------------------------------------------------------------------------------
 @implements(np.ediff1d)
 def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     x = reshape(ary, -1)
@@ -126,12 +126,13 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 @implements(np.trapezoid)
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     rows = np.moveaxis(as_tracer(y), axis, 0)
-    means = (rows[1:] + rows[:-1]) / 2.0
-    if x is None:
-        return np.sum(means * dx, axis=0)
-    places = as_tracer(x)
-    gaps = np.diff(places) if places.ndim == 1 else np.diff(np.moveaxis(places, axis, 0), axis=0)
-    return np.sum(means * (reshape(gaps, (-1,) + (1,) * (rows.ndim - 1)) if places.ndim == 1 else gaps), axis=0)
+    gaps: Any = dx
+    if x is not None:
+        places = as_tracer(x)
+        flat = places.ndim == 1
+        gaps = np.diff(places) if flat else np.diff(np.moveaxis(places, axis, 0), axis=0)
+        gaps = reshape(gaps, (-1,) + (1,) * (rows.ndim - 1)) if flat else gaps
+    return np.sum(gaps * (rows[1:] + rows[:-1]) / 2.0, axis=0)
 
 
 @implements(np.gradient)
@@ -223,7 +224,7 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     return np.clip(made, -1, 1) if made.dtype.kind == "f" else made
 
 
-# -- order -----------------------------------------------------------------------------------------------------------------
+# -- order -------------------------------------------------------------------------------------------------------------
 def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
     """Linear interpolation between the sorted elements, `np.quantile`'s default; NaN where an element is."""
     x = as_tracer(a)
@@ -283,7 +284,7 @@ def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
     return _searchsorted(bins, x, "left" if right else "right")
 
 
-# -- products --------------------------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------------------------------
 @implements(np.cross)
 def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)

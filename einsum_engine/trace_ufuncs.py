@@ -152,14 +152,20 @@ def _reciprocal(x: Any) -> Tracer:
     return apply_map(np.true_divide, 1, x)
 
 
+def _wide(dtype: np.dtype) -> np.dtype:
+    """float16 is computed in float32, and rounded once."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
 def _hypot(x: Any, y: Any) -> Tracer:
     """``sqrt(x x + y y)``, scaled by the larger one, without overflow; infinite where one of them is."""
     dtype = loop_dtypes(np.hypot, (given_dtype(x), given_dtype(y)))[0]
-    a, b = (np.absolute(as_tracer(v).astype(dtype, copy=False)) for v in (x, y))
+    wide = _wide(dtype)
+    a, b = (np.absolute(as_tracer(v).astype(wide, copy=False)) for v in (x, y))
     high, low = np.maximum(a, b), np.minimum(a, b)
-    ratio = low / apply_select(np.equal(high, 0), dtype.type(1), high)
+    ratio = low / apply_select(np.equal(high, 0), wide.type(1), high)
     found = high * np.sqrt(ratio * ratio + 1)
-    found = apply_select(np.isinf(a) | np.isinf(b), dtype.type(np.inf), found)
+    found = apply_select(np.isinf(a) | np.isinf(b), wide.type(np.inf), found).astype(dtype, copy=False)
     return found if found.shape else found[()]
 
 
@@ -180,7 +186,8 @@ def _not_nan(ufunc: np.ufunc) -> Callable[[Any, Any], Tracer]:
 def _scaled(ufunc: np.ufunc, factor: float) -> Callable[[Any], Tracer]:
     def found(x: Any) -> Tracer:
         dtype = loop_dtypes(ufunc, (given_dtype(x),))[0]
-        return np.multiply(as_tracer(x).astype(dtype, copy=False), dtype.type(factor))
+        wide = _wide(dtype)
+        return np.multiply(as_tracer(x).astype(wide, copy=False), wide.type(factor)).astype(dtype, copy=False)
 
     return found
 

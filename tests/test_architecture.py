@@ -24,7 +24,9 @@ FOLDERS = {
 # Modules beside the code generator that hold numbers only.
 CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "fused_abi", "storage")
 
-TRACE_PARTS = ("memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract")
+TRACE_PARTS = (
+    *("memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract"),
+)
 
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.
 GROUPS = {
