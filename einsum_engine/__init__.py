@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    EngineAttributeError,
     EngineError,
     EngineIndexError,
     EngineMemoryError,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled",
+    "EngineAttributeError",
     "EngineError",
     "EngineIndexError",
     "EngineMemoryError",

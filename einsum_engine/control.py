@@ -20,7 +20,10 @@ import numpy as np
 
 from . import trace_index as trace_index
 from . import trace_contract as trace_contract
+from . import trace_elements as trace_elements
+from . import trace_grids as trace_grids
 from . import trace_methods as trace_methods
+from . import trace_sums as trace_sums
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError
 from .ir import Atom, Program

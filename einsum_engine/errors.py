@@ -27,5 +27,9 @@ class EngineIndexError(EngineError, IndexError):
     """An index or axis outside the shape; the message names index, axis and size."""
 
 
+class EngineAttributeError(EngineError, AttributeError):
+    """A method or attribute of NumPy's arrays that traced arrays do not have."""
+
+
 class EngineProgramError(EngineError, ValueError):
     """A program that breaks a rule of the IR; the message shows the equation between its neighbours."""

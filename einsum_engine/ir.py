@@ -302,6 +302,10 @@ class Builder:
         self._eqns.append(Eqn(op, tuple(inputs), outputs, tuple(sorted(params.items())), where))
         return outputs
 
+    def source(self, atom: Atom) -> Eqn | None:
+        """The equation that makes a value; None of inputs, constants and literals."""
+        return next((eqn for eqn in reversed(self._eqns) if atom in eqn.outputs), None)
+
     def finish(self, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
         """The program, values numbered from 0: inputs, constants, then results in order.
 

@@ -6,7 +6,8 @@ import sys
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from . import functions as functions  # what tracing knows of NumPy's functions is registered when they are imported
 from .avals import Aval, known_dtype
-from .errors import EngineTypeError, EngineValueError
+from .errors import EngineError, EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
 from .overlap import members_of, overlapping, span_of
@@ -23,7 +24,9 @@ from .passes.pipeline import optimised, selected
 from .passes.storage import StorageTable
 from .plan import Plan
 from .program_route import NoPlan, ProgramRoute
-from .trace import Root, Scope, Tracer, lift, numpy_memory, scoped
+from .trace import Component, Root, Scope, Tracer, lift, line_of, scoped
+from .trace_masked import Masked
+from .trace_memory import numpy_memory
 from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
 from .trees import flatten, unflatten
 from .views import View
@@ -223,7 +226,8 @@ def _trace(
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
     with scoped(scope):
         args, kwargs = unflatten(tree, given)
-        found, result_tree = flatten(jitted.function(*args, **kwargs))
+        with _unwrapped():
+            found, result_tree = flatten(jitted.function(*args, **kwargs))
         outputs, result = _results(scope, found, tracers)
         written = []
         for at, root in enumerate(roots):
@@ -242,6 +246,24 @@ def _trace(
         groups=tuple(members),
         epilogues="epilogues" in jitted.passes,
     )
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Errors of others about traced arrays name the user's line.
+
+    NumPy hides what a traced array says of `array[0] = traced` behind an error of its own: here it is raised.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, EngineError) or (type(error) is AttributeError and "traced" in str(error)):
+            raise
+        if isinstance(error.__cause__, EngineError):
+            raise error.__cause__ from None
+        if "Tracer" in str(error) or "<traced" in str(error):
+            raise EngineTypeError(f"{line_of(error)}: {error}: not supported of a traced array") from error
+        raise
 
 
 def _tell_autoray() -> None:
@@ -294,10 +316,12 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
     places: dict[Root, int] = {}
     leaves: list[Leaf] = []
     for leaf in found:
+        if isinstance(leaf, Masked):
+            raise leaf.refusal("a result")
         if not isinstance(leaf, Tracer):
             leaves.append(Leaf(kind="static", value=leaf))
             continue
-        locked = bool(leaf.locked)
+        locked = bool(leaf.locked) and not _own_component(leaf, counts)
         sources = [at for at, given in tracers.items() if given.root is leaf.root]
         source = next((at for at in sources if tracers[at].memory == leaf.memory), sources[0] if sources else None)
         if source is not None and not leaf.scalar:
@@ -311,6 +335,13 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
             leaves.append(Leaf(kind="output", at=len(outputs), scalar=leaf.scalar, locked=locked and not leaf.scalar))
             outputs.append(lift(leaf))
     return outputs, leaves
+
+
+def _own_component(leaf: Tracer, counts: dict[Root, int]) -> bool:
+    """Whether it is a part of a complex array that only the function knows: then NumPy's result can be written."""
+    root = leaf.root
+    alone = isinstance(root, Component) and root.base.root.input is None and not root.base.locked
+    return alone and root.base.root not in counts and counts[root] == 1
 
 
 def _bytes_from(leaf: Tracer, source: Tracer) -> View:

@@ -118,6 +118,13 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
     "shr": (np.right_shift, "shr(a, b)"),
 }
 
+# Maps of NumPy's ufuncs that have no kernel yet.
+_NUMPY_ONLY = (
+    *("arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "log2", "log10"),
+    *("cbrt", "copysign", "signbit", "heaviside", "fmod", "nextafter", "logaddexp2", "gcd", "lcm", "bitwise_count"),
+)
+
+_NO_KERNEL = Missing("no kernel yet: NumPy runs the program")
 _NO_WORK = Missing("moves no element by itself: a table of offsets, or a copy along one")
 _NOT_SCALAR = Missing("not an expression of one element: its kernel is written by hand")
 _PAIR = Missing("an index travels with the value: two values are carried")
@@ -128,6 +135,12 @@ def _rows() -> list[Primitive]:
     rows = [
         Primitive(name=name, kind="map", operands=f.nin, numpy=f, rule=op_rules.elementwise(f), cpu=text)
         for name, (f, text) in _UFUNCS.items()
+    ]
+
+    rows += [
+        Primitive(name=name, kind="map", operands=f.nin, numpy=f, rule=op_rules.elementwise(f), cpu=_NO_KERNEL)
+        for name in _NUMPY_ONLY
+        for f in [getattr(np, name)]
     ]
 
     def row(name: str, kind: str, operands: int | None, rule: Any, cpu: str | Missing, numpy: Any = None) -> None:
@@ -180,4 +193,6 @@ OPS: MappingProxyType[str, Primitive] = MappingProxyType({row.name: row for row 
 WRITES = ("assign", "scatter", "scatter_add")
 
 # NumPy's ufunc -> row with its meaning.
-BY_UFUNC: MappingProxyType[np.ufunc, str] = MappingProxyType({f: name for name, (f, _) in _UFUNCS.items()})
+BY_UFUNC: MappingProxyType[np.ufunc, str] = MappingProxyType(
+    {f: name for name, (f, _) in _UFUNCS.items()} | {getattr(np, name): name for name in _NUMPY_ONLY}
+)

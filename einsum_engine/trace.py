@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from .avals import Aval, known_dtype
-from .errors import EngineError, EngineTypeError, EngineValueError
+from .errors import EngineAttributeError, EngineError, EngineTypeError, EngineValueError
 from .ir import Atom, Builder, Link, Literal, Var
 from .op_rules import loop_dtypes
 from .ops import BY_UFUNC
+from .trace_memory import numpy_memory, result_memory
 from .views import View
 
 _OWN = (str(Path(__file__).parent), str(Path(np.__file__).parent), str(Path(threading.__file__).parent / "contextlib"))
@@ -39,6 +40,16 @@ def source_line() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of(error: BaseException) -> str:
+    """``file:line`` of the innermost such code that an error came through."""
+    found, place = error.__traceback__, ""
+    while found is not None:
+        name = found.tb_frame.f_code.co_filename
+        place = place if name.startswith(_OWN) else f"{name}:{found.tb_lineno}"
+        found = found.tb_next
+    return place
 
 
 @contextmanager
@@ -86,6 +97,17 @@ class Picked(Root):
         return tuple(index.read() for index in self.indices)
 
 
+class Component(Root):
+    """The real or imaginary part of another view: read anew each time, so that it sees later writes."""
+
+    __slots__ = ("base", "name")
+
+    def __init__(self, base: Tracer, name: str) -> None:
+        locked = f".{name} of a traced complex array cannot be written: write the complex value"
+        super().__init__(base.shape, np.empty(0, base.dtype).real.dtype, locked=locked)
+        self.base, self.name = base, name
+
+
 class Scope:
     """A program in the making, and the version of each root in it."""
 
@@ -108,6 +130,8 @@ class Scope:
         """What the root holds now; a root of a scope around this one becomes an input."""
         if isinstance(root, Picked):
             return self.once("gather", root.base.read(), root.places(), axes=root.axes)
+        if isinstance(root, Component):
+            return self.once(root.name, root.base.read(), ())
         if root not in self.latest:
             if self.parent is None:
                 raise EngineTypeError(
@@ -196,6 +220,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
+_MAKE = "np.zeros_like(x, shape=...) and np.zeros(..., like=x) of a traced x make an array that it can be written into"
+_KEEP = f"keep it an array; .astype converts, np.sqrt takes the place of math.sqrt; {_MAKE}"
+
+
 class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
     """A view of a root. ``memory`` is the view that NumPy would have, in bytes: it decides what a reshape is.
 
@@ -205,6 +233,7 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
     __slots__ = ("root", "view", "memory", "scalar", "locked")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1000
+    is_masked = False
 
     def __init__(self, root: Root, view: View, memory: View, scalar: bool = False, locked: str = "") -> None:
         self.root, self.view, self.memory, self.scalar = root, view, memory, scalar
@@ -282,12 +311,14 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
 
     # -- protocols of NumPy
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        if any(getattr(x, "is_masked", False) for x in inputs):
+            return NotImplemented
+        name = numpy_name(ufunc) + ("" if method == "__call__" else f".{method}")
         with located(name, *inputs):
             return HANDLERS["ufunc"](ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        name = f"np.{function.__name__}"
+        name = numpy_name(function)
         with located(name, *args):
             found = FUNCTIONS.get(function)
             if found is None:
@@ -315,24 +346,35 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         return error
 
     def __bool__(self) -> bool:
-        hint = "use engine.where for a choice between elements, engine.cond for `if`, engine.while_loop for `while`"
+        hint = (
+            "use engine.where for a choice between elements, engine.cond for `if`, engine.while_loop for `while`, "
+            "np.minimum and np.maximum for min() and max()"
+        )
         raise self._needs_value("bool()", hint)
 
     def __int__(self) -> int:
         raise self._needs_value("int()", "keep it an array, or use engine.while_loop for a count that depends on data")
 
     def __float__(self) -> float:
-        raise self._needs_value("float()", "keep it an array; .astype converts")
+        raise self._needs_value("float()", _KEEP)
 
     def __complex__(self) -> complex:
-        raise self._needs_value("complex()", "keep it an array; .astype converts")
+        raise self._needs_value("complex()", _KEEP)
 
     def __index__(self) -> int:
         raise self._needs_value("int()", "index with a[i], np.take or engine.where; shapes and slice bounds are fixed")
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        hint = "np.stack and np.concatenate join traced arrays; write traced values into traced arrays only"
+        hint = f"np.stack and np.concatenate join traced arrays; {_MAKE}"
         raise self._needs_value("conversion to an array", hint)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for what traced arrays lack."""
+        if name.startswith("__") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"a traced {Aval(self.shape, self.dtype)} has no attribute {name!r}, {source_line()}")
+        raise EngineAttributeError(
+            f".{name} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: not supported in a traced function"
+        )
 
     def item(self, *args: Any) -> Any:
         raise self._needs_value("item()", "keep it an array; engine.cond and engine.while_loop decide by it")
@@ -345,6 +387,21 @@ def weak(value: Any) -> bool:
     return type(value) in (int, float, complex)
 
 
+def numpy_name(function: Any) -> str:
+    """What users call a function: ``np.linalg.svd``; for a ufunc of somebody else its bare name."""
+    name = function.__name__
+    if isinstance(function, np.ufunc):
+        return f"np.{name}" if getattr(np, name, None) is function else name
+    return f"{function.__module__}.{name}".replace("numpy.", "np.", 1)
+
+
+def plain(value: Any) -> np.ndarray:
+    """An array, scalar or nested list as an array; arrays of other libraries, which may lie elsewhere, are refused."""
+    if not isinstance(value, (np.ndarray, np.generic)) and hasattr(type(value), "__dlpack__"):
+        raise EngineTypeError(f"an operand has type {type(value).__name__}: arrays of NumPy are traced; use np.asarray")
+    return np.asarray(value)
+
+
 def fresh(atom: Atom, memory: View | None = None) -> Tracer:
     """A new root that holds ``atom``; of rank 0 it is a scalar, as NumPy's functions return."""
     root = Root(atom.shape, atom.dtype)
@@ -353,14 +410,18 @@ def fresh(atom: Atom, memory: View | None = None) -> Tracer:
     return Tracer(root, View.whole(atom.shape), memory, scalar=not atom.shape)
 
 
+def whole_root(root: Root, locked: str = "") -> Tracer:
+    """All of a root that is computed from another one."""
+    return Tracer(root, View.whole(root.shape), View.whole(root.shape, root.dtype.itemsize), locked=locked)
+
+
 def lift(value: Any, dtype: np.dtype | None = None) -> Atom:
     """A tracer, array, scalar or nested list as a value of the current program; a Python number has this ``dtype``."""
     if isinstance(value, Tracer):
         return value.read()
     if dtype is not None and weak(value):
         return Literal.of(value, dtype)
-    array = np.asarray(value)
-    return current().const(array)
+    return current().const(plain(value))
 
 
 def as_tracer(value: Any) -> Tracer:
@@ -385,7 +446,7 @@ def given_dtype(value: Any) -> Any:
         return type(value)
     if isinstance(value, (Tracer, np.ndarray, np.generic)):
         return value.dtype.newbyteorder("=")
-    return np.asarray(value).dtype
+    return plain(value).dtype
 
 
 def apply_map(ufunc: np.ufunc, *operands: Any, dtype: Any = None, name: str = "") -> Tracer:
@@ -422,39 +483,3 @@ def implements(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., 
         return mine
 
     return register
-
-
-# -- the memory order that NumPy would choose --------------------------------------------------------------------------
-def numpy_memory(array: np.ndarray) -> View:
-    """Shape and strides of an array, in bytes."""
-    return View(array.shape, array.strides)
-
-
-def result_memory(shape: tuple[int, ...], item: int, operands: list[View], axes: list[int] | None = None) -> View:
-    """How NumPy lays out the result of a ufunc (order "K"); ``axes``: those of one operand that a reduction keeps."""
-    whole = View.whole(shape, item)
-    views = [view for view in operands if view.ndim > 1]
-    if len(shape) < 2 or 0 in shape or all(view.is_contiguous(abs(view.strides[-1]) or 1) for view in views):
-        return whole
-    dummies = [_dummy(view) for view in views]
-    places = [list(range(view.ndim)) if axes is None else axes for view in views]
-    places = [[-1] * (len(shape) - len(at)) + at for at in places]
-    flags = [["readonly"]] * len(views) + [["writeonly", "allocate"]]
-    small = tuple(min(n, 2) for n in shape)
-    kinds = [None] * len(views) + [np.dtype("u1")]
-    found = np.nditer(
-        [*dummies, None], ["zerosize_ok"], flags, kinds, order="K", op_axes=[*places, None], itershape=small
-    ).operands[-1]
-    strides, step = [0] * len(shape), item
-    for axis in sorted(range(len(shape)), key=lambda i: (found.strides[i], shape[i] > 1, -i)):
-        strides[axis] = step
-        step *= shape[axis]
-    return View(shape, tuple(strides), 0)
-
-
-def _dummy(view: View) -> np.ndarray:
-    """An array of at most two elements an axis whose strides compare like those of ``view``; nothing reads it."""
-    ranks = {stride: rank for rank, stride in enumerate(sorted({0, *(abs(s) for s in view.strides)}))}
-    strides = [ranks[abs(s)] for s in view.strides]
-    buffer = np.zeros(1 + sum(strides), np.uint8)
-    return np.lib.stride_tricks.as_strided(buffer, [min(n, 2) for n in view.shape], strides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -18,33 +19,53 @@ from .views import View, normal_axes, normal_axis
 
 # -- reductions --------------------------------------------------------------------------------------------------------
 @implements(np.sum)
-def _sum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.add, a, axis, dtype, out, keepdims)
+def _sum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+) -> Any:
+    return reduce_ufunc(np.add, a, axis, dtype, out, keepdims, initial, where)
 
 
 @implements(np.prod)
-def _prod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.multiply, a, axis, dtype, out, keepdims)
+def _prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+) -> Any:
+    return reduce_ufunc(np.multiply, a, axis, dtype, out, keepdims, initial, where)
 
 
 @implements(np.max, np.amax)
-def _max(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.maximum, a, axis, None, out, keepdims)
+def _max(
+    a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
+) -> Any:
+    return reduce_ufunc(np.maximum, a, axis, None, out, keepdims, initial, where)
 
 
 @implements(np.min, np.amin)
-def _min(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.minimum, a, axis, None, out, keepdims)
+def _min(
+    a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
+) -> Any:
+    return reduce_ufunc(np.minimum, a, axis, None, out, keepdims, initial, where)
 
 
 @implements(np.any)
-def _any(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.logical_or, a, axis, None, out, keepdims)
+def _any(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = True) -> Any:
+    return reduce_ufunc(np.logical_or, a, axis, None, out, keepdims, None, where)
 
 
 @implements(np.all)
-def _all(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return reduce_ufunc(np.logical_and, a, axis, None, out, keepdims)
+def _all(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = True) -> Any:
+    return reduce_ufunc(np.logical_and, a, axis, None, out, keepdims, None, where)
 
 
 def _arg(name: str) -> Callable[..., Any]:
@@ -78,7 +99,9 @@ def _counted(x: Tracer, axis: Any) -> int:
 
 
 @implements(np.mean)
-def _mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def _mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = True
+) -> Any:
     """Sum and division: integers in float64; float16 in float32, rounded once."""
     x = as_tracer(a)
     wide, final = x.dtype, np.dtype(dtype or x.dtype)
@@ -88,8 +111,11 @@ def _mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims
         wide = np.dtype(np.float32)
     else:
         wide = final
-    total = _sum(x, axis, wide, None, keepdims)
-    return finish((total / _counted(x, axis)).astype(final, copy=False), out)
+    total = _sum(x, axis, wide, None, keepdims, None, where)
+    count: Any = _counted(x, axis)
+    if where is not True:
+        count = _sum(np.broadcast_to(as_tracer(where), x.shape), axis, np.intp, None, keepdims).astype(total.real.dtype)
+    return finish((total / count).astype(final, copy=False), out)
 
 
 @implements(np.var)
@@ -108,10 +134,16 @@ def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: flo
 
 @implements(np.linalg.norm)
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    if ord not in (None, 2) or (ord == 2 and (np.ndim(x) if axis is None else np.size(axis)) != 1):
-        raise EngineTypeError(f"ord={ord!r} is not supported in a traced function: only the root of the sum of squares")
+    """The root of the sum of squares; of vectors also the norms 0, 1 and infinity."""
+    ndim = np.ndim(x) if axis is None else np.size(axis)
+    if ord not in {1: (None, 0, 1, 2, np.inf, -np.inf), 2: (None, "fro")}.get(ndim, (None,)):
+        raise EngineTypeError(f"ord={ord!r} over {ndim} axes is not supported in a traced function")
     x = as_tracer(x)
     x = x.astype(np.float64, copy=False) if x.dtype.kind in "biu" else x
+    if ord == 0:
+        return _sum(np.not_equal(x, 0).astype(x.real.dtype), axis, None, None, keepdims)
+    if ord in (1, np.inf, -np.inf):
+        return {1: _sum, np.inf: _max, -np.inf: _min}[ord](np.absolute(x), axis=axis, keepdims=keepdims)
     return np.sqrt(_sum(np.real(x * np.conjugate(x)) if x.dtype.kind == "c" else x * x, axis, None, None, keepdims))
 
 
@@ -154,11 +186,13 @@ def _imag(val: Any) -> Any:
 
 @implements(np.take)
 def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
-    if mode != "raise":
-        raise EngineTypeError(f"mode={mode!r} is not supported in a traced function")
     x = as_tracer(a)
     x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     index = indices if isinstance(indices, Tracer) else np.asarray(indices)
+    if mode == "clip":
+        index = np.clip(index, 0, x.shape[axis] - 1)
+    elif mode == "wrap":
+        index = np.remainder(index, x.shape[axis])
     found = x[(slice(None),) * axis + (index,)]
     return finish(found.copy() if found.root is x.root else found, out)
 
@@ -263,35 +297,42 @@ def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
 
 
 @implements(np.diff)
-def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     x = as_tracer(a)
-    before = (slice(None),) * normal_axis(axis, x.ndim, x.shape)
+    axis = normal_axis(axis, x.ndim, x.shape)
+    if prepend is not None or append is not None:
+        row = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        ends = [
+            [] if v is None else [v if np.ndim(v) else np.broadcast_to(as_tracer(v), row)] for v in (prepend, append)
+        ]
+        x = _concatenate([*ends[0], x, *ends[1]], axis)
+    before = (slice(None),) * axis
     for _ in range(n):
         change = np.not_equal if x.dtype == bool else np.subtract
         x = change(x[(*before, slice(1, None))], x[(*before, slice(None, -1))])
     return x
 
 
-@implements(np.split, np.array_split)
+@implements(np.split)
 def _split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> Any:
+    return _parts(ary, indices_or_sections, axis, uneven=False)
+
+
+@implements(np.array_split)
+def _array_split(ary: Any, indices_or_sections: Any, axis: Any = 0) -> Any:
+    return _parts(ary, indices_or_sections, axis, uneven=True)
+
+
+def _parts(ary: Tracer, indices_or_sections: Any, axis: int, uneven: bool) -> list[Tracer]:
     axis = normal_axis(axis, ary.ndim, ary.shape)
     size, cuts = ary.shape[axis], indices_or_sections
     if not isinstance(cuts, (tuple, list, np.ndarray)):
-        if size % cuts:
+        if size % cuts and not uneven:
             raise EngineValueError(f"axis {axis} of size {size} does not divide into {cuts} equal parts")
-        cuts = range(size // cuts, size, size // cuts)
+        cuts = [size // cuts * i + min(i, size % cuts) for i in range(1, cuts)]
     edges = [0, *map(int, cuts), size]
     before = (slice(None),) * axis
     return [ary[(*before, slice(low, high))] for low, high in zip(edges, edges[1:])]
-
-
-@implements(np.pad)
-def _pad(array: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
-    if mode != "constant":
-        raise EngineTypeError(f"mode={mode!r} is not supported in a traced function: only 'constant'")
-    widths = np.broadcast_to(np.asarray(pad_width, dtype=np.intp), (array.ndim, 2))
-    value = cast_atom(lift(constant_values, array.dtype), array.dtype)
-    return fresh(emit("pad", array.read(), value, widths=tuple((int(b), int(e)) for b, e in widths)))
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Tracer:
@@ -370,12 +411,21 @@ def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
     pairs = list(
         zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes * len(shifts) if len(axes) == 1 else axes)
     )
+    counts = [0] * a.ndim
     for count, at in pairs:
-        at = normal_axis(at, a.ndim, a.shape)
-        cut = -count % (a.shape[at] or 1)
-        before = (slice(None),) * at
-        a = _concatenate([a[(*before, slice(cut, None))], a[(*before, slice(None, cut))]], at)
-    return a
+        counts[normal_axis(at, a.ndim, a.shape)] += count
+    found = np.empty_like(a)
+    cuts = [(_moved(count % n, n) if n else ((slice(0), slice(0)),)) for count, n in zip(counts, a.shape)]
+    for places in product(*cuts):
+        found[tuple(to for to, _ in places)] = a[tuple(at for _, at in places)]
+    return found
+
+
+def _moved(count: int, size: int) -> tuple[tuple[slice, slice], ...]:
+    """Where the parts of an axis go that is rolled by ``count``, and where they lie."""
+    if not count:
+        return ((slice(None), slice(None)),)
+    return (slice(count, None), slice(None, size - count)), (slice(None, count), slice(size - count, None))
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,17 @@ import numpy as np
 from .errors import EngineIndexError, EngineTypeError, EngineValueError
 from .ir import Atom, Literal
 from .op_rules import INDEX
-from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit, fresh, lift
+from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit, fresh, lift, whole_root
+from .trace_masked import HINT, Masked, put, take
 from .trace_shapes import unscalar
 from .trace_ufuncs import apply_select
 from .views import View
 
 
-def get_item(array: Tracer, key: Any) -> Tracer:
+def get_item(array: Tracer, key: Any) -> Any:
     """``array[key]``."""
+    if isinstance(key, Tracer) and key.dtype == bool and key.ndim and key.shape == array.shape[: key.ndim]:
+        return take(array, key)
     parts = _parts(array, key)
     if not _advanced(parts):
         if array.scalar and parts:  # NumPy makes an array of the scalar first
@@ -28,7 +31,7 @@ def get_item(array: Tracer, key: Any) -> Tracer:
     placed = _place(array, parts)
     if placed.picks_one:
         picked = Picked(placed.view, placed.indices, placed.axes)
-        return _whole(picked) if picked.shape else fresh(current().version(picked))
+        return whole_root(picked, placed.view.locked) if picked.shape else fresh(current().version(picked))
     result = fresh(emit("gather", placed.view.read(), *placed.indices, axes=placed.axes))
     return result.derive(placed.to_numpy) if placed.front else result
 
@@ -36,7 +39,7 @@ def get_item(array: Tracer, key: Any) -> Tracer:
 def set_item(array: Tracer, key: Any, value: Any) -> None:
     """``array[key] = value``."""
     if isinstance(key, Tracer) and key.dtype == bool:
-        return _set_masked(array, key, value)
+        return put(array, key, value) if isinstance(value, Masked) else _set_masked(array, key, value)
     parts = _parts(array, key)
     if _advanced(parts):
         if not _is_written_back(array, parts, value):
@@ -124,10 +127,7 @@ def _part(item: Any) -> Any:
         return slice(*(_bound(bound) for bound in (item.start, item.stop, item.step)))
     if isinstance(item, Tracer):
         if item.dtype == bool:
-            raise EngineTypeError(
-                "a traced mask as index: how many elements it takes depends on data; use engine.where, "
-                "or a[mask] = value for one value"
-            )
+            raise EngineTypeError(HINT)
         if item.dtype.kind not in "iu":
             raise EngineIndexError(f"an index array has dtype {item.dtype}, not an integer one")
         return item
@@ -205,11 +205,6 @@ def _index_atom(part: Any, size: int, axis: int, shape: tuple[int, ...]) -> Atom
     if wrong.size:
         raise EngineIndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {size} of shape {shape}")
     return Literal.of(int(array), INDEX) if array.ndim == 0 else current().const(array.astype(np.intp))
-
-
-def _whole(root: Picked) -> Tracer:
-    view = View.whole(root.shape)
-    return Tracer(root, view, View.whole(root.shape, root.dtype.itemsize), locked=root.base.locked)
 
 
 def _is_written_back(array: Tracer, parts: list[Any], value: Any) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from .avals import known_dtype
 from .errors import EngineTypeError, EngineValueError
-from .trace import FUNCTIONS, Tracer, cast_atom, emit, fresh, located, result_memory
+from .trace import FUNCTIONS, Component, Tracer, cast_atom, emit, fresh, located, whole_root
 from .trace_functions import full
+from .trace_memory import result_memory
 from .trace_shapes import copied, reshape
 
 # Method -> NumPy's function of the same arguments.
@@ -36,6 +37,11 @@ _SAME = {
     "trace": np.trace,
     "ravel": np.ravel,
     "dot": np.dot,
+    "repeat": np.repeat,
+    "cumsum": np.cumsum,
+    "cumprod": np.cumprod,
+    "searchsorted": np.searchsorted,
+    "choose": np.choose,
 }
 
 
@@ -92,6 +98,12 @@ def _sort(self: Tracer, axis: int = -1) -> None:
         self.write(np.sort(self, axis=axis))
 
 
+def _rounded(self: Tracer, ndigits: int | None = None) -> Tracer:
+    if ndigits is None:
+        raise self._needs_value("round()", "np.round and np.rint keep it an array")
+    return np.round(self, ndigits)
+
+
 def _conj(self: Tracer) -> Tracer:
     return np.conjugate(self)
 
@@ -100,10 +112,12 @@ def _component(name: str) -> property:
     def get(self: Tracer) -> Tracer:
         with located(f".{name}", self):
             if self.dtype.kind == "c":
-                found = fresh(emit(name, self.read()))
-                found.locked = f".{name} of a traced complex array is a copy: it cannot be written"
-                return found
-            return self if name == "real" else full(self.shape, self.dtype.type(0), self.dtype)
+                return fresh(emit(name, self.read())) if self.scalar else whole_root(Component(self, name))
+            if name == "real":
+                return self
+            found = full(self.shape, self.dtype.type(0), self.dtype)
+            found.scalar, found.locked = self.scalar, ".imag of a real array is read-only"
+            return found
 
     def put(self: Tracer, value: Any) -> None:
         with located(f".{name} =", self):
@@ -112,11 +126,32 @@ def _component(name: str) -> property:
     return property(get, put, doc=f"The {name} part.")
 
 
+class Flat:
+    """`numpy.ndarray.flat`: what is taken is a copy; what is assigned goes to the array."""
+
+    def __init__(self, array: Tracer) -> None:
+        self.array = array
+
+    def __getitem__(self, key: Any) -> Any:
+        return copied(reshape(self.array, -1)[key])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        reshape(self.array, -1)[key] = value
+
+    def __iter__(self) -> Iterator[Tracer]:
+        return iter(reshape(self.array, -1))
+
+    def __len__(self) -> int:
+        return self.array.size
+
+
 for _name, _function in _SAME.items():
     setattr(Tracer, _name, _method(_name, _function))
 for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _sort, _conj):
     setattr(Tracer, _made.__name__[1:], _made)
+Tracer.__round__ = _rounded  # type: ignore[attr-defined]
 Tracer.conjugate = _conj  # type: ignore[attr-defined]
+Tracer.flat = property(Flat, doc="All elements in C order.")  # type: ignore[attr-defined]
 Tracer.T = property(lambda self: self.transpose(), doc="The axes reversed.")  # type: ignore[attr-defined]
 Tracer.mT = property(lambda self: np.matrix_transpose(self), doc="The last two axes exchanged.")  # type: ignore[attr-defined]
 Tracer.real, Tracer.imag = _component("real"), _component("imag")  # type: ignore[attr-defined]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
-from .trace import Tracer, as_tracer, emit, fresh, implements, result_memory
+from .trace import Tracer, as_tracer, emit, fresh, implements
+from .trace_memory import result_memory
 from .views import normal_axes, normal_axis
 
 

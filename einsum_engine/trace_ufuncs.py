@@ -10,6 +10,7 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
+from .op_rules import loop_dtypes
 from .ops import BY_UFUNC
 from .trace import (
     HANDLERS,
@@ -21,9 +22,9 @@ from .trace import (
     fresh,
     given_dtype,
     lift,
-    result_memory,
     weak,
 )
+from .trace_memory import result_memory
 from .views import View, normal_axes
 
 # Comparison -> what it says of (array element, integer that is larger than any element can be).
@@ -50,7 +51,9 @@ def handle_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     out = kwargs.pop("out", None)
     if method == "__call__":
         return _call(ufunc, inputs, out, **kwargs)
-    if method == "reduce" and ufunc in _REDUCTIONS:
+    if method in ("accumulate", "reduceat") or (method == "reduce" and ufunc not in _REDUCTIONS):
+        return HANDLERS[method](ufunc, *inputs, out=None if out is None else out[0], **kwargs)
+    if method == "reduce":
         return reduce_ufunc(ufunc, *inputs, out=None if out is None else out[0], **kwargs)
     if method == "at" and ufunc in (np.add, np.subtract):
         target, key, value = inputs
@@ -92,7 +95,8 @@ def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
         return value
     if not isinstance(target, Tracer):
         raise EngineTypeError(
-            "out= is an array that is not traced: it would be written while tracing only; pass it as an argument"
+            "out= is an array that is not traced: it would be written while tracing only; pass it as an argument, or "
+            "make it by np.zeros_like(x, shape=...) or np.zeros(..., like=x) of a traced x"
         )
     if value.ndim > target.ndim or target.shape != np.broadcast_shapes(target.shape, value.shape):
         raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
@@ -148,6 +152,67 @@ def _reciprocal(x: Any) -> Tracer:
     return apply_map(np.true_divide, 1, x)
 
 
+def _wide(dtype: np.dtype) -> np.dtype:
+    """float16 is computed in float32, and rounded once."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _hypot(x: Any, y: Any) -> Tracer:
+    """``sqrt(x x + y y)``, scaled by the larger one, without overflow; infinite where one of them is."""
+    dtype = loop_dtypes(np.hypot, (given_dtype(x), given_dtype(y)))[0]
+    wide = _wide(dtype)
+    a, b = (np.absolute(as_tracer(v).astype(wide, copy=False)) for v in (x, y))
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    ratio = low / apply_select(np.equal(high, 0), wide.type(1), high)
+    found = high * np.sqrt(ratio * ratio + 1)
+    found = apply_select(np.isinf(a) | np.isinf(b), wide.type(np.inf), found).astype(dtype, copy=False)
+    return found if found.shape else found[()]
+
+
+def _not_nan(ufunc: np.ufunc) -> Callable[[Any, Any], Tracer]:
+    """`np.fmax`, `np.fmin`: of a NaN and a number, the number."""
+
+    def found(x: Any, y: Any) -> Tracer:
+        best = ufunc(x, y)
+        if best.dtype.kind not in "fc":
+            return best
+        x, y = (as_tracer(v).astype(best.dtype, copy=False) for v in (x, y))
+        best = apply_select(np.isnan(x), y, apply_select(np.isnan(y), x, best))
+        return best if best.shape else best[()]
+
+    return found
+
+
+def _scaled(ufunc: np.ufunc, factor: float) -> Callable[[Any], Tracer]:
+    def found(x: Any) -> Tracer:
+        dtype = loop_dtypes(ufunc, (given_dtype(x),))[0]
+        wide = _wide(dtype)
+        return np.multiply(as_tracer(x).astype(wide, copy=False), wide.type(factor)).astype(dtype, copy=False)
+
+    return found
+
+
+def _exp2(x: Any) -> Tracer:
+    dtype = loop_dtypes(np.exp2, (given_dtype(x),))[0]
+    return apply_map(np.power, dtype.type(2), as_tracer(x).astype(dtype, copy=False))
+
+
+def _float_power(x: Any, y: Any) -> Tracer:
+    dtype = loop_dtypes(np.float_power, (given_dtype(x), given_dtype(y)))[0]
+    return apply_map(np.power, as_tracer(x).astype(dtype, copy=False), as_tracer(y).astype(dtype, copy=False))
+
+
+def _modf(x: Any) -> tuple[Tracer, Tracer]:
+    x = as_tracer(x).astype(loop_dtypes(np.modf, (given_dtype(x),))[0], copy=False)
+    whole = np.trunc(x)
+    return np.copysign(apply_select(np.isinf(x), whole.dtype.type(0), x - whole), x), whole
+
+
+def _square(x: Any) -> Tracer:
+    x = x.astype(loop_dtypes(np.square, (x.dtype,))[0], copy=False)  # bool becomes int8
+    return apply_map(np.multiply, x, x)
+
+
 def _fabs(x: Any) -> Tracer:
     return apply_map(np.absolute, x, dtype=np.fabs.resolve_dtypes((given_dtype(x), None))[1])
 
@@ -157,6 +222,8 @@ def _clip(x: Any, low: Any, high: Any) -> Tracer:
 
 
 def _logaddexp(x: Any, y: Any) -> Tracer:
+    dtype = loop_dtypes(np.logaddexp, (given_dtype(x), given_dtype(y)))[0]
+    x, y = (as_tracer(v).astype(dtype, copy=False) for v in (x, y))
     high, low = np.maximum(x, y), np.minimum(x, y)
     gap = apply_select(np.equal(high, low), 0.0, np.subtract(low, high))  # equal infinities
     return np.add(high, np.log1p(np.exp(gap)))
@@ -182,14 +249,31 @@ def apply_einsum(subscripts: str, *operands: Any, dtype: Any = None) -> Tracer:
 
 
 _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
-    np.square: lambda x: apply_map(np.multiply, x, x),
+    np.square: _square,
+    np.hypot: _hypot,
+    np.fmax: _not_nan(np.maximum),
+    np.fmin: _not_nan(np.minimum),
+    np.exp2: _exp2,
+    np.float_power: _float_power,
+    np.modf: _modf,
+    **{f: _scaled(f, np.pi / 180) for f in (np.deg2rad, np.radians)},
+    **{f: _scaled(f, 180 / np.pi) for f in (np.rad2deg, np.degrees)},
     np.reciprocal: _reciprocal,
     np.positive: lambda x: fresh(emit("copy", lift(x))),
     np.fabs: _fabs,
     np.divmod: lambda x, y: (apply_map(np.floor_divide, x, y), apply_map(np.remainder, x, y)),
     np.logaddexp: _logaddexp,
     np.matmul: matmul,
-    getattr(np, "vecdot", None): lambda x, y: apply_einsum("...i,...i->...", np.conjugate(x), y),
+    **{
+        getattr(np, name, None): lambda x, y, text=text, left=left: apply_einsum(
+            text, np.conjugate(x) if left and given_dtype(x).kind == "c" else x, y
+        )
+        for name, text, left in (
+            ("vecdot", "...i,...i->...", True),
+            ("matvec", "...ij,...j->...i", False),
+            ("vecmat", "...i,...ij->...j", True),
+        )
+    },
 }
 
 
@@ -205,15 +289,27 @@ def reduce_ufunc(
     where: Any = True,
 ) -> Any:
     """``ufunc.reduce``, for the ufuncs that have a reduction among the primitives."""
-    if initial not in (np._NoValue, None) or where is not True:
-        raise EngineTypeError("initial= and where= of a reduction are not supported in a traced function")
-    x = as_tracer(x)
+    x = as_tracer(x) if isinstance(x, (Tracer, np.ndarray)) else stacked(x)
     if ufunc in (np.add, np.multiply):
         x = x.astype(accumulator(x.dtype) if dtype is None else dtype, copy=False)
     elif dtype is not None:
         x = x.astype(dtype, copy=False)
+    first = None if initial is np._NoValue else initial
+    if where is not True:
+        if ufunc.identity is None and first is None:
+            raise EngineValueError(f"np.{ufunc.__name__}.reduce with where= needs initial=: nothing is neutral")
+        scalar = x.dtype.type(ufunc.identity if first is None else first)
+        x = apply_select(where, x, scalar if ufunc.identity is None else x.dtype.type(ufunc.identity))
+    if first is not None and ufunc.identity is None and x.size == 0:
+        row = np.add.reduce(np.zeros(x.shape, bool), axis=axis, keepdims=keepdims)
+        return finish(fresh(lift(np.full_like(row, first, dtype=x.dtype))), out)
     result = reduce_axes(_REDUCTIONS[ufunc], x, axis, bool(keepdims))
-    return finish(result, out)
+    return finish(result if first is None else ufunc(result, result.dtype.type(first)), out)
+
+
+def stacked(x: Any) -> Tracer:
+    """A list of traced arrays, as NumPy's functions take one for an array."""
+    return np.stack([as_tracer(part) for part in x]) if isinstance(x, (list, tuple)) else as_tracer(x)
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -263,7 +359,7 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Tracer, Any], Any]:
 def quick_power(base: Tracer, exponent: Any, out: Tracer | None = None) -> Any:
     """``base ** exponent``; of an array and a Python number as NumPy's operator: by square, sqrt or reciprocal."""
     kind, ufunc = base.dtype.kind, np.power
-    if not base.scalar and weak(exponent) and kind in "iufc":
+    if not base.scalar and weak(exponent) and kind in "biufc":
         if exponent == 2 and (kind in "fc" or type(exponent) is int):
             ufunc = np.square
         elif exponent in (0.5, -1) and kind in "fc":

@@ -16,7 +16,7 @@ from .ir import Program
 from .lru import BoundedCache
 from .overlap import at_address, memory_of
 from .program_route import NoPlan, ProgramRoute, injective, make_route
-from .trace import numpy_memory
+from .trace_memory import numpy_memory
 from .trees import LEAF, unflatten
 from .views import View
 

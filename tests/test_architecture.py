@@ -24,6 +24,10 @@ FOLDERS = {
 # Modules beside the code generator that hold numbers only.
 CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "fused_abi", "storage")
 
+TRACE_PARTS = (
+    *("memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract"),
+)
+
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.
 GROUPS = {
     "einsum_engine": "public",
@@ -47,7 +51,7 @@ GROUPS = {
     "einsum_engine.passes.": "passes",
     **{f"einsum_engine.{name}": "ir" for name in ("ops", "op_rules", "op_numpy", "avals", "views", "ir")},
     "einsum_engine.trace": "trace",
-    **{f"einsum_engine.trace_{part}": "trace" for part in ("ufuncs", "index", "shapes", "functions", "methods", "contract")},
+    **{f"einsum_engine.trace_{part}": "trace" for part in TRACE_PARTS},
     **{f"einsum_engine.{name}": "trace" for name in ("control", "functions", "nnfunctions")},
     "einsum_engine.trees": "base",
     "einsum_engine.jitted": "api",

@@ -1,0 +1,228 @@
+"""NumPy's functions of single elements that are a few of its ufuncs, for traced arrays: choices, NaN, angles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import EngineTypeError, EngineValueError
+from .trace import Tracer, as_tracer, fresh, implements, lift
+from .trace_ufuncs import apply_select, select_dtype
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+@implements(np.select)
+def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
+    if len(condlist) != len(choicelist):
+        raise EngineValueError(f"{len(condlist)} conditions, but {len(choicelist)} choices")
+    wanted = select_dtype(*choicelist, default)
+    found: Any = fresh(lift(default, wanted)).astype(wanted)
+    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+        found = apply_select(condition, choice, found)
+    return found
+
+
+@implements(np.choose)
+def _choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
+    if mode != "raise" or out is not None:
+        raise EngineTypeError("np.choose takes neither mode= nor out= in a traced function")
+    parts = [choices[i] for i in range(len(choices))]
+    return _select([np.equal(a, i) for i in range(len(parts) - 1)], parts[:-1], parts[-1])
+
+
+@implements(np.piecewise)
+def _piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """Every function of all elements: conditions choose among the results, the last one that holds counts."""
+    conditions = list(condlist) if isinstance(condlist, (list, tuple)) else [condlist]
+    if len(funclist) not in (len(conditions), len(conditions) + 1):
+        raise EngineValueError(f"{len(conditions)} conditions, but {len(funclist)} functions")
+    made = [f(x, *args, **kw) if callable(f) else f for f in funclist]
+    found = np.zeros_like(x)
+    found.write(made[len(conditions)] if len(made) > len(conditions) else 0)
+    for condition, value in zip(conditions, made):
+        np.copyto(found, value, casting="unsafe", where=condition)
+    return found
+
+
+@implements(np.put)
+def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    if mode != "raise" or np.ndim(v) > np.ndim(ind) or (np.ndim(v) and np.shape(v) != np.shape(ind)):
+        raise EngineTypeError(f"np.put takes one value or as many as places: shapes {np.shape(v)} and {np.shape(ind)}")
+    a.flat[ind] = v
+
+
+@implements(np.putmask)
+def _putmask(a: Any, /, mask: Any, values: Any) -> None:
+    if np.ndim(values) and np.shape(values) != a.shape:
+        raise EngineTypeError(f"np.putmask of shape {a.shape} takes one value, or as many: shape {np.shape(values)}")
+    a.write(apply_select(mask, values, a))
+
+
+# -- NaN, closeness, kinds ---------------------------------------------------------------------------------------------
+@implements(np.nan_to_num)
+def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    if x.dtype.kind == "c":
+        raise EngineTypeError("np.nan_to_num of a complex array is not supported in a traced function")
+    found = x.astype(x.dtype)
+    if x.dtype.kind == "f":
+        info, kind = np.finfo(x.dtype), x.dtype.type
+        high, low = (kind(end if value is None else value) for end, value in ((info.max, posinf), (info.min, neginf)))
+        found = np.where(np.isnan(x), kind(nan), np.where(np.equal(x, np.inf), high, np.where(x == -np.inf, low, x)))
+    if not copy:
+        x.write(found)
+        return x
+    return found if found.shape else found[()]
+
+
+def _without_nan(reduce: Any, filler: float) -> Callable[..., Any]:
+    def found(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        x = as_tracer(a)
+        x = np.where(np.isnan(x), x.dtype.type(filler), x) if x.dtype.kind in "fc" else x
+        return reduce(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    return found
+
+
+implements(np.nansum)(_without_nan(np.sum, 0))
+implements(np.nanprod)(_without_nan(np.prod, 1))
+
+
+def _extreme(reduce: Any, filler: float) -> Callable[..., Any]:
+    def found(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        x = as_tracer(a)
+        if x.dtype.kind != "f":
+            return reduce(x, axis=axis, out=out, keepdims=keepdims)
+        nan = np.isnan(x)
+        best = reduce(np.where(nan, x.dtype.type(filler), x), axis=axis, keepdims=keepdims)
+        best = np.where(np.all(nan, axis=axis, keepdims=keepdims), x.dtype.type(np.nan), best)
+        best = best if best.ndim else best[()]
+        return best if out is None else np.positive(best, out=out)
+
+    return found
+
+
+implements(np.nanmax)(_extreme(np.max, -np.inf))
+implements(np.nanmin)(_extreme(np.min, np.inf))
+
+
+@implements(np.nanmean)
+def _nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    x = as_tracer(a)
+    if x.dtype.kind not in "fc":
+        return np.mean(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+    count = np.sum(~np.isnan(x), axis=axis, keepdims=keepdims, dtype=np.intp)
+    total = np.nansum(x, axis=axis, dtype=dtype, keepdims=keepdims)
+    return np.true_divide(total, count.astype(total.dtype.type(0).real.dtype), out=out)
+
+
+@implements(np.isclose)
+def _isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """``|a - b| <= atol + rtol |b|`` where b is finite; else whether they are equal."""
+    a, b = as_tracer(a), as_tracer(b)
+    b = b.astype(np.float64) if b.dtype.kind in "iu" else b
+    near = np.less_equal(abs(a - b), atol + rtol * abs(b)) & np.isfinite(b) | np.equal(a, b)
+    return near | (np.isnan(a) & np.isnan(b)) if equal_nan else near
+
+
+@implements(np.allclose)
+def _allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """A traced bool: NumPy gives Python's."""
+    return np.all(_isclose(a, b, rtol, atol, equal_nan))
+
+
+@implements(np.array_equal)
+def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """A traced bool where the shapes are equal."""
+    if np.shape(a1) != np.shape(a2):
+        return False
+    same = np.equal(a1, a2)
+    return np.all(same | (np.isnan(a1) & np.isnan(a2)) if equal_nan else same)
+
+
+@implements(np.iscomplexobj)
+def _iscomplexobj(x: Any) -> bool:
+    return x.dtype.kind == "c"
+
+
+@implements(np.isrealobj)
+def _isrealobj(x: Any) -> bool:
+    return x.dtype.kind != "c"
+
+
+@implements(np.isreal)
+def _isreal(x: Any) -> Any:
+    return np.equal(np.imag(x), 0)
+
+
+@implements(np.iscomplex)
+def _iscomplex(x: Any) -> Any:
+    return np.not_equal(np.imag(x), 0)
+
+
+@implements(np.isposinf)
+def _isposinf(x: Any, out: Any = None) -> Any:
+    return np.equal(x, np.inf, out=out)
+
+
+@implements(np.isneginf)
+def _isneginf(x: Any, out: Any = None) -> Any:
+    return np.equal(x, -np.inf, out=out)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+@implements(np.angle)
+def _angle(z: Any, deg: bool = False) -> Any:
+    found = np.arctan2(np.imag(z), np.real(z)) if z.dtype.kind == "c" else np.arctan2(0, z)
+    return found * (180 / np.pi) if deg else found
+
+
+@implements(np.sinc)
+def _sinc(x: Any) -> Any:
+    x = np.multiply(x, np.pi)
+    found = np.where(x == 0, x.dtype.type(1), np.sin(x) / np.where(x == 0, x.dtype.type(1), x))
+    return found if found.shape else found[()]
+
+
+@implements(np.fix)
+def _fix(x: Any, out: Any = None) -> Any:
+    return np.trunc(x, out=out)
+
+
+@implements(np.polyval)
+def _polyval(p: Any, x: Any) -> Any:
+    """By Horner's rule."""
+    coefficients = p if isinstance(p, Tracer) else np.asarray(p)
+    found = np.zeros_like(as_tracer(x))
+    for i in range(coefficients.shape[0]):
+        found = found * x + coefficients[i]
+    return found
+
+
+@implements(np.vander)
+def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+    count = x.shape[0] if N is None else N
+    wide = np.result_type(x.dtype, np.intp)
+    powers = [np.ones_like(x, dtype=wide)]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * x)
+    return np.stack(powers[:count] if increasing else powers[:count][::-1], axis=-1)
+
+
+@implements(np.interp)
+def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    if period is not None:
+        raise EngineTypeError("period= of np.interp is not supported in a traced function")
+    x, xp, fp = (as_tracer(v).astype(np.float64, casting="safe", copy=False) for v in (x, xp, fp))
+    if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
+        raise EngineValueError(f"xp and fp have one axis of one size, not 0: shapes {xp.shape} and {fp.shape}")
+    last = xp.shape[0] - 1
+    at = np.clip(np.searchsorted(xp, x, side="right") - 1, 0, max(last - 1, 0))
+    after = np.minimum(at + 1, last)
+    slope = (fp[after] - fp[at]) / (xp[after] - xp[at])
+    found = slope * (x - xp[at]) + fp[at]
+    found = np.where(x > xp[last], fp[last] if right is None else right, np.where(x == xp[last], fp[last], found))
+    found = np.where(x < xp[0], fp[0] if left is None else left, found)
+    found = np.where(np.isnan(x), x, found)
+    return found if found.shape else found[()]

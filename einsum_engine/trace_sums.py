@@ -1,0 +1,375 @@
+"""NumPy's functions along an axis for traced arrays: running sums, differences, means, order, and linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import EngineTypeError, EngineValueError
+from .op_rules import loop_dtypes
+from .trace import HANDLERS, Tracer, as_tracer, implements
+from .trace_functions import full
+from .trace_shapes import reshape
+from .trace_ufuncs import accumulator, finish, keep_dims, stacked
+from .views import normal_axis
+
+# Ufuncs that are associative: results may be combined in any order.
+_ASSOCIATIVE = (
+    *(np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin, np.logical_and, np.logical_or, np.logical_xor),
+    *(np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.logaddexp, np.logaddexp2, np.hypot, np.gcd, np.lcm),
+)
+SEGMENTS = 256  # of a reduceat, each a few equations
+
+
+# -- running sums ------------------------------------------------------------------------------------------------------
+def scan(ufunc: np.ufunc, x: Tracer) -> Tracer:
+    """Running results along axis 0, of an associative ufunc, by the scan of pairs: 2 n operations in 2 log n steps.
+
+    Pairs are combined, the scan of those gives every second result, and one more operation the ones between
+    (R. E. Ladner, M. J. Fischer: Parallel Prefix Computation, 1980).
+    """
+    size = x.shape[0]
+    if size < 2:
+        return x.astype(x.dtype)
+    pairs = scan(ufunc, ufunc(x[: size // 2 * 2 : 2], x[1::2]))
+    found = np.zeros_like(x)
+    found[0] = x[0]
+    found[1::2] = pairs
+    if size > 2:
+        found[2::2] = ufunc(pairs[: (size - 1) // 2], x[2::2])
+    return found
+
+
+def _checked(ufunc: np.ufunc, method: str) -> None:
+    if ufunc not in _ASSOCIATIVE:
+        raise EngineTypeError(f"np.{ufunc.__name__}.{method} is not supported in a traced function")
+
+
+def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+    _checked(ufunc, "accumulate")
+    x = stacked(array)
+    axis = normal_axis(axis, x.ndim, x.shape)
+    if dtype is None and ufunc in (np.add, np.multiply):
+        dtype = accumulator(x.dtype)
+    elif dtype is None and ufunc in (np.logical_and, np.logical_or, np.logical_xor):
+        dtype = bool
+    found = scan(ufunc, np.moveaxis(x.astype(dtype or x.dtype, copy=False), axis, 0))
+    found = np.moveaxis(found, 0, axis)
+    return finish(found.copy() if axis else found, out)
+
+
+def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
+    def found(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        x = as_tracer(a)
+        x, axis = (reshape(x, -1), 0) if axis is None or (not x.ndim and axis in (0, -1)) else (x, axis)
+        return _accumulate(ufunc, x, axis, dtype, out)
+
+    return found
+
+
+implements(np.cumsum)(_cumulative(np.add))
+implements(np.cumprod)(_cumulative(np.multiply))
+
+
+def _reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+    x = stacked(array)
+    axis = normal_axis(axis, x.ndim, x.shape)
+    if isinstance(indices, Tracer) or len(indices) > SEGMENTS:
+        raise EngineTypeError(f"reduceat takes at most {SEGMENTS} fixed indices in a traced function")
+    before, parts = (slice(None),) * axis, []
+    for low, high in zip(indices, [*indices[1:], x.shape[axis]]):
+        row = x[(*before, slice(low, max(high, low + 1)))]
+        parts.append(ufunc.reduce(row, axis=axis, dtype=dtype))
+    return finish(np.stack(parts, axis=axis), out)
+
+
+def _reduce(
+    ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> Any:
+    """A reduction that is no primitive: halves are combined."""
+    x = stacked(array)
+    axis = normal_axis(axis if axis is not None or x.ndim != 1 else 0, x.ndim, x.shape)
+    if ufunc in (np.subtract, np.true_divide) and x.shape[axis]:
+        wide = loop_dtypes(ufunc, (x.dtype, x.dtype))[-1] if dtype is None else np.dtype(dtype)
+        rest = np.moveaxis(x.astype(wide, copy=False), axis, 0)
+        found = ufunc(rest[0], (np.sum if ufunc is np.subtract else np.prod)(rest[1:], axis=0, dtype=rest.dtype))
+    else:
+        _checked(ufunc, "reduce")
+        rest = np.moveaxis(x if dtype is None else x.astype(dtype), axis, 0)
+        if not len(rest):
+            if ufunc.identity is None:
+                raise EngineValueError(f"shape {x.shape} has no element along axis {axis}, and nothing is neutral")
+            return finish(full(rest.shape[1:], rest.dtype.type(ufunc.identity), rest.dtype), out)
+        while len(rest) > 1:
+            half = len(rest) // 2
+            more = [rest[2 * half :]] if len(rest) % 2 else []
+            made = ufunc(rest[:half], rest[half : 2 * half])
+            rest = np.concatenate([made, *more]) if more else made
+        found = ufunc(rest[0], rest[0]) if ufunc in (np.logical_and, np.logical_or) else rest[0]
+    return finish(keep_dims(found, (axis,)) if keepdims else found, out)
+
+
+HANDLERS.update({"accumulate": _accumulate, "reduceat": _reduceat, "reduce": _reduce})
+
+
+# -- differences, integrals, means -------------------------------------------------------------------------------------
+@implements(np.ediff1d)
+def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    x = reshape(ary, -1)
+    ends = [() if end is None else (np.ravel(end).astype(x.dtype),) for end in (to_begin, to_end)]
+    made = x[1:] - x[:-1]
+    return np.concatenate([*ends[0], made, *ends[1]]) if ends[0] or ends[1] else made
+
+
+@implements(np.trapezoid)
+def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    rows = np.moveaxis(as_tracer(y), axis, 0)
+    gaps: Any = dx
+    if x is not None:
+        places = as_tracer(x)
+        flat = places.ndim == 1
+        gaps = np.diff(places) if flat else np.diff(np.moveaxis(places, axis, 0), axis=0)
+        gaps = reshape(gaps, (-1,) + (1,) * (rows.ndim - 1)) if flat else gaps
+    return np.sum(gaps * (rows[1:] + rows[:-1]) / 2.0, axis=0)
+
+
+@implements(np.gradient)
+def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Central differences inside, of order ``edge_order`` at the ends; spacings are numbers or coordinates."""
+    every = range(f.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = [normal_axis(i, f.ndim, f.shape) for i in every]
+    steps = list(varargs) * len(axes) if len(varargs) == 1 else list(varargs) or [1.0] * len(axes)
+    if len(steps) != len(axes):
+        raise EngineTypeError(f"{len(varargs)} spacings for {len(axes)} axes of shape {f.shape}")
+    f = f.astype(np.float64) if f.dtype.kind in "iu" else f
+    found = [_slope(f, at, step, edge_order) for at, step in zip(axes, steps)]
+    return found[0] if len(axes) == 1 else tuple(found)
+
+
+def _slope(f: Tracer, axis: int, step: Any, edge_order: int) -> Tracer:
+    rows = np.moveaxis(f, axis, 0)
+    if len(rows) < edge_order + 1 or edge_order not in (1, 2):
+        raise EngineValueError(f"edge_order={edge_order} of axis {axis} with size {len(rows)}")
+    found = np.zeros_like(rows)
+    if np.ndim(step):
+        gaps = np.diff(step).astype(f.dtype)
+        one, two = (reshape(as_tracer(part), (-1,) + (1,) * (rows.ndim - 1)) for part in (gaps[:-1], gaps[1:]))
+        found[1:-1] = (
+            -two / (one * (one + two)) * rows[:-2]
+            + (two - one) / (one * two) * rows[1:-1]
+            + one / (two * (one + two)) * rows[2:]
+        )
+        first, last = gaps[:2], gaps[-2:][::-1]
+    else:
+        found[1:-1] = (rows[2:] - rows[:-2]) / (2.0 * step)
+        first = last = [step, step]
+    for at, direction, near in ((0, 1, first), (-1, -1, last)):
+        a, b = rows[at], rows[at + direction]
+        if edge_order == 1:
+            found[at] = (b - a) * direction / near[0]
+        else:
+            c, one, two = rows[at + 2 * direction], near[0], near[1]
+            value = -(2 * one + two) / (one * (one + two)) * a + (one + two) / (one * two) * b
+            found[at] = (value - one / (two * (one + two)) * c) * direction
+    return np.moveaxis(found, 0, axis)
+
+
+@implements(np.ptp)
+def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    return np.subtract(np.max(a, axis=axis, keepdims=keepdims), np.min(a, axis=axis, keepdims=keepdims), out=out)
+
+
+@implements(np.average)
+def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
+    x = as_tracer(a)
+    if weights is None:
+        found = np.mean(x, axis=axis, keepdims=keepdims)
+        total: Any = full(found.shape, found.dtype.type(x.size // max(found.size, 1)), found.dtype)
+    else:
+        w = as_tracer(weights)
+        wide = np.result_type(x.dtype, w.dtype, "f8") if x.dtype.kind in "biu" else np.result_type(x.dtype, w.dtype)
+        if w.shape != x.shape:
+            if w.ndim != 1 or not isinstance(axis, int) or len(w) != x.shape[axis]:
+                raise EngineValueError(f"weights of shape {w.shape} for axis {axis} of shape {x.shape}")
+            w = np.moveaxis(reshape(w, (-1,) + (1,) * (x.ndim - 1)), 0, axis)
+        total = np.sum(w, axis=axis, dtype=wide, keepdims=keepdims)
+        found = np.sum(np.multiply(x, w, dtype=wide), axis=axis, keepdims=keepdims) / total
+    return (found, np.broadcast_to(total, found.shape).copy() if found.shape else total) if returned else found
+
+
+@implements(np.cov)
+def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
+    x = as_tracer(m)
+    x = x.astype(np.result_type(x.dtype, np.float64), copy=False)
+    x = x if x.ndim == 2 else reshape(x, (1, -1))
+    x = x.T if not rowvar and x.shape[0] != 1 else x
+    if y is not None:
+        other = as_tracer(y)
+        other = other if other.ndim == 2 else reshape(other, (1, -1))
+        x = np.concatenate([x, other if rowvar or other.shape[0] == 1 else other.T])
+    gap = x - np.mean(x, axis=1, keepdims=True)
+    made = gap @ np.conjugate(gap.T) / max(x.shape[1] - ((0 if bias else 1) if ddof is None else ddof), 0)
+    return np.squeeze(made) if made.size > 1 else np.squeeze(made)[...]
+
+
+@implements(np.corrcoef)
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+    made = _cov(x, y, rowvar)
+    if made.ndim == 0:
+        return made / made
+    size = np.sqrt(np.real(np.diagonal(made)))
+    made = made / size[:, None] / size
+    return np.clip(made, -1, 1) if made.dtype.kind == "f" else made
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
+    """Linear interpolation between the sorted elements, `np.quantile`'s default; NaN where an element is."""
+    x = as_tracer(a)
+    if x.dtype.kind not in "iuf":
+        raise EngineTypeError(f"quantiles of {x.dtype} have no meaning: real numbers have an order and a mean")
+    x = x.astype(np.result_type(x.dtype, np.float64) if np.ndim(q) or x.dtype.kind in "iu" else x.dtype, copy=False)
+    rows, at = (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    rows = np.sort(np.moveaxis(rows, at, 0), axis=0)
+    if not len(rows):
+        raise EngineValueError(f"shape {x.shape} has no element along axis {at}")
+    parts = []
+    for place in np.ravel(q).tolist():
+        if not 0 <= place <= 1:
+            raise EngineValueError(f"a quantile {place} is not between 0 and 1")
+        low = int(place * (len(rows) - 1))
+        rest, high = place * (len(rows) - 1) - low, min(low + 1, len(rows) - 1)
+        gap = rows[high] - rows[low]
+        value = rows[low] + gap * rest if rest < 0.5 else rows[high] - gap * (1 - rest)
+        value = np.where(np.isnan(rows[-1]), rows[-1], value)
+        parts.append(keep_dims(value, tuple(range(x.ndim)) if axis is None else (at,)) if keepdims else value)
+    found = np.stack(parts) if np.ndim(q) else parts[0]
+    return found if found.shape else found[()]
+
+
+@implements(np.median)
+def _median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    x = as_tracer(a)
+    return finish(_quantiles(x.astype(np.float64) if x.dtype == bool else x, 0.5, axis, keepdims), out)
+
+
+@implements(np.quantile)
+def _quantile(a: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return _quantiles(a, q, axis, keepdims)
+
+
+@implements(np.percentile)
+def _percentile(a: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return _quantiles(a, np.true_divide(q, 100), axis, keepdims)
+
+
+@implements(np.searchsorted)
+def _searchsorted(a: Any, v: Any, side: str = "left") -> Any:
+    """The number of elements that are less, or not greater: each of ``v`` is compared with all of ``a``."""
+    a, v = as_tracer(a), as_tracer(v)
+    if "c" in a.dtype.kind + v.dtype.kind:
+        raise EngineTypeError(f"{a.dtype} and {v.dtype} are not compared in a traced function: real numbers are")
+    if side not in ("left", "right") or a.ndim != 1:
+        raise EngineValueError(f"side={side!r}: 'left' or 'right'; the sorted array has one axis, not shape {a.shape}")
+    wide = v[..., None] if v.ndim else v
+    below = np.less(a, wide) if side == "left" else ~np.less(wide, a)
+    found = np.sum(below, axis=-1, dtype=np.intp)
+    return found
+
+
+@implements(np.digitize)
+def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    return _searchsorted(bins, x, "left" if right else "right")
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+@implements(np.cross)
+def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
+    x, y = np.moveaxis(as_tracer(a), axisa, 0), np.moveaxis(as_tracer(b), axisb, 0)
+    if len(x) != 3 or len(y) != 3:
+        raise EngineTypeError(f"np.cross of vectors of {len(x)} and {len(y)} elements is not supported: only 3")
+    parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(parts, axis=axisc)
+
+
+@implements(np.convolve)
+def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """Windows of the padded longer operand, times the shorter one reversed."""
+    a, v = as_tracer(a), as_tracer(v)
+    a, v = (v, a) if v.size > a.size else (a, v)
+    size, width = a.size, v.size
+    if a.ndim != 1 or v.ndim != 1 or not width:
+        raise EngineValueError(f"np.convolve takes two arrays of one axis, not empty: shapes {a.shape} and {v.shape}")
+    spread = {"full": (width - 1, width - 1), "same": (width // 2, (width - 1) // 2), "valid": (0, 0)}.get(mode)
+    if spread is None:
+        raise EngineValueError(f"mode={mode!r}: 'full', 'same' or 'valid'")
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(a, spread[::1]) if size else a, width)
+    return windows @ v[::-1]
+
+
+@implements(np.linalg.matrix_power)
+def _matrix_power(a: Any, n: int) -> Any:
+    if n < 0:
+        raise EngineTypeError("np.linalg.matrix_power with a negative power is not supported in a traced function")
+    found, square = None, a
+    while n:
+        if n & 1:
+            found = square if found is None else found @ square
+        n >>= 1
+        square = square @ square if n else square
+    if found is None:
+        return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + np.zeros_like(a)
+    return found
+
+
+@implements(np.linalg.multi_dot)
+def _multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    """One contraction, whose order the planner finds."""
+    parts = [as_tracer(x) for x in arrays]
+    names = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(parts) + 1]
+    terms = [names[i : i + 2] for i in range(len(parts))]
+    if parts[0].ndim == 1:
+        terms[0] = names[1]
+    if parts[-1].ndim == 1:
+        terms[-1] = names[len(parts) - 1]
+    ends = (names[0] if parts[0].ndim > 1 else "") + (names[-1] if parts[-1].ndim > 1 else "")
+    return finish(np.einsum(f"{','.join(terms)}->{ends}", *parts), out)
+
+
+@implements(np.linalg.trace)
+def _trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    return np.trace(x, offset, -2, -1, dtype)
+
+
+@implements(np.linalg.diagonal)
+def _diagonal(x: Any, /, *, offset: int = 0) -> Any:
+    return np.diagonal(x, offset, -2, -1)
+
+
+@implements(np.linalg.matmul)
+def _matmul(x1: Any, x2: Any, /) -> Any:
+    return np.matmul(x1, x2)
+
+
+@implements(np.linalg.matrix_transpose)
+def _matrix_transpose(x: Any, /) -> Any:
+    return np.matrix_transpose(x)
+
+
+@implements(np.linalg.outer)
+def _outer(x1: Any, x2: Any, /) -> Any:
+    return np.outer(x1, x2)
+
+
+@implements(np.linalg.vecdot)
+def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    return np.sum(np.conjugate(as_tracer(x1)) * x2, axis=axis)
+
+
+@implements(np.linalg.vector_norm)
+def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    found = np.linalg.norm(x if axis is not None else reshape(x, -1), ord, 0 if axis is None else axis)
+    return keep_dims(found, tuple(range(x.ndim)) if axis is None else (axis,)) if keepdims else found

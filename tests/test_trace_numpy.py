@@ -1,0 +1,171 @@
+"""Functions that people write with NumPy, traced: values, dtypes, shapes and kinds of results are NumPy's."""
+
+import numpy as np
+import pytest
+from test_trace import assert_traced
+
+import einsum_engine as engine
+from einsum_engine import traced
+from einsum_engine.program_route import NoPlan
+
+X = np.random.default_rng(1).random((4, 5)) * 8 - 3
+DTYPES = {
+    **{name: X.astype(name) for name in ("f8", "f4", "i4", "i8", "?")},
+    "u1": (abs(X) * 20).astype("u1"),
+    "c16": X + 1j * X[::-1],
+    "F": np.asfortranarray(X),
+}
+REAL, NUMBERS, WHOLE = ("f8", "f4", "i4", "u1", "F"), ("f8", "f4", "i4", "u1", "c16", "F"), ("i4", "i8", "u1")
+ALL = tuple(DTYPES)
+
+# Name -> (dtypes, function of one array of shape (4, 5)).
+FUNCTIONS = {
+    "running sums": (ALL, lambda x: (np.cumsum(x, -1), x.cumsum(), np.cumprod(x[:2], 0), np.add.accumulate(x, axis=1))),
+    "running extremes": (REAL, lambda x: (np.maximum.accumulate(x), np.minimum.accumulate(x, -1), x[:, :0].cumsum())),
+    "trapezoid": (NUMBERS, lambda x: (np.trapezoid(x), np.trapezoid(x, dx=0.5, axis=0), np.trapezoid(x, x[0]))),
+    "gradient": (NUMBERS, lambda x: (np.gradient(x), np.gradient(x, 2, 3, edge_order=2), np.gradient(x, 0.5, axis=1))),
+    "gradient of coordinates": (
+        ("f8", "i4"),
+        lambda x: [np.gradient(x, np.arange(4) ** 2.0, axis=0, edge_order=order) for order in (1, 2)],
+    ),
+    "differences": (NUMBERS, lambda x: (np.diff(x, prepend=0), np.diff(x, axis=0, append=x[:1]), np.ediff1d(x))),
+    "grids": (ALL, lambda x: (*np.meshgrid(x[0], x[:, 0]), *np.meshgrid(x[0], x[1], x[0, :2], indexing="ij"))),
+    "sparse grids": (("f8",), lambda x: np.meshgrid(x[0], x[:, 0], sparse=True)),
+    "made": (
+        ALL,
+        lambda x: (
+            *(np.zeros(3, like=x), np.ones((2, 3), "f4", like=x), np.arange(4, like=x), np.full(2, 3, like=x)),
+            *(np.array([x[0], x[1]], like=x), np.asarray([x[0, 0], 1.5], like=x), np.eye(3, like=x)),
+        ),
+    ),
+    "linspace": (
+        NUMBERS,
+        lambda x: (np.linspace(x[0, 0], x[1, 1], 5), np.linspace(0, x[0], 4, False), np.linspace(0, x[0], 1)),
+    ),
+    "joins": (ALL, lambda x: (np.append(x, x), np.append(x[0], 1), np.column_stack([x, x[:, 0]]), np.dstack([x, x]))),
+    "blocks": (ALL, lambda x: (np.block([[x, x], [x, x]]), np.block([x[0], x[1]]), np.kron(x[:2], x[:, :2]))),
+    "cut": (ALL, lambda x: (np.delete(x, [0, 2], 1), np.insert(x, 1, 0, 0), np.array_split(x, 3))),
+    "turned": (ALL, lambda x: (*(np.rot90(x, k) for k in range(-1, 3)), np.fliplr(x), np.flipud(x), np.rollaxis(x, 1))),
+    "rolled": (ALL, lambda x: (np.roll(x, (1, -7), (0, 1)), np.roll(x, 2, 1), np.roll(x, 3), np.roll(x, 0, 0))),
+    "padded": (ALL, lambda x: [np.pad(x, ((3, 1), (2, 7)), mode) for mode in ("edge", "wrap", "reflect", "symmetric")]),
+    "means": (NUMBERS, lambda x: (np.average(x), np.average(x, 0, np.arange(4)), np.average(x, 1, returned=True))),
+    "covariance": (NUMBERS, lambda x: (np.cov(x), np.cov(x, rowvar=False), np.cov(x[0], x[1]), np.corrcoef(x))),
+    "order": (
+        REAL,
+        lambda x: (np.ptp(x, 0), np.median(x), np.median(x, 1, keepdims=True), np.quantile(x, 0.3, axis=0)),
+    ),
+    "places": (REAL, lambda x: (np.searchsorted(np.sort(x[0]), x, "right"), np.digitize(x, [-1.0, 0, 2]))),
+    "interpolation": (
+        REAL,
+        lambda x: (np.interp(x, [-1, 0, 2.0], [0, 5, 1.0]), np.interp(x[0, 0], [0, 1], [2, 3], -9)),
+    ),
+    "filled": (ALL, lambda x: (np.fill_diagonal(x, 1), np.put(x, [1, 2], [0, 1]), np.putmask(x, x == 1, 0), x.copy())),
+    "flat": (ALL, lambda x: (x.flat.__setitem__(slice(None, None, 6), 1), x.flat[::2], x.flat[3], len(x.flat))),
+    "convolution": (NUMBERS, lambda x: [np.convolve(x[0], x[1, :4], mode) for mode in ("full", "same", "valid")]),
+    "matrices": (NUMBERS, lambda x: (np.linalg.matrix_power(x[:4, :4], 3), np.linalg.multi_dot([x[:, 0], x, x[0]]))),
+    "vectors": (NUMBERS, lambda x: (np.cross(x[:, :3], x[::-1, :3]), np.vecdot(x, x[::-1]))),
+    "norms": (
+        NUMBERS,
+        lambda x: (np.linalg.norm(x[0], 1), np.linalg.norm(x, np.inf, axis=1), np.linalg.norm(x, "fro")),
+    ),
+    "choices": (
+        NUMBERS,
+        lambda x: (np.select([x == 1, x != 0], [x, x * 2], 5), np.choose((x == 0).astype(int), [x, 1])),
+    ),
+    "pieces": (NUMBERS, lambda x: (np.piecewise(x, [x == 0, x != 0], [5, lambda v: v * 2]), np.polyval([1, 2], x))),
+    "nan": (REAL, lambda x: (np.nansum(x), np.nanmax(x, 0), np.nanmean(x), np.nan_to_num(x), np.isclose(x, x[0]))),
+    "complex": (
+        ALL,
+        lambda x: (np.isreal(x), np.iscomplexobj(x), np.angle(x) if x.dtype != np.uint8 else 0, x.imag + 1),
+    ),
+    "no kernels": (
+        ("f8", "f4", "i4"),
+        lambda x: (np.arctan2(x, 2), np.log2(abs(x) + 1), np.sinh(x), np.copysign(x, -1)),
+    ),
+    "expanded": (REAL, lambda x: (np.hypot(x, 2), np.fmax(x, 1), np.deg2rad(x), np.modf(x), np.float_power(abs(x), 2))),
+    "vander": (NUMBERS, lambda x: (np.vander(x[0]), np.vander(x[0], 3, increasing=True), np.sinc(x.real), x**2)),
+    "under a mask": (
+        NUMBERS,
+        lambda x: (
+            np.sum(x, where=x != 0),
+            np.mean(x, 0, where=x != 0),
+            np.max(x.real, initial=2),
+            np.sum(x, initial=3),
+        ),
+    ),
+    "reductions": (WHOLE, lambda x: (np.bitwise_or.reduce(x), np.bitwise_xor.reduce(x, 1), np.subtract.reduce(x))),
+    "segments": (NUMBERS, lambda x: (np.add.reduceat(x, [0, 3, 1]), np.true_divide.reduce(x + 10, axis=1))),
+    "clipped places": (ALL, lambda x: (np.take(x, [9, -9], 1, mode="clip"), np.take(x, [9, -9], 0, mode="wrap"))),
+    "powers of bool": (("?",), lambda x: (x**2, x**3, np.square(x), x**0.5)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_numpy_s_for_each_dtype(name, monkeypatch):
+    """The program, interpreted: kernels have tests of their own."""
+    monkeypatch.setattr(traced, "make_route", lambda *args: NoPlan(why="asked for"))
+    kinds, function = FUNCTIONS[name]
+    for kind in kinds:
+        assert_traced(function, DTYPES[kind])
+
+
+def masked(a):
+    """Elements under a mask go through element-wise work and back; the same comparison may be written twice."""
+    a[a > 0.5] += 1
+    a[a > 1.2] = a[a > 1.2] ** 2
+    m = a < 0.3
+    a[m] *= a.mean()
+    b = np.zeros_like(a)
+    b[m] = 2 * np.sqrt(abs(a[m])) - a.max()
+    rows = a[:, 0] > 0
+    a[rows] = a[rows] * np.float32(2)
+    return b, a[m].sum(), a[m].mean(), (a[~m] > 1).any(), np.prod(a[m]), a[rows].sum()
+
+
+def components(a):
+    """The real part is a view: it sees what is written later."""
+    part, c = a.real, a + 1
+    a *= 2
+    return part + 1, a.imag.T * 2, a.sum().real, abs(c.real)
+
+
+def steps(a):
+    return np.cumsum(a), np.pad(a, 1, "edge"), np.roll(a, (1, 2), (0, 1)), np.gradient(a)
+
+
+@pytest.mark.parametrize("function, x", [(masked, X), (components, X + 1j), (steps, X), (steps, X[::2, ::-1])])
+def test_with_a_plan(function, x):
+    jitted = assert_traced(function, x)
+    assert jitted.plan(x.copy()) is not None
+
+
+def fill(a):
+    out = np.zeros(3)
+    out[0] = a.sum()
+    return out
+
+
+REFUSALS = {
+    "result": (lambda a: a[a > 1], "a result", "a[mask] = b[mask] + 1"),
+    "len": (lambda a: len(a[a > 1]), "len()", "depends on data"),
+    "max": (lambda a: a[a > 1].max(), ".max", "depends on data"),
+    "other mask": (lambda a: a.__setitem__(a > 1, a[a < 1]), "under another mask", "traced bool[4,5]"),
+    "more elements": (lambda a: a[0] + a[a > 1], "np.add", "depends on data"),
+    "fill": (fill, "float() of a traced float64[]", "np.zeros(..., like=x)"),
+    "attribute": (lambda a: a.tobytes(), ".tobytes of a traced float64[4,5]", "not supported"),
+    "format": (lambda a: f"{a.sum():.2f}", "unsupported format string", "not supported of a traced array"),
+    "zeros": (lambda a: np.zeros(a[0, 0].astype(int)), "traced int64[]", "not supported of a traced array"),
+    "round": (lambda a: round(a.sum()), "round() of a traced float64[]", "np.rint"),
+    "foreign": (lambda a: a + type("Foreign", (), {"__dlpack__": None})(), "np.add", "an operand has type Foreign"),
+    "component": (lambda a: (a + 1j).real.__setitem__(0, 1), "assignment to an index", "write the complex value"),
+    "quantile": (lambda a: np.median(a + 1j), "np.median", "complex128 have no meaning"),
+    "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_name_operation_and_line(name):
+    function, *texts = REFUSALS[name]
+    with pytest.raises(engine.EngineError) as caught:
+        engine.jit(function)(X.copy())
+    assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
