@@ -18,7 +18,7 @@ from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
-from ..plan import Buffer, Layout, Plan, Step
+from ..plan import Buffer, Index, Layout, Plan, Step
 from ..records import quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
@@ -87,8 +87,9 @@ class PlanBuilder:
         """
         born, dies = {}, {}
         regions: dict[bool, list[Lifetime]] = {False: [], True: []}
-        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}  # by id of the part that asks for it, and side
-        packs: dict[int, tuple[int, str]] = {}
+        # by ids of the operation and of the part that ask for it, and side
+        self.pack_places: dict[tuple[int, int, str], tuple[bool, int]] = {}
+        packs: dict[int, tuple[int, int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
             for value in operation.outputs:
@@ -99,7 +100,7 @@ class PlanBuilder:
                 dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
             for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
-                packs[key] = (id(part), side)
+                packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
@@ -137,15 +138,14 @@ class PlanBuilder:
         x, y = operation.inputs
         return (x if (side == "left") != part.plan.swapped else y).constant
 
-    def _place(self, part: Part, side: str) -> Operand:
-        kept, offset = self.pack_places.get((id(part), side), (False, 0))
+    def _place(self, operation: Operation, part: Part, side: str) -> Operand:
+        kept, offset = self.pack_places.get((id(operation), id(part), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
     def _buffer(self, value: Value) -> Buffer:
-        axes = tuple(value.axes[i] for i in value.term)
-        names = {"input": f"in{value.slot}", "output": self._output_name(value)}
+        axes = tuple([value.axes[i] for i in value.term])
         return Buffer(
-            name=names.get(value.kind, f"t{value.memory.number}"),
+            name=self._name(value),
             kind=value.kind,
             slot=value.slot,
             offset=value.offset,
@@ -153,6 +153,11 @@ class PlanBuilder:
             dtype=value.dtype,
             layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
         )
+
+    def _name(self, value: Value) -> str:
+        if value.kind == "arena":
+            return f"t{value.memory.number}"
+        return f"in{value.slot}" if value.kind == "input" else self._output_name(value)
 
     def _output_name(self, value: Value) -> str:
         return "out"
@@ -173,7 +178,7 @@ class PlanBuilder:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
-            "temp": self._place(part, "temporary"),
+            "temp": self._place(operation, part, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
@@ -214,7 +219,7 @@ class PlanBuilder:
         for side, (value, tensor), (pack, seconds) in zip(("left", "right"), sides, packs):
             place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
             if pack is not None:
-                source, place, problem = place, self._place(part, side), pack.problem
+                source, place, problem = place, self._place(operation, part, side), pack.problem
                 nbytes = self.list.nbytes(value)
                 copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
                 widened += copied - nbytes
@@ -232,7 +237,7 @@ class PlanBuilder:
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
-        places = [self.position[id(value)] for value in (*operation.inputs, operation.output)]
+        places = list(map(self.position.__getitem__, map(id, (*operation.inputs, operation.output))))
         return self._made(
             work,
             row,
@@ -241,7 +246,7 @@ class PlanBuilder:
             tile=tile,
             inputs=tuple(places[:-1]),
             output=places[-1],
-            layouts=(*(self.layouts[place] for place in places), *modes),
+            layouts=(*map(self.layouts.__getitem__, places), *modes),
             once=operation.constant,
             seconds=seconds,
         )
@@ -288,15 +293,13 @@ class PlanBuilder:
         left, right = terms[0], terms[-1] if len(terms) == 2 else ()
         kept, sizes = operation.output.term, self._sizes(operation)
         groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
-        for index in dict.fromkeys(left + right):
-            if index not in kept:
-                kind = "K"
-            elif index in left and index in right:
-                kind = "B"
-            else:
-                kind = "M" if index in left else "N"
+        for index in left:
+            kind = ("B" if index in right else "M") if index in kept else "K"
             groups[kind].append((index, sizes[index]))
-        return {k: tuple(v) for k, v in groups.items()}
+        for index in right:
+            if index not in left:
+                groups["N" if index in kept else "K"].append((index, sizes[index]))
+        return {kind: tuple(dims) for kind, dims in groups.items()}
 
     def _sizes(self, operation: Operation) -> dict:
         """Of the indices of an operation."""
@@ -368,7 +371,8 @@ def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
             yield part, "temporary", plan.temporary_bytes
 
 
-def _term(term) -> str:
+@lru_cache(maxsize=1024)
+def _term(term: tuple[Index, ...]) -> str:
     return "".join([i if i.__class__ is str and len(i) == 1 else _name(str(i)) for i in term])
 
 
@@ -377,7 +381,7 @@ def _name(index: str) -> str:
 
 
 def _expression(operation: Operation) -> str:
-    return ",".join(_term(v.term) for v in operation.inputs) + "->" + _term(operation.output.term)
+    return ",".join([_term(v.term) for v in operation.inputs]) + "->" + _term(operation.output.term)
 
 
 @lru_cache(maxsize=8)

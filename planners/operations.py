@@ -38,6 +38,7 @@ class Value:
     slot: int = -1
     offset: int = 0
     nbytes: int = 0
+    elements: int = -1  # -1: not yet counted
     swapped_bytes: bool = False
     layout_kind: str = "strided"
     panel: int = 0
@@ -92,7 +93,6 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
-        self._elements: dict[tuple[Index, ...], int] = {}  # of a term
         sizes = request.expr.sizes
         self.sizes = {i: s for i, s in sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
@@ -176,11 +176,9 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
-        elements = self._elements.get(value.term)
-        if elements is None:
-            sizes = self.sizes
-            elements = self._elements[value.term] = math.prod([sizes[i] for i in value.term])
-        return elements * itemsize(value.dtype)
+        if value.elements < 0:
+            value.elements = math.prod(map(self.sizes.__getitem__, value.term))
+        return value.elements * itemsize(value.dtype)
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
@@ -227,7 +225,6 @@ class OperationList:
             value.axes = cut(value.axes, index, piece, count)
             value.term = tuple(value.axes)
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
-        self._elements.clear()
         parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
         return self.apply("sum", (parts,), self.new(term, x.dtype))
 

@@ -253,7 +253,7 @@ class ProgramBuilder(PlanBuilder):
         plan: FusedPlan = part.plan
         flops, nbytes = self.list.work(operation)
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for row in plan.rows(self._place(part, "temporary"), self.wanted.threads):
+        for row in plan.rows(self._place(operation, part, "temporary"), self.wanted.threads):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
             step = self._step(operation, work, row, "fused", (), (), seconds)
             yield replace(step, block=self.list.blocks[id(operation)])
