@@ -7,16 +7,14 @@ the executor lowers them to the native step table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 from .records import quick
 
 Index = str | int
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(NamedTuple):
     """How one index of a tensor maps to memory: the table ``T[i] = (i // tile) * outer + (i % tile) * stride``.
 
     A linear axis has ``tile == size`` (the first term vanishes). All strides are in bytes. This is one term of
@@ -40,11 +38,11 @@ class Axis:
 
     def renamed(self, index: Index) -> "Axis":
         """The same for another index."""
-        return Axis(index=index, size=self.size, stride=self.stride, tile=self.tile, outer=self.outer)
+        return Axis(index, self.size, self.stride, self.tile, self.outer)
 
     @classmethod
     def strided(cls, index: Index, size: int, stride: int) -> "Axis":
-        return cls(index=index, size=size, stride=stride, tile=max(size, 1))
+        return cls(index, size, stride, size or 1)
 
 
 @quick

@@ -307,9 +307,9 @@ class PlanBuilder:
 
     def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)
-        scratch = max((s.args.scratch for s in steps), default=0)
+        scratch = max([s.args.scratch for s in steps], default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        tables = sum(8 * 64 + sum(t.nbytes for t in s.args.tables.values()) for s in steps) + 8 * 64
+        tables = sum([8 * 64 + sum([t.nbytes for t in s.args.tables.values()]) for s in steps]) + 8 * 64
         return Plan(
             expr=self.request.expr,
             path=self._path(),
@@ -319,8 +319,8 @@ class PlanBuilder:
             compute_dtype=self.compute,
             isa=self.isa.name,
             threads=self.request.threads,
-            flops=sum(s.flops for s in steps),
-            bytes_moved=sum(s.bytes_moved for s in steps),
+            flops=sum([s.flops for s in steps]),
+            bytes_moved=sum([s.bytes_moved for s in steps]),
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
             arena_bytes=arena + scratch + kept,
             constant_bytes=kept,

@@ -20,10 +20,6 @@ class Given:
     panel: int = 0
     nbytes: int = 0
 
-    @property
-    def key(self) -> tuple:
-        return tuple(self.axes.items())
-
     @classmethod
     def of(cls, layout: Layout) -> "Given":
         """What a planner decided on."""

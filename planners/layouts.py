@@ -120,8 +120,7 @@ class LayoutSolver:
         drafts, seconds = [], 0.0
         for operation in reversed(self.list.operations):
             if id(operation) not in self.folded:
-                output = operation.output
-                draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
+                draft = self.best(operation, operation.output.axes)[1]
                 self._take(operation, draft)
                 drafts.append((operation, draft))
                 seconds += draft.seconds
@@ -141,12 +140,12 @@ class LayoutSolver:
                 if value.number in draft.given:
                     value.axes, value.layout_kind, value.panel, value.nbytes = None, "strided", 0, 0
 
-    def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
+    def best(self, operation: Operation, out: Axes) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
         if id(operation) not in self.several:  # asked for once
             draft = self._draw_up(operation, out, AS_OUTPUT)
             return draft.seconds, draft
-        key = (operation.output.number, out.key)
+        key = (operation.output.number, tuple(out.items()))
         if key not in self.found:
             drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation)]
             times = [draft.seconds + self._before(operation, draft) for draft in drafts]
@@ -157,7 +156,7 @@ class LayoutSolver:
     def _before(self, operation: Operation, draft: Draft) -> float:
         """Predicted time of what computes the inputs that got a layout."""
         makers = [(self.producers[number], given) for number, given in draft.given.items() if number in self.producers]
-        return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.several)
+        return sum(self.best(maker, given.axes)[0] for maker, given in makers if id(maker) in self.several)
 
     # -- drafts ----------------------------------------------------------------------------------------------
     def _orientations(self, operation: Operation) -> Iterator[Orientation]:
@@ -174,21 +173,23 @@ class LayoutSolver:
                 if (flip or near) and self.evaluations < EVALUATIONS:
                     yield Orientation(flip=flip, near=near)
 
-    def _draw_up(self, operation: Operation, out: Given, orientation: Orientation) -> Draft:
+    def _draw_up(self, operation: Operation, out: Axes, orientation: Orientation) -> Draft:
         """A draft. Axes are written on the values while it is drawn up, and taken back."""
         self.evaluations += id(operation) in self.worth
-        values = (operation.output, *operation.inputs)
-        saved = [value.axes for value in values]
-        operation.output.axes = out.axes
+        before, operation.output.axes = operation.output.axes, out
         try:
-            if operation.kind == "gemm":
-                return self._gemm(operation, orientation)
-            given = self._natural(operation, operation.inputs)
-            part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
-            return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
+            draft = self._gemm(operation, orientation) if operation.kind == "gemm" else self._nest(operation)
         finally:
-            for value, axes in zip(values, saved):
-                value.axes = axes
+            operation.output.axes = before
+        for value in operation.inputs:
+            if value.number in draft.given:
+                value.axes = None
+        return draft
+
+    def _nest(self, operation: Operation) -> Draft:
+        given = self._natural(operation, operation.inputs)
+        part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
+        return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
         """Contiguous axes for those of ``values`` that are free."""
@@ -242,7 +243,7 @@ class LayoutSolver:
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""
         given = {}
-        for value in operation.inputs:
+        for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
@@ -383,5 +384,4 @@ def _other(value: Value, parts: bool, dtype: str) -> str:
 
 
 def _give(value: Value, given: Given) -> None:
-    value.axes, value.layout_kind, value.panel = dict(given.axes), given.kind, given.panel
-    value.nbytes = given.nbytes
+    value.axes, value.layout_kind, value.panel, value.nbytes = given.axes, given.kind, given.panel, given.nbytes
