@@ -154,8 +154,13 @@ def place(memory: np.ndarray) -> int:
 
 def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     """First byte and end of an array's memory, relative to its first element."""
-    reach = [(n - 1) * s for n, s in zip(shape, strides)]
-    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
+    first, last = 0, itemsize
+    for size, stride in zip(shape, strides):
+        if stride < 0:
+            first += (size - 1) * stride
+        else:
+            last += (size - 1) * stride
+    return first, last
 
 
 class _Record(np.ndarray):

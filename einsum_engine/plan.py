@@ -73,11 +73,12 @@ class Layout:
 def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
     expected = itemsize
     for axis in reversed(axes):
-        if axis.size == 1:
+        size = axis.size
+        if size == 1:
             continue
-        if not axis.linear or axis.stride != expected:
+        if axis.tile < size or axis.stride != expected:
             return False
-        expected *= axis.size
+        expected *= size
     return True
 
 
