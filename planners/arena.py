@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..records import quick
+from typing import NamedTuple
 
 ALIGNMENT = 64
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A buffer of ``nbytes`` that is live from step ``first`` to step ``last``, both included."""
 
     key: int

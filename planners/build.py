@@ -19,7 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Index, Layout, Plan, Step
-from ..records import quick
+from ..records import changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .layouts import LayoutSolver
@@ -191,12 +191,12 @@ class PlanBuilder:
             else:
                 seconds = self._time(times.total, row)
             yield self._step(operation, work, row, family, (), (), seconds)
-            work = replace(work, flops=0, moved=0)  # later rows add up what the first left
+            work = changed(work, flops=0, moved=0)  # later rows add up what the first left
 
     def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "Work") -> Iterator[Step]:
         value = operation.inputs[plan.exchanged]
         for row in plan.copies(places):
-            copying = replace(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
+            copying = changed(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
             place = self.position[id(value)]
             yield self._made(
                 copying,
@@ -224,14 +224,14 @@ class PlanBuilder:
                 copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
                 widened += copied - nbytes
                 row = pack.row.placed(place, source)
-                packing = replace(work, moved=nbytes + copied)
+                packing = changed(work, moved=nbytes + copied)
                 yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
             places.append(place)
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
         row = plan.row.placed(out, *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
-        work = replace(work, moved=work.moved + round(widened * work.scale)) if widened else work
+        work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
         yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
 
     def _step(
@@ -256,7 +256,7 @@ class PlanBuilder:
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
-            replace(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
+            changed(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
             row,
             family="pack",
             kernel=problem.kernel,
@@ -350,7 +350,7 @@ class Work:
     def share(self, part: Part) -> "Work":
         c = part.contraction
         groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
-        return replace(
+        return changed(
             self,
             dims={kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()},
             flops=round(self.flops * part.share),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index, Layout
-from ..records import quick
 from .sides import Dim, Panels
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Given:
+class Given(NamedTuple):
     """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
 
     axes: Mapping[Index, Axis]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, NamedTuple
 
 from .. import cost
 from ..kernels.isa import ISA
@@ -57,9 +57,7 @@ class Orientation:
 AS_OUTPUT = Orientation()  # the first draft
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Draft:
+class Draft(NamedTuple):
     """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
 
     parts: tuple[Planned, ...]
@@ -211,9 +209,10 @@ class LayoutSolver:
         return self.policy == "natural" and producer is not None and producer.kind != "copy"
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
-        self._read_through_casts(operation)
+        if self.casts:
+            self._read_through_casts(operation)
         given = self._inherit(operation) if orientation.inherit else {}
-        if any([value.axes is None for value in operation.inputs]):
+        if operation.inputs[0].axes is None or operation.inputs[1].axes is None:
             given |= self._settled(operation) or self._beside(operation)
         contraction = self._contraction(operation, orientation)
         found = planned(contraction, self.isa, self.threads, self.machine)
@@ -273,7 +272,7 @@ class LayoutSolver:
     def _read_through_casts(self, operation: Operation) -> None:
         """Once for an operation: a GEMM packs, and does what casts of its inputs do; what reads in place has them
         write densely, in the order in which they read."""
-        if not self.casts or id(operation) in self.looked_at:
+        if id(operation) in self.looked_at:
             return
         casts = [self.producers[v.number] for v in operation.inputs if v.number in self.casts]
         casts = [cast for cast in casts if cast.output.number not in self.dense]
