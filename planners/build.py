@@ -289,17 +289,9 @@ class PlanBuilder:
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
-        terms = [v.term for v in operation.inputs]
-        left, right = terms[0], terms[-1] if len(terms) == 2 else ()
-        kept, sizes = operation.output.term, self._sizes(operation)
-        groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
-        for index in left:
-            kind = ("B" if index in right else "M") if index in kept else "K"
-            groups[kind].append((index, sizes[index]))
-        for index in right:
-            if index not in left:
-                groups["N" if index in kept else "K"].append((index, sizes[index]))
-        return {kind: tuple(dims) for kind, dims in groups.items()}
+        terms, sizes = [v.term for v in operation.inputs], self._sizes(operation)
+        groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
+        return {kind: tuple([(index, sizes[index]) for index in indices]) for kind, indices in groups}
 
     def _sizes(self, operation: Operation) -> dict:
         """Of the indices of an operation."""
@@ -371,7 +363,21 @@ def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
             yield part, "temporary", plan.temporary_bytes
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=2048)
+def _typed(
+    left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
+) -> tuple[tuple[str, tuple[Index, ...]], ...]:
+    """Indices by dimension type, in the order in which the inputs name them."""
+    groups: dict[str, list[Index]] = {"B": [], "M": [], "N": [], "K": []}
+    for index in left:
+        groups[("B" if index in right else "M") if index in out else "K"].append(index)
+    for index in right:
+        if index not in left:
+            groups["N" if index in out else "K"].append(index)
+    return tuple([(kind, tuple(indices)) for kind, indices in groups.items()])
+
+
+@lru_cache(maxsize=2048)
 def _term(term: tuple[Index, ...]) -> str:
     return "".join([i if i.__class__ is str and len(i) == 1 else _name(str(i)) for i in term])
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Hashable, Mapping
 
 from ..plan import Axis, Index
 from ..records import changed, lazy, quick
 
 Axes = Mapping[Index, Axis]
+
+
+@lru_cache(maxsize=2048)
+def dimension_types(
+    left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
+) -> tuple[tuple[Index, ...], ...]:
+    """Indices of the types B, M, N, K of a contraction: an expression comes again with other sizes."""
+    return (
+        tuple([i for i in out if i in left and i in right]),
+        tuple([i for i in out if i in left and i not in right]),
+        tuple([i for i in out if i in right and i not in left]),
+        tuple([i for i in left if i in right and i not in out]),
+    )
 
 
 @quick

@@ -22,7 +22,7 @@ from ..plan import Axis, Index
 from ..records import quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import Axes, BinaryContraction
+from .contraction import Axes, BinaryContraction, dimension_types
 from .gemm import GemmPlan
 from .layout import Given, dense_axes
 from .memo import Planned, planned
@@ -310,7 +310,8 @@ class LayoutSolver:
         """The product with free operands, kept for the next time."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype = REAL_PART[output.dtype] if parts else output.dtype
-        batch, m, n, k = _groups(*(value.real_view(parts)[0] for value in (x, y, output)))
+        terms = (x.term, y.term, output.term)
+        batch, m, n, k = dimension_types(*[value.real_view(True)[0] for value in (x, y, output)] if parts else terms)
         asked = self.asked[id(operation)] = BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
@@ -364,16 +365,6 @@ class LayoutSolver:
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
-
-
-def _groups(x: tuple[Index, ...], y: tuple[Index, ...], out: tuple[Index, ...]) -> tuple[tuple[Index, ...], ...]:
-    """Indices of the types B, M, N, K."""
-    return (
-        tuple([i for i in out if i in x and i in y]),
-        tuple([i for i in out if i in x and i not in y]),
-        tuple([i for i in out if i in y and i not in x]),
-        tuple([i for i in x if i in y and i not in out]),
-    )
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

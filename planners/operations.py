@@ -69,6 +69,7 @@ class Operation:
     scaled: bool = False
     more: tuple[Value, ...] = ()
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
+    work: tuple[int, int] | None = None  # what `OperationList.work` found
 
     @property
     def mixed(self) -> bool:
@@ -182,6 +183,11 @@ class OperationList:
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
+        if operation.work is None:
+            operation.work = self._work(operation)
+        return operation.work
+
+    def _work(self, operation: Operation) -> tuple[int, int]:
         moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
         if operation.kind == "copy":
             return 0, moved
