@@ -371,11 +371,11 @@ class Contractor:
         same: tuple[int, ...] = (),
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
-        native = [known.newbyteorder("=") for known, _ in operands]
+        native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
         return PlanRequest(
             expr=self._core,
-            dtypes=tuple(dtypes.row(known).name for known in native),
-            strides=tuple(strides for _, strides in operands),
+            dtypes=tuple([dtypes.row(known).name for known in native]),
+            strides=tuple([strides for _, strides in operands]),
             out_strides=out_strides,
             dtype=dtypes.row(dtype).name,
             accumulate=self._accumulate(dtype),

@@ -58,7 +58,7 @@ class NativePlan:
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
-        self._scratch = max((s.args.scratch for s in plan.steps), default=0)
+        self._scratch = max([s.args.scratch for s in plan.steps], default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
         self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
         self._long = plan.seconds > _LONG_SECONDS
@@ -116,7 +116,7 @@ class NativePlan:
         frame.context[abi.CTX_POOL] = self._pool_address()
         return fastcall.make_entry(
             isa=self._isa,
-            dtypes=[np.dtype(d) for d in request.dtypes],
+            dtypes=list(map(np.dtype, request.dtypes)),
             shapes=plan.expr.shapes,
             strides=request.strides,
             out_dtype=np.dtype(plan.dtype),
@@ -258,7 +258,7 @@ def address(array: np.ndarray) -> int:
 
 def _numpy_only(plan: Plan) -> bool:
     """NumPy's own dtypes, whose descriptors are singletons."""
-    return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
+    return not any([b.dtype == "bfloat16" and b.kind != "arena" for b in plan.buffers])
 
 
 def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:

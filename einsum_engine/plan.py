@@ -197,4 +197,4 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Predicted time of one call, in seconds."""
-        return self.call_seconds + sum(step.seconds for step in self.steps)
+        return self.call_seconds + sum([step.seconds for step in self.steps])
