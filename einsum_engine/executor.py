@@ -38,6 +38,7 @@ _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
+_UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
 
@@ -199,7 +200,7 @@ class _Frame:
         self._memory: np.ndarray | None = None
         self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
-        self.scalars = np.zeros(4, np.float64)
+        self.scalars = _UNSCALED.copy()
         self.bases[operands + 2] = fastcall.place(self.scalars)
         if constants is not None:
             self.bases[operands + 3] = address(constants)
@@ -208,7 +209,6 @@ class _Frame:
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
         self.context_address = fastcall.place(self.context)
-        self.set_scalars(1, 0)
         if memory is None:
             self.take_memory()
         else:
