@@ -122,7 +122,7 @@ def fused_dims(
 
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
-    if max([dim.size for dim in dims], default=0) <= SPLIT_ABOVE:
+    if not any([dim.size > SPLIT_ABOVE for dim in dims]):
         return list(dims)
     out: list[Dim] = []
     for dim in dims:
