@@ -107,7 +107,7 @@ class Contractor:
 
     @property
     def _terms(self) -> tuple[tuple[Index, ...], ...]:
-        return tuple(tuple(dict.fromkeys(term)) for term in self.expr.inputs)
+        return tuple([tuple(dict.fromkeys(term)) for term in self.expr.inputs])
 
     def call(self, arrays: Sequence[np.ndarray], out: np.ndarray | None = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * result (+ beta * out)``; the array may be a view of the operand where `view` allows it.
@@ -404,7 +404,7 @@ def _alike(expr: Expr) -> tuple[int, ...]:
     if len(expr.inputs) == 2 and set(expr.inputs[0]) ^ set(expr.inputs[1]) <= set(expr.output):
         return ()  # a single step
     shapes = Counter(expr.shapes)
-    return tuple(position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1)
+    return tuple([position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1])
 
 
 def same_arrays(arrays: Sequence[np.ndarray | None], positions: Iterable[int]) -> tuple[int, ...]:

@@ -267,16 +267,14 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     ``timed``: with kernels that count where their time goes, in families that have them.
     The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
     """
-    starts: dict[int, int] = {}
+    starts: dict[int, int] = {}  # of a table in the pool, by id
     pooled: list[np.ndarray] = []
     length = 0
-    for step in steps:
-        for table in step.args.tables.values():
-            key = id(table)
-            if key not in starts and (len(table) <= _POOLED or _pooled(table)):
-                starts[key] = length
-                pooled.append(table)
-                length += len(table)
+    for key, table in {id(table): table for step in steps for table in step.args.tables.values()}.items():
+        if len(table) <= _POOLED or _pooled(table):
+            starts[key] = length
+            pooled.append(table)
+            length += len(table)
     rows_words = (len(steps) + 1) * abi.STEP_WORDS
     memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
     rows, tables = memory[:rows_words], memory[rows_words:]

@@ -101,7 +101,7 @@ def make_entry(
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
     # The extents of the result, then extents and strides of each array.
-    layouts = np.array([*(out_shape or (0,)), *(n for _, s, t in arrays for n in (*s, *t))], np.int64)
+    layouts = np.array([*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]], np.int64)
     first = place(layouts)
     rows, where = [], first + 8 * max(len(out_shape), 1)
     for dtype, shape, stride in arrays:
