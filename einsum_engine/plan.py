@@ -45,9 +45,7 @@ class Axis(NamedTuple):
         return cls(index, size, stride, size or 1)
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """Where the elements of one tensor live: a byte offset and one `Axis` per index.
 
     ``kind`` is ``"strided"`` (any strides, also 0 and negative) or ``"fbl"``: panels of ``panel`` lanes in which
@@ -107,9 +105,7 @@ class Signature:
         return self.text
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
+class Buffer(NamedTuple):
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
 
     ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it. Buffers of one

@@ -289,13 +289,13 @@ class PlanBuilder:
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
-        terms, sizes = [v.term for v in operation.inputs], self._sizes(operation)
+        terms, dims = [v.term for v in operation.inputs], self._owner(operation).dims
         groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
-        return {kind: tuple([(index, sizes[index]) for index in indices]) for kind, indices in groups}
+        return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
 
-    def _sizes(self, operation: Operation) -> dict:
-        """Of the indices of an operation."""
-        return self.list.sizes
+    def _owner(self, operation: Operation) -> OperationList:
+        """The list that knows the indices of an operation."""
+        return self.list
 
     def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)

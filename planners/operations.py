@@ -14,6 +14,7 @@ from functools import cache
 from .. import cost
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
+from ..records import lazy
 from .request import PlanRequest
 from .splitting import cut, pieces_of_k
 
@@ -126,6 +127,11 @@ class OperationList:
                 uses[index] += 1
             current.append(result)
         self._finish(current[0], output)
+
+    @lazy
+    def dims(self) -> dict[Index, tuple[Index, int]]:
+        """Each index with its size, once all operations are there."""
+        return {index: (index, size) for index, size in self.sizes.items()}
 
     def drop(self, numbers: set[int]) -> None:
         """Forgets the operations and values with these ids."""

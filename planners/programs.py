@@ -212,8 +212,8 @@ class ProgramBuilder(PlanBuilder):
             self.list.operations.append(operation)
 
     # -- what differs from an einsum -------------------------------------------------------------------------
-    def _sizes(self, operation: Operation) -> dict:
-        return self.list.owners[id(operation)].sizes
+    def _owner(self, operation: Operation) -> OperationList:
+        return self.list.owners[id(operation)]
 
     def _dims(self, operation: Operation) -> dict:
         group = self.list.groups.get(id(operation))
