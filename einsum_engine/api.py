@@ -297,7 +297,7 @@ def _frozen(operand: Any, position: int, text: str) -> np.ndarray:
 
 
 def _is_shape(operand: Any) -> bool:
-    return isinstance(operand, (tuple, list)) and all(hasattr(size, "__index__") for size in operand)
+    return isinstance(operand, (tuple, list)) and all([hasattr(size, "__index__") for size in operand])
 
 
 def _kinds(
@@ -315,7 +315,7 @@ def _kinds(
         dtype = None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
-            shape = tuple(size.__index__() for size in operand)
+            shape = tuple([size.__index__() for size in operand])
             strides = contiguous_strides(shape, dtype.itemsize, "C")
             arrays.append(None)
         else:

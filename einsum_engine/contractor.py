@@ -107,7 +107,7 @@ class Contractor:
 
     @property
     def _terms(self) -> tuple[tuple[Index, ...], ...]:
-        return tuple(tuple(dict.fromkeys(term)) for term in self.expr.inputs)
+        return tuple([tuple(dict.fromkeys(term)) for term in self.expr.inputs])
 
     def call(self, arrays: Sequence[np.ndarray], out: np.ndarray | None = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * result (+ beta * out)``; the array may be a view of the operand where `view` allows it.
@@ -371,11 +371,11 @@ class Contractor:
         same: tuple[int, ...] = (),
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
-        native = [known.newbyteorder("=") for known, _ in operands]
+        native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
         return PlanRequest(
             expr=self._core,
-            dtypes=tuple(dtypes.row(known).name for known in native),
-            strides=tuple(strides for _, strides in operands),
+            dtypes=tuple([dtypes.row(known).name for known in native]),
+            strides=tuple([strides for _, strides in operands]),
             out_strides=out_strides,
             dtype=dtypes.row(dtype).name,
             accumulate=self._accumulate(dtype),
@@ -404,7 +404,7 @@ def _alike(expr: Expr) -> tuple[int, ...]:
     if len(expr.inputs) == 2 and set(expr.inputs[0]) ^ set(expr.inputs[1]) <= set(expr.output):
         return ()  # a single step
     shapes = Counter(expr.shapes)
-    return tuple(position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1)
+    return tuple([position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1])
 
 
 def same_arrays(arrays: Sequence[np.ndarray | None], positions: Iterable[int]) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
+_UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
 
@@ -58,7 +59,7 @@ class NativePlan:
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
-        self._scratch = max((s.args.scratch for s in plan.steps), default=0)
+        self._scratch = max([s.args.scratch for s in plan.steps], default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
         self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
         self._long = plan.seconds > _LONG_SECONDS
@@ -116,7 +117,7 @@ class NativePlan:
         frame.context[abi.CTX_POOL] = self._pool_address()
         return fastcall.make_entry(
             isa=self._isa,
-            dtypes=[np.dtype(d) for d in request.dtypes],
+            dtypes=list(map(np.dtype, request.dtypes)),
             shapes=plan.expr.shapes,
             strides=request.strides,
             out_dtype=np.dtype(plan.dtype),
@@ -199,7 +200,7 @@ class _Frame:
         self._memory: np.ndarray | None = None
         self.bases = np.zeros(operands + 4, np.int64)
         self.context = np.zeros(abi.CTX_WORDS, np.int64)
-        self.scalars = np.zeros(4, np.float64)
+        self.scalars = _UNSCALED.copy()
         self.bases[operands + 2] = fastcall.place(self.scalars)
         if constants is not None:
             self.bases[operands + 3] = address(constants)
@@ -208,7 +209,6 @@ class _Frame:
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
         self.context_address = fastcall.place(self.context)
-        self.set_scalars(1, 0)
         if memory is None:
             self.take_memory()
         else:
@@ -258,7 +258,7 @@ def address(array: np.ndarray) -> int:
 
 def _numpy_only(plan: Plan) -> bool:
     """NumPy's own dtypes, whose descriptors are singletons."""
-    return all(b.dtype != "bfloat16" for b in plan.buffers if b.kind != "arena")
+    return not any([b.dtype == "bfloat16" and b.kind != "arena" for b in plan.buffers])
 
 
 def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -267,16 +267,14 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     ``timed``: with kernels that count where their time goes, in families that have them.
     The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
     """
-    starts: dict[int, int] = {}
+    starts: dict[int, int] = {}  # of a table in the pool, by id
     pooled: list[np.ndarray] = []
     length = 0
-    for step in steps:
-        for table in step.args.tables.values():
-            key = id(table)
-            if key not in starts and (len(table) <= _POOLED or _pooled(table)):
-                starts[key] = length
-                pooled.append(table)
-                length += len(table)
+    for key, table in {id(table): table for step in steps for table in step.args.tables.values()}.items():
+        if len(table) <= _POOLED or _pooled(table):
+            starts[key] = length
+            pooled.append(table)
+            length += len(table)
     rows_words = (len(steps) + 1) * abi.STEP_WORDS
     memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
     rows, tables = memory[:rows_words], memory[rows_words:]

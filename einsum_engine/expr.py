@@ -18,6 +18,7 @@ from string import ascii_letters
 from typing import Any
 
 from .errors import EngineTypeError, EngineValueError
+from .records import quick
 
 Index = str | int
 Term = tuple[Index, ...]
@@ -32,6 +33,7 @@ _LOOKALIKES = {"…": "...", "→": "->", "⟶": "->", "，": ",", "−": "-"}
 _BROKEN_TOKEN = re.compile(r"\. +\.|- +>")
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Expr:
     """A contraction with its sizes: what is contracted, not how.

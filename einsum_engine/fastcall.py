@@ -101,7 +101,7 @@ def make_entry(
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
     # The extents of the result, then extents and strides of each array.
-    layouts = np.array([*(out_shape or (0,)), *(n for _, s, t in arrays for n in (*s, *t))], np.int64)
+    layouts = np.array([*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]], np.int64)
     first = place(layouts)
     rows, where = [], first + 8 * max(len(out_shape), 1)
     for dtype, shape, stride in arrays:
@@ -154,8 +154,13 @@ def place(memory: np.ndarray) -> int:
 
 def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     """First byte and end of an array's memory, relative to its first element."""
-    reach = [(n - 1) * s for n, s in zip(shape, strides)]
-    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
+    first, last = 0, itemsize
+    for size, stride in zip(shape, strides):
+        if stride < 0:
+            first += (size - 1) * stride
+        else:
+            last += (size - 1) * stride
+    return first, last
 
 
 class _Record(np.ndarray):

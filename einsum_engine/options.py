@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from numbers import Number
 from typing import Any, Callable, Mapping, TypedDict
@@ -13,6 +13,7 @@ from . import config, dtypes
 from .errors import EngineTypeError, EngineValueError
 from .memory import NO_LIMIT, MemoryLimit, parse_memory_limit
 from .planners.objective import checked
+from .records import changed
 
 
 class CallOptions(TypedDict, total=False):
@@ -73,7 +74,7 @@ class Options:
 
     def replace(self, **changes: Any) -> "Options":
         """A copy with some fields changed."""
-        return replace(self, **changes)
+        return changed(self, **changes)
 
 
 DEFAULT = Options()

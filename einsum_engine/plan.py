@@ -7,16 +7,14 @@ the executor lowers them to the native step table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 from .records import quick
 
 Index = str | int
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(NamedTuple):
     """How one index of a tensor maps to memory: the table ``T[i] = (i // tile) * outer + (i % tile) * stride``.
 
     A linear axis has ``tile == size`` (the first term vanishes). All strides are in bytes. This is one term of
@@ -40,16 +38,14 @@ class Axis:
 
     def renamed(self, index: Index) -> "Axis":
         """The same for another index."""
-        return Axis(index=index, size=self.size, stride=self.stride, tile=self.tile, outer=self.outer)
+        return Axis(index, self.size, self.stride, self.tile, self.outer)
 
     @classmethod
     def strided(cls, index: Index, size: int, stride: int) -> "Axis":
-        return cls(index=index, size=size, stride=stride, tile=max(size, 1))
+        return cls(index, size, stride, size or 1)
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """Where the elements of one tensor live: a byte offset and one `Axis` per index.
 
     ``kind`` is ``"strided"`` (any strides, also 0 and negative) or ``"fbl"``: panels of ``panel`` lanes in which
@@ -75,11 +71,12 @@ class Layout:
 def _is_contiguous(axes: tuple[Axis, ...], itemsize: int) -> bool:
     expected = itemsize
     for axis in reversed(axes):
-        if axis.size == 1:
+        size = axis.size
+        if size == 1:
             continue
-        if not axis.linear or axis.stride != expected:
+        if axis.tile < size or axis.stride != expected:
             return False
-        expected *= axis.size
+        expected *= size
     return True
 
 
@@ -108,9 +105,7 @@ class Signature:
         return self.text
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
+class Buffer(NamedTuple):
     """One tensor at run time. ``kind``: ``input``, ``output`` or ``arena`` (intermediates).
 
     ``slot`` selects the base address (operand number, output, arena), ``offset`` is in bytes from it. Buffers of one
@@ -198,4 +193,4 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Predicted time of one call, in seconds."""
-        return self.call_seconds + sum(step.seconds for step in self.steps)
+        return self.call_seconds + sum([step.seconds for step in self.steps])

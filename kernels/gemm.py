@@ -11,6 +11,7 @@ with M cut into panels of MR lanes (``valid`` of them exist in each panel).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -23,6 +24,7 @@ from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
+_FLAGS = np.array([1, 3], np.int64)  # of a panel whose lanes do not run in C, and of one whose lanes do
 
 
 @quick
@@ -136,7 +138,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TM_A: p.tm_a if a_tables else ZERO,
         abi.G_TM_C: p.tm_c,
         abi.G_VALID: p.valid,
-        abi.G_FLAGS: p.run * 2 + 1,
+        abi.G_FLAGS: _FLAGS.take(p.run),
         abi.G_TN_B: _padded(p.tn_b, p.nr) if b_tables else ZERO,
         abi.G_TN_C: _padded(p.tn_c, p.nr),
         abi.G_TK_A: p.tk_a if a_tables else ZERO,
@@ -176,12 +178,13 @@ def _panel_bytes(p: GemmProblem, width: int) -> int:
 
 def _padded(table: np.ndarray, multiple: int) -> np.ndarray:
     """Repeats the last entry so that a whole tile may be addressed at the edge."""
-    count = len(table)
-    if not count % multiple:
-        return table
-    padded = np.empty(count + -count % multiple, np.int64)
-    padded[:count], padded[count:] = table, table[-1]
-    return padded
+    missing = -len(table) % multiple
+    return table.take(_counted(len(table) + missing), mode="clip") if missing else table
+
+
+@lru_cache(maxsize=64)
+def _counted(count: int) -> np.ndarray:
+    return np.arange(count)
 
 
 def _four(outer: tuple) -> tuple:

@@ -87,7 +87,7 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return _lower_rows(dims, item, shifts, tasks, nbytes)
-    box = min((Boxes(dims, item, *goals) for goals in product(LONG_OUT, LONG_IN, (False, True))), key=Boxes.cost)
+    box = _best_boxes(dims, item)
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
@@ -104,6 +104,16 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
     _ahead(builder, inside, item)
     return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
+    """The boxes that should take least time, of those for several lengths of runs; many lengths lead to the same."""
+    found: dict[tuple, Boxes] = {}
+    for goals in product(LONG_OUT, LONG_IN, (False, True)):
+        boxes = Boxes(dims, item, *goals)
+        if boxes.chunks or not boxes.ragged:
+            found.setdefault(boxes.key, boxes)
+    return min(found.values(), key=Boxes.cost)
 
 
 def _sides(runs: list[Dim], fast: list[Dim]) -> tuple[list[Dim], list[Dim], int]:
@@ -199,6 +209,11 @@ class Boxes:
             if need < 2 or following is None or not self._take(following, need, run if x == OUT else 0):
                 del open_ends[x]
         self.outer += without(self.dims, self.parts)
+
+    @property
+    def key(self) -> tuple:
+        """What tells boxes of the same loops apart."""
+        return tuple(self.parts.items()), tuple(self.outer), self.shared, self.chunks
 
     def _reach(self, loops: list[Dim]) -> tuple[int, Dim | None]:
         """Entries along which the box is contiguous, and the loop that would make it longer."""

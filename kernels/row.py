@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping
+from typing import Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import quick
+from ..records import changed, quick
 from .cpu import abi
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Operand:
+class Operand(NamedTuple):
     """Where an operand of a row starts: slot of the base address and byte offset."""
 
     slot: int
@@ -44,4 +42,4 @@ class Row:
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""
         words = {**self.words, **operand_words(out, a, b)}
-        return Row(words=words, tables=self.tables, kernels=self.kernels, scratch=self.scratch, tasks=self.tasks)
+        return changed(self, words=words)

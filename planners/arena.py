@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..records import quick
+from typing import NamedTuple
 
 ALIGNMENT = 64
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A buffer of ``nbytes`` that is live from step ``first`` to step ``last``, both included."""
 
     key: int
@@ -28,20 +24,16 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     """
     if not lifetimes:
         return {}, 0
-    placed: list[tuple[int, int, Lifetime]] = []  # start, end, lifetime
+    placed: list[tuple[int, int, int, int]] = []  # start, end, first step, last step
     offsets: dict[int, int] = {}
     for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):
-        size = -(-item.nbytes // ALIGNMENT) * ALIGNMENT
+        size, begin, end = -(-item.nbytes // ALIGNMENT) * ALIGNMENT, item.first, item.last
         start = 0
-        for low, high, other in sorted((p for p in placed if _overlap(p[2], item)), key=lambda p: p[:2]):
+        for low, high in sorted([(low, high) for low, high, first, last in placed if first <= end and begin <= last]):
             if start + size <= low:
                 break
             start = max(start, high)
-        placed.append((start, start + size, item))
+        placed.append((start, start + size, begin, end))
         offsets[item.key] = start
-    total = max((high for _, high, _ in placed), default=0)
+    total = max([high for _, high, _, _ in placed])
     return dict(sorted(offsets.items())), total
-
-
-def _overlap(a: Lifetime, b: Lifetime) -> bool:
-    return a.first <= b.last and b.first <= a.last

@@ -52,6 +52,8 @@ def beside(c: BinaryContraction) -> Copied | None:
 def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
     """Values that may lie as the large operand of their producer does: their indices, fastest first, by number."""
     orders: dict[int, tuple[Index, ...]] = {}
+    if max(map(listed.nbytes, listed.values), default=0) < LARGE_BYTES:
+        return orders
     shared = {value.memory.number for value in listed.values if value.source is not None}
     for operation in listed.operations:
         output = operation.output

@@ -18,8 +18,8 @@ from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
-from ..plan import Buffer, Layout, Plan, Step
-from ..records import quick
+from ..plan import Buffer, Index, Layout, Plan, Step
+from ..records import changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .layouts import LayoutSolver
@@ -87,8 +87,9 @@ class PlanBuilder:
         """
         born, dies = {}, {}
         regions: dict[bool, list[Lifetime]] = {False: [], True: []}
-        self.pack_places: dict[tuple[int, str], tuple[bool, int]] = {}  # by id of the part that asks for it, and side
-        packs: dict[int, tuple[int, str]] = {}
+        # by ids of the operation and of the part that ask for it, and side
+        self.pack_places: dict[tuple[int, int, str], tuple[bool, int]] = {}
+        packs: dict[int, tuple[int, int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
             for value in operation.outputs:
@@ -99,7 +100,7 @@ class PlanBuilder:
                 dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
             for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
-                packs[key] = (id(part), side)
+                packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
                 last = forever if kept and not operation.constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
@@ -137,15 +138,14 @@ class PlanBuilder:
         x, y = operation.inputs
         return (x if (side == "left") != part.plan.swapped else y).constant
 
-    def _place(self, part: Part, side: str) -> Operand:
-        kept, offset = self.pack_places.get((id(part), side), (False, 0))
+    def _place(self, operation: Operation, part: Part, side: str) -> Operand:
+        kept, offset = self.pack_places.get((id(operation), id(part), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
     def _buffer(self, value: Value) -> Buffer:
-        axes = tuple(value.axes[i] for i in value.term)
-        names = {"input": f"in{value.slot}", "output": self._output_name(value)}
+        axes = tuple([value.axes[i] for i in value.term])
         return Buffer(
-            name=names.get(value.kind, f"t{value.memory.number}"),
+            name=self._name(value),
             kind=value.kind,
             slot=value.slot,
             offset=value.offset,
@@ -153,6 +153,11 @@ class PlanBuilder:
             dtype=value.dtype,
             layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
         )
+
+    def _name(self, value: Value) -> str:
+        if value.kind == "arena":
+            return f"t{value.memory.number}"
+        return f"in{value.slot}" if value.kind == "input" else self._output_name(value)
 
     def _output_name(self, value: Value) -> str:
         return "out"
@@ -173,7 +178,7 @@ class PlanBuilder:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
-            "temp": self._place(part, "temporary"),
+            "temp": self._place(operation, part, "temporary"),
             "b": Operand(slot=len(self.request.expr.inputs) + 2, offset=0),  # alpha and beta of a scaled copy
         }
         for name, value, tensor in zip(("out", "a", "b"), (operation.output, *operation.inputs), (OUT, LEFT, RIGHT)):
@@ -186,12 +191,12 @@ class PlanBuilder:
             else:
                 seconds = self._time(times.total, row)
             yield self._step(operation, work, row, family, (), (), seconds)
-            work = replace(work, flops=0, moved=0)  # later rows add up what the first left
+            work = changed(work, flops=0, moved=0)  # later rows add up what the first left
 
     def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "Work") -> Iterator[Step]:
         value = operation.inputs[plan.exchanged]
         for row in plan.copies(places):
-            copying = replace(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
+            copying = changed(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
             place = self.position[id(value)]
             yield self._made(
                 copying,
@@ -214,19 +219,19 @@ class PlanBuilder:
         for side, (value, tensor), (pack, seconds) in zip(("left", "right"), sides, packs):
             place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
             if pack is not None:
-                source, place, problem = place, self._place(part, side), pack.problem
+                source, place, problem = place, self._place(operation, part, side), pack.problem
                 nbytes = self.list.nbytes(value)
                 copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
                 widened += copied - nbytes
                 row = pack.row.placed(place, source)
-                packing = replace(work, moved=nbytes + copied)
+                packing = changed(work, moved=nbytes + copied)
                 yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
             places.append(place)
         out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
         row = self._row(operation, part, out, *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
-        work = replace(work, moved=work.moved + round(widened * work.scale)) if widened else work
+        work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
         yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
 
     def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
@@ -236,7 +241,7 @@ class PlanBuilder:
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
-        places = [self.position[id(value)] for value in (*operation.inputs, operation.output)]
+        places = list(map(self.position.__getitem__, map(id, (*operation.inputs, operation.output))))
         return self._made(
             work,
             row,
@@ -245,7 +250,7 @@ class PlanBuilder:
             tile=tile,
             inputs=tuple(places[:-1]),
             output=places[-1],
-            layouts=(*(self.layouts[place] for place in places), *modes),
+            layouts=(*map(self.layouts.__getitem__, places), *modes),
             once=operation.constant,
             seconds=seconds,
         )
@@ -255,7 +260,7 @@ class PlanBuilder:
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
-            replace(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
+            changed(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
             row,
             family="pack",
             kernel=problem.kernel,
@@ -288,29 +293,19 @@ class PlanBuilder:
 
     def _dims(self, operation: Operation) -> dict:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
-        terms = [v.term for v in operation.inputs]
-        left, right = terms[0], terms[-1] if len(terms) == 2 else ()
-        kept, sizes = operation.output.term, self._sizes(operation)
-        groups: dict[str, list] = {"B": [], "M": [], "N": [], "K": []}
-        for index in dict.fromkeys(left + right):
-            if index not in kept:
-                kind = "K"
-            elif index in left and index in right:
-                kind = "B"
-            else:
-                kind = "M" if index in left else "N"
-            groups[kind].append((index, sizes[index]))
-        return {k: tuple(v) for k, v in groups.items()}
+        terms, dims = [v.term for v in operation.inputs], self._owner(operation).dims
+        groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
+        return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
 
-    def _sizes(self, operation: Operation) -> dict:
-        """Of the indices of an operation."""
-        return self.list.sizes
+    def _owner(self, operation: Operation) -> OperationList:
+        """The list that knows the indices of an operation."""
+        return self.list
 
     def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)
-        scratch = max((s.args.scratch for s in steps), default=0)
+        scratch = max([s.args.scratch for s in steps], default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        tables = sum(8 * 64 + sum(t.nbytes for t in s.args.tables.values()) for s in steps) + 8 * 64
+        tables = sum([8 * 64 + sum([t.nbytes for t in s.args.tables.values()]) for s in steps]) + 8 * 64
         return Plan(
             expr=self.request.expr,
             path=self._path(),
@@ -320,8 +315,8 @@ class PlanBuilder:
             compute_dtype=self.compute,
             isa=self.isa.name,
             threads=self.request.threads,
-            flops=sum(s.flops for s in steps),
-            bytes_moved=sum(s.bytes_moved for s in steps),
+            flops=sum([s.flops for s in steps]),
+            bytes_moved=sum([s.bytes_moved for s in steps]),
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
             arena_bytes=arena + scratch + kept,
             constant_bytes=kept,
@@ -351,7 +346,7 @@ class Work:
     def share(self, part: Part) -> "Work":
         c = part.contraction
         groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
-        return replace(
+        return changed(
             self,
             dims={kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()},
             flops=round(self.flops * part.share),
@@ -372,7 +367,22 @@ def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
             yield part, "temporary", plan.temporary_bytes
 
 
-def _term(term) -> str:
+@lru_cache(maxsize=2048)
+def _typed(
+    left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
+) -> tuple[tuple[str, tuple[Index, ...]], ...]:
+    """Indices by dimension type, in the order in which the inputs name them."""
+    groups: dict[str, list[Index]] = {"B": [], "M": [], "N": [], "K": []}
+    for index in left:
+        groups[("B" if index in right else "M") if index in out else "K"].append(index)
+    for index in right:
+        if index not in left:
+            groups["N" if index in out else "K"].append(index)
+    return tuple([(kind, tuple(indices)) for kind, indices in groups.items()])
+
+
+@lru_cache(maxsize=2048)
+def _term(term: tuple[Index, ...]) -> str:
     return "".join([i if i.__class__ is str and len(i) == 1 else _name(str(i)) for i in term])
 
 
@@ -381,7 +391,7 @@ def _name(index: str) -> str:
 
 
 def _expression(operation: Operation) -> str:
-    return ",".join(_term(v.term) for v in operation.inputs) + "->" + _term(operation.output.term)
+    return ",".join([_term(v.term) for v in operation.inputs]) + "->" + _term(operation.output.term)
 
 
 @lru_cache(maxsize=8)

@@ -30,6 +30,7 @@ def fold(cast: Operation, operation: Operation) -> None:
     (source,), target = cast.inputs, cast.output
     source.conj = target.conj
     operation.inputs = tuple(source if value is target else value for value in operation.inputs)
+    operation.work = None  # it reads another dtype
 
 
 def axes_like(value: Value, axes: Mapping[Index, Axis], sizes: Mapping[Index, int]) -> dict[Index, Axis]:

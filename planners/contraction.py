@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping
+from functools import lru_cache
+from typing import Any, Hashable, Mapping
 
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import changed, lazy, quick
 
 Axes = Mapping[Index, Axis]
+
+
+@lru_cache(maxsize=2048)
+def dimension_types(
+    left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
+) -> tuple[tuple[Index, ...], ...]:
+    """Indices of the types B, M, N, K of a contraction: an expression comes again with other sizes."""
+    return (
+        tuple([i for i in out if i in left and i in right]),
+        tuple([i for i in out if i in left and i not in right]),
+        tuple([i for i in out if i in right and i not in left]),
+        tuple([i for i in left if i in right and i not in out]),
+    )
 
 
 @quick
@@ -42,6 +56,41 @@ class BinaryContraction:
     near_right: frozenset[Index] = frozenset()
     left_dtype: str = ""
     right_dtype: str = ""
+
+    @lazy
+    def names(self) -> tuple[Index, ...]:
+        """All indices, by type."""
+        return (*self.batch, *self.m, *self.n, *self.k)
+
+    @lazy
+    def terms(self) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]]:
+        """The indices of left, right and output, by type."""
+        return (*self.batch, *self.m, *self.k), (*self.batch, *self.n, *self.k), (*self.batch, *self.m, *self.n)
+
+    @lazy
+    def problem(self) -> Hashable:
+        """What is asked for, whatever the indices are called, but for the layouts and what is decided with them."""
+        return (
+            self.dtype,
+            self.left_dtype,
+            self.right_dtype,
+            len(self.batch),
+            len(self.m),
+            len(self.n),
+            tuple(map(self.sizes.__getitem__, self.names)),
+            self.conj_left,
+            self.conj_right,
+            self.panels_left,
+            self.panels_right,
+            self.constant_left,
+            self.constant_right,
+            self.only_panels,
+            self.accumulate,
+        )
+
+    def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
+        """The same with other layouts, and with ``flip`` and what to keep near as ``decided``."""
+        return changed(self, left=left, right=right, out=out, **decided)
 
     def swapped(self) -> "BinaryContraction":
         return BinaryContraction(

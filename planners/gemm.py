@@ -107,22 +107,26 @@ class _Planner(GemmTables):
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
         self.sources = {LEFT: c.left_dtype or c.dtype, RIGHT: c.right_dtype or c.dtype}
         self.items = {t: STORAGES[name].itemsize for t, name in self.sources.items()}
-        axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
-        self.known = {t: a for t, a in axes.items() if a is not None}
+        self.known = {OUT: c.out}
+        if c.left is not None:
+            self.known[LEFT] = c.left
+        if c.right is not None:
+            self.known[RIGHT] = c.right
 
     # -- dimensions ------------------------------------------------------------------------------------------
     def _dims(self, indices: Sequence[Index], tensors: Sequence[int], order_by: int) -> list[Dim]:
         """Fastest first by the stride in ``order_by``, fused where possible, long ones split."""
         if not indices:
             return []
-        known = [(t, self.known[t]) for t in tensors if t in self.known]
-        ordered = list(indices)
-        if known and len(ordered) > 1:
-            axes = self.known[order_by if order_by in self.known else known[0][0]]
-            ordered.sort(key=lambda i: -abs(axes[i].stride))
+        layouts = self.known
+        known = [(t, layouts[t]) for t in tensors if t in layouts]
+        ordered: Sequence[Index] = indices
+        if known and len(indices) > 1:
+            axes = layouts.get(order_by) or known[0][1]
+            ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
         near = self.c.near_right
-        if near and RIGHT in tensors and RIGHT not in self.known and (LEFT not in tensors or LEFT not in self.known):
-            ordered.sort(key=lambda i: i in near)  # stable
+        if near and RIGHT in tensors and RIGHT not in layouts and (LEFT not in tensors or LEFT not in layouts):
+            ordered = sorted(ordered, key=near.__contains__)  # stable
         whole = len(known) == len(tensors)
         dims = fused_dims(ordered, self.c.sizes, known, whole)
         return (split_long(dims) if whole else dims)[::-1]
@@ -153,10 +157,12 @@ class _Planner(GemmTables):
 
     def _split_off(self) -> None:
         """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
-        keep = leading(self.n_dims, TABLE_ENTRIES)
-        self.n_dims, self.n_outer = self.n_dims[:keep], self.n_dims[keep:]
-        keep = leading(self.k_dims, TABLE_ENTRIES)
-        self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
+        if total(self.n_dims) > TABLE_ENTRIES:
+            keep = leading(self.n_dims, TABLE_ENTRIES)
+            self.n_dims, self.n_outer = self.n_dims[:keep], self.n_dims[keep:]
+        if self.k_total > TABLE_ENTRIES:
+            keep = leading(self.k_dims, TABLE_ENTRIES)
+            self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""
@@ -436,8 +442,7 @@ class _Planner(GemmTables):
         """C is written once, and is larger than what its reader could find in cache."""
         if kc < self.k_total:
             return False
-        elements = total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims)
-        return elements * self.item > STREAM_BYTES
+        return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item > STREAM_BYTES
 
 
 def _described(mode: str, source: str) -> str:

@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index, Layout
 from .sides import Dim, Panels
 
 
-def strided_layout(order: Sequence[tuple[Index, int]], item: int) -> Layout:
-    """Contiguous layout, first index slowest."""
-    axes: list[Axis] = []
-    stride = item
-    for index, size in reversed(order):
-        axes.append(Axis.strided(index, size, stride))
-        stride *= size
-    return Layout(kind="strided", axes=tuple(axes[::-1]), itemsize=item)
+class Given(NamedTuple):
+    """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
+
+    axes: Mapping[Index, Axis]
+    kind: str = "strided"
+    panel: int = 0
+    nbytes: int = 0
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Given":
+        """What a planner decided on."""
+        nbytes = max(layout.itemsize, _extent(layout.axes, layout.itemsize, layout.panel))
+        axes = {axis.index: axis for axis in layout.axes}
+        return cls(axes=axes, kind=layout.kind, panel=layout.panel, nbytes=nbytes)
+
+    def renamed(self, names: Mapping[Index, Index]) -> "Given":
+        """The same for other indices."""
+        axes = {names[index]: axis.renamed(names[index]) for index, axis in self.axes.items()}
+        return Given(axes=axes, kind=self.kind, panel=self.panel, nbytes=self.nbytes)
+
+
+def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
+    """Bytes from the first element to the end of the last panel."""
+    last = item * max(panel, 1)
+    for axis in axes:
+        top = axis.size - 1
+        if axis.linear:
+            last += top * axis.stride
+        else:
+            last += top // axis.tile * axis.outer + (axis.tile - 1) * axis.stride
+    return last
 
 
 def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) -> dict[Index, Axis]:
     """Contiguous axes, first index fastest."""
-    layout = strided_layout([(index, sizes[index]) for index in indices][::-1], item)
-    return {axis.index: axis for axis in reversed(layout.axes)}
+    axes, stride = {}, item
+    for index in indices:
+        size = sizes[index]
+        axes[index] = Axis.strided(index, size, stride)
+        stride *= size
+    return axes
 
 
 def row_layout(batch: Sequence[Dim], k: Sequence[Dim], side: Sequence[Dim], item: int) -> Layout:
     """[batch][k][side], the side fastest: rows that are read in place. Dimensions come fastest first, one index each."""
-    order = [*batch[::-1], *k[::-1], *side[::-1]]
-    return strided_layout([(d.indices[0], d.size) for d in order], item)
+    sizes = {dim.indices[0]: dim.size for dim in (*side, *k, *batch)}
+    return Layout(kind="strided", axes=tuple(dense_axes(sizes, sizes, item).values())[::-1], itemsize=item)
 
 
 def fbl_layout(panels: Panels, batch: Sequence[Dim], k: Sequence[Dim], item: int) -> Layout:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, NamedTuple
 
 from .. import cost
 from ..kernels.isa import ISA
-from ..plan import Axis, Index, Layout
+from ..plan import Axis, Index
 from ..records import quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import BinaryContraction
+from .contraction import Axes, BinaryContraction, dimension_types
 from .gemm import GemmPlan
-from .layout import dense_axes
+from .layout import Given, dense_axes
 from .memo import Planned, planned
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
@@ -43,21 +43,6 @@ _NOTHING: frozenset[Index] = frozenset()
 
 @quick
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """A layout given to a value: its axes, what they make up, and the bytes they span (0: no gaps)."""
-
-    axes: Mapping[Index, Axis]
-    kind: str = "strided"
-    panel: int = 0
-    nbytes: int = 0
-
-    @property
-    def key(self) -> tuple:
-        return tuple(self.axes.items())
-
-
-@quick
-@dataclass(frozen=True, kw_only=True)
 class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
     producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
@@ -69,9 +54,10 @@ class Orientation:
     inherit: bool = False
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Draft:
+AS_OUTPUT = Orientation()  # the first draft
+
+
+class Draft(NamedTuple):
     """A drawn-up operation: its parts, the layouts that it gives to free inputs by number of the value, its time."""
 
     parts: tuple[Planned, ...]
@@ -87,22 +73,17 @@ class LayoutSolver:
         self.policy = policy
         self.producers = {operation.output.number: operation for operation in listed.operations}
         self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
-        least = max(WORTH_SECONDS, WORTH_SHARE * sum(self.seconds.values()))
-        self.worth = {key for key, seconds in self.seconds.items() if seconds >= least}
-        flipped = min(WORTH_FLIP, WORTH_SECONDS)
-        self.worth |= {
-            id(operation)
-            for operation in listed.operations
-            if self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs)
-        }
+        self.worth = self._worth()
         self.inherited = inherited(listed) if policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
-        heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
-        self.several = self.worth | heirs
+        self.several = self.worth
+        if self.inherited:
+            heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
+            self.several = self.worth | heirs
         # casts make operations look mixed that are not, once they are gone
         self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
-        self.groups: dict[int, tuple[tuple[Index, ...], ...]] = {}  # of the terms of products, by id
+        self.asked: dict[int, BinaryContraction] = {}  # products with free operands, by id of the operation
         self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
@@ -137,8 +118,7 @@ class LayoutSolver:
         drafts, seconds = [], 0.0
         for operation in reversed(self.list.operations):
             if id(operation) not in self.folded:
-                output = operation.output
-                draft = self.best(operation, Given(axes=output.axes, kind=output.layout_kind, panel=output.panel))[1]
+                draft = self.best(operation, operation.output.axes)[1]
                 self._take(operation, draft)
                 drafts.append((operation, draft))
                 seconds += draft.seconds
@@ -158,12 +138,12 @@ class LayoutSolver:
                 if value.number in draft.given:
                     value.axes, value.layout_kind, value.panel, value.nbytes = None, "strided", 0, 0
 
-    def best(self, operation: Operation, out: Given) -> tuple[float, Draft]:
+    def best(self, operation: Operation, out: Axes) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
         if id(operation) not in self.several:  # asked for once
-            draft = self._draw_up(operation, out, Orientation())
+            draft = self._draw_up(operation, out, AS_OUTPUT)
             return draft.seconds, draft
-        key = (operation.output.number, out.key)
+        key = (operation.output.number, tuple(out.items()))
         if key not in self.found:
             drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation)]
             times = [draft.seconds + self._before(operation, draft) for draft in drafts]
@@ -174,11 +154,11 @@ class LayoutSolver:
     def _before(self, operation: Operation, draft: Draft) -> float:
         """Predicted time of what computes the inputs that got a layout."""
         makers = [(self.producers[number], given) for number, given in draft.given.items() if number in self.producers]
-        return sum(self.best(maker, given)[0] for maker, given in makers if id(maker) in self.several)
+        return sum(self.best(maker, given.axes)[0] for maker, given in makers if id(maker) in self.several)
 
     # -- drafts ----------------------------------------------------------------------------------------------
     def _orientations(self, operation: Operation) -> Iterator[Orientation]:
-        yield Orientation()
+        yield AS_OUTPUT
         free = [value for value in operation.inputs if value.axes is None]
         if operation.kind != "gemm" or self.policy != "solve":
             return
@@ -191,21 +171,23 @@ class LayoutSolver:
                 if (flip or near) and self.evaluations < EVALUATIONS:
                     yield Orientation(flip=flip, near=near)
 
-    def _draw_up(self, operation: Operation, out: Given, orientation: Orientation) -> Draft:
+    def _draw_up(self, operation: Operation, out: Axes, orientation: Orientation) -> Draft:
         """A draft. Axes are written on the values while it is drawn up, and taken back."""
         self.evaluations += id(operation) in self.worth
-        values = (operation.output, *operation.inputs)
-        saved = [value.axes for value in values]
-        operation.output.axes = out.axes
+        before, operation.output.axes = operation.output.axes, out
         try:
-            if operation.kind == "gemm":
-                return self._gemm(operation, orientation)
-            given = self._natural(operation, operation.inputs)
-            part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
-            return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
+            draft = self._gemm(operation, orientation) if operation.kind == "gemm" else self._nest(operation)
         finally:
-            for value, axes in zip(values, saved):
-                value.axes = axes
+            operation.output.axes = before
+        for value in operation.inputs:
+            if value.number in draft.given:
+                value.axes = None
+        return draft
+
+    def _nest(self, operation: Operation) -> Draft:
+        given = self._natural(operation, operation.inputs)
+        part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
+        return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
         """Contiguous axes for those of ``values`` that are free."""
@@ -227,9 +209,11 @@ class LayoutSolver:
         return self.policy == "natural" and producer is not None and producer.kind != "copy"
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
-        self._read_through_casts(operation)
+        if self.casts:
+            self._read_through_casts(operation)
         given = self._inherit(operation) if orientation.inherit else {}
-        given |= self._settled(operation) or self._beside(operation)
+        if operation.inputs[0].axes is None or operation.inputs[1].axes is None:
+            given |= self._settled(operation) or self._beside(operation)
         contraction = self._contraction(operation, orientation)
         found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
@@ -241,9 +225,9 @@ class LayoutSolver:
             if not isinstance(each.part.plan, GemmPlan):
                 continue
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
-            for value, layout in zip(sides, each.layouts):
+            for value, layout in zip(sides, each.given):
                 if layout is not None:
-                    given[value.number] = _given(layout)
+                    given[value.number] = layout
         return Draft(parts=found, given=given, seconds=seconds)
 
     def _inherit(self, operation: Operation) -> dict[int, Given]:
@@ -258,7 +242,7 @@ class LayoutSolver:
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""
         given = {}
-        for value in operation.inputs:
+        for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
@@ -267,7 +251,7 @@ class LayoutSolver:
             fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
             given |= self._natural(operation, fixed)
         free = self.long and any(value.axes is None for value in operation.inputs)
-        if free and is_slender(self._contraction(operation, Orientation())):
+        if free and is_slender(self._contraction(operation)):
             given |= self._natural(operation, operation.inputs)
         return given
 
@@ -279,7 +263,7 @@ class LayoutSolver:
             free = value.axes is None and other.axes is not None and other.kind == "input"
             if free and all(i in other.axes for i in value.term) and not self.mixed[id(operation)]:
                 value.axes = axes_like(value, other.axes, self.list.sizes)
-                if choose(self._contraction(operation, Orientation()), self.isa) is None:
+                if choose(self._contraction(operation), self.isa) is None:
                     value.axes = None
                 else:
                     given[value.number] = Given(axes=value.axes)
@@ -288,7 +272,7 @@ class LayoutSolver:
     def _read_through_casts(self, operation: Operation) -> None:
         """Once for an operation: a GEMM packs, and does what casts of its inputs do; what reads in place has them
         write densely, in the order in which they read."""
-        if not self.casts or id(operation) in self.looked_at:
+        if id(operation) in self.looked_at:
             return
         casts = [self.producers[v.number] for v in operation.inputs if v.number in self.casts]
         casts = [cast for cast in casts if cast.output.number not in self.dense]
@@ -299,7 +283,7 @@ class LayoutSolver:
         for cast in casts:
             cast.output.axes = axes_like(cast.output, cast.inputs[0].axes, self.list.sizes)
         self._settled(operation)
-        in_place = choose(self._contraction(operation, Orientation()), self.isa) is not None
+        in_place = choose(self._contraction(operation), self.isa) is not None
         if in_place:
             self.dense |= {cast.output.number: cast.output.axes for cast in casts}
         for value, axes in zip(operation.inputs, before):
@@ -307,18 +291,28 @@ class LayoutSolver:
         for cast in casts:
             if not in_place and foldable(cast, self.list.sizes):
                 fold(cast, operation)
+                self.asked.pop(id(operation), None)
                 self.folded |= {id(cast), id(cast.output)}
 
-    def _contraction(self, operation: Operation, orientation: Orientation) -> BinaryContraction:
-        (x, y), out, parts = operation.inputs, operation.output, self.mixed[id(operation)]
-        dtype = REAL_PART[out.dtype] if parts else out.dtype
-        (x_term, x_axes), (y_term, y_axes) = x.real_view(parts), y.real_view(parts)
-        out_term, out_axes = out.real_view(parts)
-        groups = self.groups.get(id(operation))
-        if groups is None:
-            groups = self.groups[id(operation)] = _groups(x_term, y_term, out_term)
-        batch, m, n, k = groups
-        return BinaryContraction(
+    def _contraction(self, operation: Operation, orientation: Orientation = AS_OUTPUT) -> BinaryContraction:
+        """The product with the layouts that its values have now."""
+        x, y = operation.inputs
+        axes = x.axes, y.axes, operation.output.axes
+        if self.mixed[id(operation)]:
+            axes = tuple([value.real_view(True)[1] for value in (x, y, operation.output)])
+        asked = self.asked.get(id(operation)) or self._asked(operation, axes[2])
+        if orientation is AS_OUTPUT:
+            return asked.laid_out(*axes)
+        near = [self._near(value, orientation.near) for value in (x, y)]
+        return asked.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
+
+    def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
+        """The product with free operands, kept for the next time."""
+        (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
+        dtype = REAL_PART[output.dtype] if parts else output.dtype
+        terms = (x.term, y.term, output.term)
+        batch, m, n, k = dimension_types(*[value.real_view(True)[0] for value in (x, y, output)] if parts else terms)
+        asked = self.asked[id(operation)] = BinaryContraction(
             dtype=dtype,
             left_dtype=_other(x, parts, dtype),
             right_dtype=_other(y, parts, dtype),
@@ -327,9 +321,9 @@ class LayoutSolver:
             m=m,
             n=n,
             k=k,
-            left=x_axes,
-            right=y_axes,
-            out=out_axes,
+            left=None,
+            right=None,
+            out=out,
             conj_left=x.conj,
             conj_right=y.conj,
             constant_left=x.constant,
@@ -337,10 +331,9 @@ class LayoutSolver:
             panels_left=self._writes_panels(x),
             panels_right=self._writes_panels(y),
             only_panels=self.policy == "panels",
-            flip=orientation.flip,
-            near_left=self._near(x, orientation.near),
-            near_right=self._near(y, orientation.near),
         )
+        asked.problem, asked.terms  # before the copies with layouts
+        return asked
 
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
@@ -355,20 +348,23 @@ class LayoutSolver:
         mine, other = producer.inputs[side - 1], producer.inputs[2 - side]
         return frozenset(i for i in value.term if i in mine.term and i not in other.term)
 
+    def _worth(self) -> set[int]:
+        """Ids of the operations that are drawn up several times."""
+        times = self.seconds.values()
+        least, flipped = max(WORTH_SECONDS, WORTH_SHARE * sum(times)), min(WORTH_FLIP, WORTH_SECONDS)
+        if max(times, default=0.0) < flipped:
+            return set()
+        return {
+            id(operation)
+            for operation in self.list.operations
+            if self.seconds[id(operation)] >= least
+            or (self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs))
+        }
+
     # -- cost ------------------------------------------------------------------------------------------------
     def _roofline(self, operation: Operation) -> float:
         flops, moved = self.list.work(operation)
         return cost.seconds(flops, moved, self.list.compute, self.machine)
-
-
-def _groups(x: tuple[Index, ...], y: tuple[Index, ...], out: tuple[Index, ...]) -> tuple[tuple[Index, ...], ...]:
-    """Indices of the types B, M, N, K."""
-    return (
-        tuple([i for i in out if i in x and i in y]),
-        tuple([i for i in out if i in x and i not in y]),
-        tuple([i for i in out if i in y and i not in x]),
-        tuple([i for i in x if i in y and i not in out]),
-    )
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:
@@ -377,23 +373,5 @@ def _other(value: Value, parts: bool, dtype: str) -> str:
     return "" if stored == dtype else stored
 
 
-def _given(layout: Layout) -> Given:
-    nbytes = max(layout.itemsize, _extent(layout.axes, layout.itemsize, layout.panel))
-    return Given(axes={axis.index: axis for axis in layout.axes}, kind=layout.kind, panel=layout.panel, nbytes=nbytes)
-
-
 def _give(value: Value, given: Given) -> None:
-    value.axes, value.layout_kind, value.panel = dict(given.axes), given.kind, given.panel
-    value.nbytes = given.nbytes
-
-
-def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
-    """Bytes from the first element to the end of the last panel."""
-    last = item * max(panel, 1)
-    for axis in axes:
-        top = axis.size - 1
-        if axis.linear:
-            last += top * axis.stride
-        else:
-            last += top // axis.tile * axis.outer + (axis.tile - 1) * axis.stride
-    return last
+    value.axes, value.layout_kind, value.panel, value.nbytes = given.axes, given.kind, given.panel, given.nbytes

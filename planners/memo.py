@@ -13,11 +13,12 @@ from typing import Hashable
 from .. import cost
 from ..kernels.isa import ISA
 from ..lru import BoundedCache
-from ..plan import Index, Layout
+from ..plan import Index
 from ..records import quick
 from .contraction import Axes, BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
+from .layout import Given
 from .parts import Part, plan_parts
 from .unpacked import UnpackedPlan
 from .unpacked_cost import unpacked_seconds
@@ -47,7 +48,7 @@ class Planned:
     is known than a roofline."""
 
     part: Part
-    layouts: tuple[Layout | None, Layout | None] = (None, None)
+    given: tuple[Given | None, Given | None] = (None, None)
     times: Times | None = None
 
 
@@ -56,15 +57,16 @@ _known = BoundedCache(REMEMBERED)
 
 def planned(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
     """`plan_parts` with what the layout solver asks of each part."""
-    names = (*c.batch, *c.m, *c.n, *c.k)
-    key = _key(c, names, isa, threads)
+    key = _key(c, isa, threads)
     found = _known.get(key)
     if found is not None and found[0] is machine:
         _, before, parts = found
-        return tuple([_renamed(each, dict(zip(before, names))) for each in parts])
+        if before == c.names or not any(given for each in parts for given in each.given):
+            return parts
+        return tuple([_renamed(each, dict(zip(before, c.names))) for each in parts])
     parts = tuple(_timed(part, isa, machine) for part in plan_parts(c, isa, threads))
     if all(map(_is_small, parts)):
-        _known.put(key, (machine, names, parts))
+        _known.put(key, (machine, c.names, parts))
     return parts
 
 
@@ -73,31 +75,18 @@ def forget() -> None:
     _known.clear()
 
 
-def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int) -> Hashable:
+def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
+    left, right, out = c.terms
     near: tuple[int, ...] = ()
     if c.near_left or c.near_right:
-        near = tuple([names.index(i) for side in (c.near_left, c.near_right) for i in names if i in side])
+        near = tuple([c.names.index(i) for side in (c.near_left, c.near_right) for i in c.names if i in side])
     return (
         isa.name,
         threads,
-        c.dtype,
-        c.left_dtype,
-        c.right_dtype,
-        len(c.batch),
-        len(c.m),
-        len(c.n),
-        tuple(map(c.sizes.__getitem__, names)),
-        _places(c.left, (*c.batch, *c.m, *c.k)),
-        _places(c.right, (*c.batch, *c.n, *c.k)),
-        _places(c.out, (*c.batch, *c.m, *c.n)),
-        c.conj_left,
-        c.conj_right,
-        c.panels_left,
-        c.panels_right,
-        c.constant_left,
-        c.constant_right,
-        c.only_panels,
-        c.accumulate,
+        c.problem,
+        _places(c.left, left),
+        _places(c.right, right),
+        _places(c.out, out),
         c.flip,
         len(c.near_left),
         near,
@@ -105,7 +94,10 @@ def _key(c: BinaryContraction, names: tuple[Index, ...], isa: ISA, threads: int)
 
 
 def _places(axes: Axes | None, indices: tuple[Index, ...]) -> Hashable:
-    return None if axes is None else tuple([axes[i].place for i in indices])
+    """Where the elements are: a stride for each linear axis."""
+    if axes is None:
+        return None
+    return tuple([axis.stride if axis.tile >= axis.size else axis.place for axis in map(axes.__getitem__, indices)])
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
@@ -115,7 +107,8 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
         return Planned(part=part, times=None if seconds is None else Times(product=seconds))
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
-    return Planned(part=part, layouts=(plan.left_layout, plan.right_layout), times=times)
+    given = (None if layout is None else Given.of(layout) for layout in (plan.left_layout, plan.right_layout))
+    return Planned(part=part, given=tuple(given), times=times)
 
 
 def _is_small(each: Planned) -> bool:
@@ -134,14 +127,6 @@ def _entries(plan: GemmPlan) -> int:
 
 
 def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
-    """The same for other indices; a `Part` of its own, since places are kept by part."""
-
-    def layout(old: Layout | None) -> Layout | None:
-        if old is None:
-            return None
-        axes = tuple([axis.renamed(names[axis.index]) for axis in old.axes])
-        return Layout(kind=old.kind, axes=axes, itemsize=old.itemsize, panel=old.panel)
-
-    left, right = each.layouts
-    layouts = layout(left), layout(right)
-    return Planned(part=Part(plan=each.part.plan), layouts=layouts, times=each.times)
+    """The same for other indices."""
+    left, right = (None if given is None else given.renamed(names) for given in each.given)
+    return Planned(part=each.part, given=(left, right), times=each.times)

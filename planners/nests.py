@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Mapping
 
 from ..kernels import nest as nest_family
@@ -11,7 +11,7 @@ from ..kernels.gemm import Operand
 from ..kernels.nest import Lowered, NestProblem
 from ..kernels.row import Row
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import changed, quick
 from .layout import dense_axes
 from .operations import PARTS, REAL_PART, Operation, Value
 
@@ -39,7 +39,7 @@ class NestPlan:
                 if name:
                     words[slot] = places[name].slot
                     words[offset] = words.get(offset, 0) + places[name].offset
-            out.append(replace(row, words=words))
+            out.append(changed(row, words=words))
         return out
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from .. import cost
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
+from ..records import lazy
 from .request import PlanRequest
 from .splitting import cut, pieces_of_k
 
@@ -21,7 +22,7 @@ PARTS = "\x00parts"  # index of the real and imaginary part, where a complex ten
 REAL_PART = {"complex64": "float32", "complex128": "float64"}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Value:
     """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read.
 
@@ -38,6 +39,7 @@ class Value:
     slot: int = -1
     offset: int = 0
     nbytes: int = 0
+    elements: int = -1  # -1: not yet counted
     swapped_bytes: bool = False
     layout_kind: str = "strided"
     panel: int = 0
@@ -58,7 +60,7 @@ class Value:
         return (*self.term, PARTS), {**self.axes, PARTS: axis}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """One step: ``kind``, the values read and the value written; ``more``: further values that it writes; ``beside``:
     that its epilogue reads."""
@@ -70,6 +72,7 @@ class Operation:
     more: tuple[Value, ...] = ()
     beside: tuple[Value, ...] = ()
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
+    work: tuple[int, int] | None = None  # what `OperationList.work` found
 
     @property
     def mixed(self) -> bool:
@@ -94,7 +97,6 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
-        self._elements: dict[tuple[Index, ...], int] = {}  # of a term
         sizes = request.expr.sizes
         self.sizes = {i: s for i, s in sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
@@ -105,7 +107,7 @@ class OperationList:
         return value
 
     def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
-        output.constant = output.kind == "arena" and all(v.constant for v in inputs)
+        output.constant = output.kind == "arena" and all([v.constant for v in inputs])
         self.operations.append(Operation(kind, inputs, output, **more))
         return output
 
@@ -128,6 +130,11 @@ class OperationList:
             current.append(result)
         self._finish(current[0], output)
 
+    @lazy
+    def dims(self) -> dict[Index, tuple[Index, int]]:
+        """Each index with its size, once all operations are there."""
+        return {index: (index, size) for index, size in self.sizes.items()}
+
     def drop(self, numbers: set[int]) -> None:
         """Forgets the operations and values with these ids."""
         self.operations = [operation for operation in self.operations if id(operation) not in numbers]
@@ -136,17 +143,17 @@ class OperationList:
     # -- values ----------------------------------------------------------------------------------------------
     def _input(self, position: int) -> Value:
         request = self.request
-        term = request.expr.inputs[position]
-        strides: dict[Index, int] = {}
-        for index, size, stride in zip(term, request.expr.shapes[position], request.strides[position]):
-            if index in self.sizes and size != 1:
-                strides[index] = strides.get(index, 0) + stride
+        expr, dtype = request.expr, request.dtypes[position]
+        axes: dict[Index, Axis] = {}
+        for index, size, stride in zip(expr.inputs[position], expr.shapes[position], request.strides[position]):
+            if size != 1:
+                axes[index] = Axis.strided(index, size, stride + axes[index].stride if index in axes else stride)
         return self.new(
-            tuple(strides),
-            request.dtypes[position],
+            tuple(axes),
+            dtype,
             kind="input",
-            axes={i: Axis.strided(i, self.sizes[i], s) for i, s in strides.items()},
-            conj=position in request.conj and request.dtypes[position] in COMPLEX,
+            axes=axes,
+            conj=position in request.conj and dtype in COMPLEX,
             slot=position,
             swapped_bytes=position in request.byteswapped,
             constant=position in request.constants,
@@ -178,34 +185,37 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
-        elements = self._elements.get(value.term)
-        if elements is None:
-            sizes = self.sizes
-            elements = self._elements[value.term] = math.prod([sizes[i] for i in value.term])
-        return elements * itemsize(value.dtype)
+        if value.elements < 0:
+            value.elements = math.prod(map(self.sizes.__getitem__, value.term))
+        return value.elements * itemsize(value.dtype)
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
+        if operation.work is None:
+            operation.work = self._work(operation)
+        return operation.work
+
+    def _work(self, operation: Operation) -> tuple[int, int]:
         moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
         if operation.kind == "copy":
             return 0, moved
-        points = math.prod([self.sizes[i] for i in set().union(*[v.term for v in operation.inputs])])
+        indices = set().union(*[v.term for v in operation.inputs])
+        points = math.prod(map(self.sizes.__getitem__, indices))
         if operation.kind == "sum":
             return points, moved
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
 
     # -- operations ------------------------------------------------------------------------------------------
-    def _lone(self, value: Value, kept) -> Value:
-        """Sums the indices that nobody else needs."""
-        term = tuple([i for i in value.term if kept(i)])
-        if term == value.term:
+    def _lone(self, value: Value, kept: list[Index]) -> Value:
+        """Sums the indices that nobody else needs: all but ``kept``."""
+        if len(kept) == len(value.term):
             return value
-        return self.apply("sum", (value,), self.new(term, value.dtype, conj=value.conj))
+        return self.apply("sum", (value,), self.new(tuple(kept), value.dtype, conj=value.conj))
 
     def _pair(self, x: Value, y: Value, uses: dict[Index, int]) -> Value:
         in_x, in_y = x.term, y.term
-        x = self._lone(x, lambda i: i in in_y or uses[i] > 0)
-        y = self._lone(y, lambda i: i in in_x or uses[i] > 0)
+        x = self._lone(x, [i for i in in_x if uses[i] > 0 or i in in_y])
+        y = self._lone(y, [i for i in in_y if uses[i] > 0 or i in in_x])
         both = dict.fromkeys(x.term + y.term)
         term = tuple([i for i in both if uses[i] > 0])
         kind = "mul" if len(term) == len(both) else "gemm"
@@ -229,13 +239,12 @@ class OperationList:
             value.axes = cut(value.axes, index, piece, count)
             value.term = tuple(value.axes)
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
-        self._elements.clear()
         parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
         return self.apply("sum", (parts,), self.new(term, x.dtype))
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
-        value = self._lone(value, lambda i: i in output.term)
+        value = self._lone(value, [i for i in value.term if i in output.term])
         last = self.operations[-1] if self.operations else None
         direct = (
             last is not None

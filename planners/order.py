@@ -14,6 +14,7 @@ from typing import Any, Hashable, Iterator, Sequence
 
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
+from ..records import quick
 from .exact import Budget, OutOfBudget, best_connected_order
 from .foreign import HYPER_METHODS, check_installed, cotengra_hyper, is_tree, object_search, tree_search
 from .objective import objective
@@ -40,6 +41,7 @@ LIMIT_TRIALS, LIMIT_WORK = 64, 20_000  # trials of a random search, and at most 
 LIMIT_HYPER_TRIALS, LIMIT_HYPER_WORK = 16, 3_000
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """A contraction order in binary steps.

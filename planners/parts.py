@@ -23,6 +23,7 @@ from .operations import PARTS
 from .sides import LEFT, OUT, RIGHT, SPLIT_ABOVE, Dim, divisor, fused_dims
 from .unpacked import UnpackedPlan, choose
 
+_UNSHIFTED: Mapping[int, int] = {LEFT: 0, RIGHT: 0, OUT: 0}
 SLENDER = 4096  # bytes that an element of a long dimension addresses, at least, for a table of it to weigh nothing
 
 
@@ -36,7 +37,7 @@ class Part:
     """
 
     plan: GemmPlan | UnpackedPlan | NestPlan
-    shifts: Mapping[int, int] = field(default_factory=lambda: {LEFT: 0, RIGHT: 0, OUT: 0})
+    shifts: Mapping[int, int] = field(default_factory=lambda: _UNSHIFTED)
     share: float = 1.0
     contraction: BinaryContraction | None = None
 

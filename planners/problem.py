@@ -9,11 +9,13 @@ from typing import Any, Mapping, Sequence
 
 from ..expr import letters
 from ..plan import Index
+from ..records import quick
 from .exact import Budget, Weigh
 from .objective import Objective
 from .steps import Term, binary_ids, check_path, show, to_positions, totals, tree_to_ids
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """An order: ``ids`` of binary steps, with what it costs. ``note`` says where it is not what the name promises.
@@ -32,6 +34,7 @@ class Found:
         return replace(self, note=note)
 
 
+@quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """One search. Indices are numbers by first appearance, so that nothing depends on the hashes of names.
@@ -70,8 +73,8 @@ class Problem:
         rows = tuple([tuple(dict.fromkeys([numbers.setdefault(i, len(numbers)) for i in term])) for term in terms])
         return cls(
             terms=rows,
-            output=tuple(numbers.setdefault(index, len(numbers)) for index in output),
-            sizes=tuple(int(sizes[index]) for index in numbers),
+            output=tuple([numbers.setdefault(index, len(numbers)) for index in output]),
+            sizes=tuple([int(sizes[index]) for index in numbers]),
             names=tuple(numbers),
             limit=limit,
             max_time=max_time,

@@ -290,8 +290,8 @@ class ProgramBuilder(PlanBuilder):
         return found.row(number, out, a, b)
 
     # -- what differs from an einsum -------------------------------------------------------------------------
-    def _sizes(self, operation: Operation) -> dict:
-        return self.list.owners[id(operation)].sizes
+    def _owner(self, operation: Operation) -> OperationList:
+        return self.list.owners[id(operation)]
 
     def _dims(self, operation: Operation) -> dict:
         group = self.list.groups.get(id(operation))
@@ -332,7 +332,7 @@ class ProgramBuilder(PlanBuilder):
         plan: FusedPlan = part.plan
         flops, nbytes = self.list.work(operation)
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for row in plan.rows(self._place(part, "temporary"), self.wanted.threads):
+        for row in plan.rows(self._place(operation, part, "temporary"), self.wanted.threads):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
             step = self._step(operation, work, row, "fused", (), (), seconds)
             yield replace(step, block=self.list.blocks[id(operation)])

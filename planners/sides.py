@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -25,9 +25,7 @@ SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows w
 RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Dim:
+class Dim(NamedTuple):
     """A dimension with one linear stride (``None``: not linear) or table per tensor; ``free`` tensors have neither."""
 
     indices: tuple[Index, ...]
@@ -43,10 +41,23 @@ class Dim:
         found = self.tables.get(tensor) if self.tables else None
         return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
 
+    def place(self, tensor: int) -> tuple[int, int]:
+        """What the table follows from where the tensor has a stride or does not have the dimension: size and stride."""
+        return self.size, self.strides.get(tensor) or 0
+
 
 @lru_cache(maxsize=1024)
 def _few_multiples(size: int, stride: int) -> np.ndarray:
     return _unchanging(np.arange(size, dtype=np.int64) * stride)
+
+
+@lru_cache(maxsize=2048)
+def _few_sums(places: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """`flat_table` of dimensions with strides."""
+    table = ZERO
+    for size, stride in places:
+        table = (table[:, None] + _multiples(size, stride)).ravel()
+    return _unchanging(table)
 
 
 def _multiples(size: int, stride: int) -> np.ndarray:
@@ -70,10 +81,8 @@ def axis_table(axis: Axis) -> np.ndarray:
 def learned(dim: Dim, tensor: int, axis: Axis) -> Dim:
     """A dimension of one index that knows its axis in one tensor more."""
     if axis.linear:
-        strides, tables = {**dim.strides, tensor: axis.stride}, dim.tables
-    else:
-        strides, tables = {**dim.strides, tensor: None}, {**dim.tables, tensor: axis_table(axis)}
-    return Dim(indices=dim.indices, size=dim.size, strides=strides, tables=tables)
+        return Dim(dim.indices, dim.size, {**dim.strides, tensor: axis.stride}, dim.tables)
+    return Dim(dim.indices, dim.size, {**dim.strides, tensor: None}, {**dim.tables, tensor: axis_table(axis)})
 
 
 def fused_dims(
@@ -101,16 +110,19 @@ def fused_dims(
                 tables = {**tables, tensor: axis_table(axis)}
         if whole and out and not tables and not out[-1].tables:
             slow = out[-1]
-            if all([slow.strides[tensor] == stride * size for tensor, stride in strides.items()]):
+            for tensor in strides:
+                if slow.strides[tensor] != strides[tensor] * size:
+                    break
+            else:
                 out.pop()
                 indices, size = slow.indices + indices, slow.size * size
-        out.append(Dim(indices=indices, size=size, strides=strides, tables=tables))
+        out.append(Dim(indices, size, strides, tables))
     return out
 
 
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
-    if max([dim.size for dim in dims], default=0) <= SPLIT_ABOVE:
+    if not any([dim.size > SPLIT_ABOVE for dim in dims]):
         return list(dims)
     out: list[Dim] = []
     for dim in dims:
@@ -124,8 +136,7 @@ def cut(dim: Dim, inner: int) -> list[Dim]:
     if inner == dim.size:
         return [dim]
     outer = {t: s * inner for t, s in dim.strides.items()}
-    turns = Dim(indices=dim.indices, size=dim.size // inner, strides=outer, tables={})
-    return [Dim(indices=dim.indices, size=inner, strides=dim.strides, tables={}), turns]
+    return [Dim(dim.indices, inner, dim.strides, _NONE), Dim(dim.indices, dim.size // inner, outer, _NONE)]
 
 
 def levels(dims: Sequence[Dim], most: int) -> list[list[Dim]]:
@@ -169,12 +180,8 @@ def join_rows(dims: Sequence[Dim], item: int, most: int) -> list[Dim]:
             slow, *turns = cut(slow, largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
         rest, whole = turns + rest, not turns
         table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
-        fast = Dim(
-            indices=slow.indices + fast.indices,
-            size=slow.size * fast.size,
-            strides={OUT: fast.strides[OUT]},
-            tables={LEFT: table},
-        )
+        strides, tables = {OUT: fast.strides[OUT]}, {LEFT: table}
+        fast = Dim(slow.indices + fast.indices, slow.size * fast.size, strides, tables)
     return [fast, *rest]
 
 
@@ -205,8 +212,10 @@ def leading(dims: Sequence[Dim], entries: int) -> int:
 
 def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
-    if not dims:
-        return ZERO
+    if len(dims) < 2:
+        return dims[0].table(tensor) if dims else ZERO
+    if total(dims) <= _FEW and not any([dim.tables for dim in dims]):
+        return _few_sums(tuple([dim.place(tensor) for dim in dims]))
     table = dims[0].table(tensor)
     for dim in dims[1:]:
         table = (table[:, None] + dim.table(tensor)).ravel()
@@ -225,6 +234,39 @@ def outer_loop(
         flat_table(dims, RIGHT) if right is None else steps * right,
         flat_table(dims, OUT),
     )
+
+
+def _offsets(
+    lanes: np.ndarray | None,
+    cut: np.ndarray | None,
+    run: np.ndarray | None,
+    rest: np.ndarray | None,
+    tile: int,
+    width: int,
+) -> np.ndarray:
+    """`Panels.offsets` from the tables of its dimensions, None where there are none."""
+    grid = (ZERO if lanes is None else lanes)[None, :]
+    if cut is not None:
+        missing = -len(cut) % tile
+        if missing:
+            cut = np.concatenate([cut, cut[-1:].repeat(missing)])
+        grid = (cut if lanes is None else cut[:, None] + grid).reshape(len(cut) // tile, -1)
+    box = grid.shape[1]
+    if run is not None:
+        grid = (grid[:, None, :] + run[:, None]).reshape(-1, box)
+    if rest is not None:
+        grid = (rest[:, None, None] + grid).reshape(-1, box)
+    if box == width:
+        return grid
+    return np.concatenate([grid, grid[:, -1:].repeat(width - box, axis=1)], axis=1)
+
+
+@lru_cache(maxsize=2048)
+def _few_offsets(*given) -> np.ndarray:
+    """`_offsets` of dimensions with strides, by their sizes and strides."""
+    *groups, tile, width = given
+    tables = [_few_sums(places) if places else None for places in groups]
+    return _unchanging(_offsets(*tables, tile, width))
 
 
 @lru_cache(maxsize=1024)
@@ -266,19 +308,13 @@ class Panels:
 
     def offsets(self, tensor: int) -> np.ndarray:
         """(count, width) byte offsets; lanes past the box repeat the last."""
-        grid = flat_table(self.lanes[::-1], tensor)[None, :]
-        if self.cut is not None:
-            values, missing = self.cut.table(tensor), self.cuts * self.tile - self.cut.size
-            if missing:
-                values = np.concatenate([values, values[-1:].repeat(missing)])
-            grid = (values[:, None] + grid if self.lanes else values).reshape(self.cuts, self.box)
-        if self.run_last is not None:
-            grid = (grid[:, None, :] + self.run_last.table(tensor)[:, None]).reshape(-1, self.box)
-        if self.rest:
-            grid = (flat_table(self.rest, tensor)[:, None, None] + grid).reshape(-1, self.box)
-        if self.box == self.width:
-            return grid
-        return np.concatenate([grid, grid[:, -1:].repeat(self.width - self.box, axis=1)], axis=1)
+        cut, run = ([] if dim is None else [dim] for dim in (self.cut, self.run_last))
+        groups = self.lanes[::-1], cut, run, self.rest
+        if self.count * self.width > _FEW or any([dim.tables for dims in groups for dim in dims]):
+            tables = [flat_table(dims, tensor) if dims else None for dims in groups]
+            return _offsets(*tables, self.tile, self.width)
+        places = [tuple([dim.place(tensor) for dim in dims]) for dims in groups]
+        return _few_offsets(*places, self.tile, self.width)
 
     def valid(self) -> np.ndarray:
         """(count,) lanes that exist in each panel."""

@@ -24,7 +24,7 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
-from ..records import lazy, quick
+from ..records import changed, lazy, quick
 from .beside import Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
@@ -69,7 +69,7 @@ class UnpackedPlan:
     def rows(self, places: Mapping[str, Operand]) -> tuple[Row, ...]:
         left, right = ("b", "a") if self.exchanged else ("a", "b")
         left = left if self.copy is None else "temp"
-        placed = replace(self.problem, a=places[left], b=places[right], c=places["out"])
+        placed = changed(self.problem, a=places[left], b=places[right], c=places["out"])
         if self.family == "dot":
             return dot_family.lower(placed, self.threads, places["temp"])
         family = batched_family if self.family == "batched" else small_family
@@ -79,18 +79,23 @@ class UnpackedPlan:
 def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
     """The family that computes ``c``; None where GEMM is the right one, a layout is still free, or an operand is of
     another dtype: these families read in place."""
-    if c.left is None or c.right is None or c.left_dtype or c.right_dtype or not _may_lie_right(c):
+    if c.left is None or c.right is None or c.left_dtype or c.right_dtype:
+        return None
+    asks = _asks(c)
+    if not asks:
         return None
     straight, swapped = _View(c), None
     if not straight.linear:
         return None
     for row in _FAMILIES:
+        if row.asks not in asks:
+            continue
         if row.exchanged and swapped is None:
             swapped = _View(c.swapped())
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
-    return _choose_beside(c, isa)
+    return _choose_beside(c, isa) if c.batch else None
 
 
 def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
@@ -102,16 +107,18 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     return None
 
 
-def _may_lie_right(c: BinaryContraction) -> bool:
-    """Whether there is a batch, a sum along adjacent elements, or a gate: without, no family here fits."""
+def _asks(c: BinaryContraction) -> list[str]:
+    """What families ask for and ``c`` has: ``run``, a sum along adjacent elements; ``products``, a batch or a gate."""
     item = tile_table.ITEMSIZE[c.dtype]
-    adjacent = any(c.left[i].stride == item == c.right[i].stride for i in c.k)
-    return bool(c.batch) or adjacent or is_gate(c)
+    found = ["products"] if c.batch or is_gate(c) else []
+    if any([c.left[i].stride == item == c.right[i].stride for i in c.k]):
+        found.append("run")
+    return found
 
 
 def is_gate(c: BinaryContraction) -> bool:
     """Whether a few numbers on one side are applied to all of a large operand on the other."""
-    m, n, k = (prod([c.sizes[i] for i in indices]) for indices in (c.m, c.n, c.k))
+    m, n, k = [prod(map(c.sizes.__getitem__, indices)) for indices in (c.m, c.n, c.k)]
     few, many = min(m, n) * k, max(m, n)
     return 0 < few <= _GATE and many * k * tile_table.ITEMSIZE[c.dtype] >= _GATE_BYTES
 
@@ -126,7 +133,7 @@ class _View:
 
     @lazy
     def linear(self) -> bool:
-        return all(axis.linear for axes in self.axes.values() for axis in axes.values())
+        return all([axis.linear for axes in self.axes.values() for axis in axes.values()])
 
     def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
         axes = self.axes
@@ -357,9 +364,11 @@ def _parallel(threads: int, *groups: list[Dim]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """``along``: the dimension that the kernel steps along, of which there is no table."""
+    """``asks``: one of what `_asks` finds; ``along``: the dimension that the kernel steps along, of which there is no
+    table."""
 
     name: str
+    asks: str
     fits: Callable[[_View, ISA], bool]
     problem: Callable[[_View, int], DotProblem | BatchedProblem | SmallProblem]
     along: Callable[[_View], Dim]
@@ -374,15 +383,15 @@ def _last_product(view: _View) -> Dim:
     return view.matrices.products[-1]
 
 
-_BATCHED = _Family(name="batched", fits=_batched_fits, problem=_batched, along=_last_batch)
+_BATCHED = _Family(name="batched", asks="products", fits=_batched_fits, problem=_batched, along=_last_batch)
 # The first that fits a contraction runs it.
 _FAMILIES = (
-    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_product),
-    _Family(name="small", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
-    _Family(name="dot", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
+    _Family(name="small", asks="products", fits=_tiny_fits, problem=_small, along=_last_product),
+    _Family(name="small", asks="products", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
+    _Family(name="dot", asks="run", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
     _BATCHED,
-    _Family(name="small", fits=_small_fits, problem=_small, along=_last_product),
-    _Family(name="small", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
+    _Family(name="small", asks="products", fits=_small_fits, problem=_small, along=_last_product),
+    _Family(name="small", asks="products", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
 )
 
 

@@ -24,9 +24,9 @@ def problem(rng, dtype, *, outer, m, n, k, lanes, exact=True, **options):
     c = strided.make(rng, (*outer, m, n, lanes), dtype, fixed=[4], exact=exact)
     p = batched.BatchedProblem(
         dtype=dtype,
-        a=replace(A, offset=a.start),
-        b=replace(B, offset=b.start),
-        c=replace(C, offset=c.start),
+        a=A._replace(offset=a.start),
+        b=B._replace(offset=b.start),
+        c=C._replace(offset=c.start),
         outer=tuple((outer[i], a.table(i), b.table(i), c.table(i)) for i in range(2)),
         lanes=lanes,
         tm_a=a.table(2),

@@ -27,9 +27,9 @@ def problem(rng, dtype, *, outer, m, n, runs, length, rows=False, **options):
     c = strided.make(rng, shapes[2], dtype, exact=exact)
     p = dot.DotProblem(
         dtype=dtype,
-        a=replace(A, offset=a.start),
-        b=replace(B, offset=b.start),
-        c=replace(C, offset=c.start),
+        a=A._replace(offset=a.start),
+        b=B._replace(offset=b.start),
+        c=C._replace(offset=c.start),
         outer=tuple((outer[i], a.table(i), b.table(i), c.table(i)) for i in range(2)),
         tm_a=a.table(2),
         tm_c=c.table(2),

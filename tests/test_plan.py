@@ -189,7 +189,7 @@ def test_a_free_operand_lies_where_the_kernel_reads_it(case):
         values[slot] = oracle.random(rng, places.shape, dtype, exact=True)
         memory[slot] = np.zeros(int(places.max()) + item * max(made.left_layout.panel, 1), np.uint8)
         memory[slot][places[..., None] + np.arange(item)] = values[slot][..., None].view(np.uint8)
-    places = {name: replace(getattr(made.problem, name), slot=slot) for slot, name in enumerate("abc")}
+    places = {name: getattr(made.problem, name)._replace(slot=slot) for slot, name in enumerate("abc")}
     gemm.reference(replace(made.problem, **places), memory)
     letters = dict(zip(sizes, "abcdefghij"))
     terms = ["".join(letters[i] for i in order) for order in ((*b, *m, *k), (*b, *n, *k), output)]

@@ -27,9 +27,9 @@ def problem(rng, dtype, *, outer, t, m, n, k, exact=True, strided_columns=False,
     strides = [x.view.strides for x in (a, b, c)]
     p = small.SmallProblem(
         dtype=dtype,
-        a=replace(A, offset=a.start),
-        b=replace(B, offset=b.start),
-        c=replace(C, offset=c.start),
+        a=A._replace(offset=a.start),
+        b=B._replace(offset=b.start),
+        c=C._replace(offset=c.start),
         outer=tuple((outer[i], a.table(i), b.table(i), c.table(i)) for i in range(2)),
         t=t,
         t_strides=tuple(s[2] for s in strides),
@@ -127,9 +127,9 @@ def test_four_rows_and_terms_may_be_two_dimensions(row, dtype, n):
     (a, b, c), strides = operands, [x.view.strides for x in operands]
     p = small.SmallProblem(
         dtype=dtype,
-        a=replace(A, offset=a.start),
-        b=replace(B, offset=b.start),
-        c=replace(C, offset=c.start),
+        a=A._replace(offset=a.start),
+        b=B._replace(offset=b.start),
+        c=C._replace(offset=c.start),
         t=5,
         t_strides=(strides[0][0], strides[1][1], strides[2][1]),
         m=4,
