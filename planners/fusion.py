@@ -22,6 +22,7 @@ from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
 from ..ops import OPS
 from ..views import View
+from . import indexed
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
 from .places import MemoryView, strided_axes, strided_value
@@ -429,4 +430,7 @@ _HANDLERS: dict[str, Any] = {
     "assign": Schedule.assign,
     "concatenate": Schedule.concatenate,
     "pad": Schedule.pad,
+    "gather": indexed.gather,
+    "scatter": indexed.scatter,
+    "scatter_add": indexed.scatter,
 }

@@ -36,6 +36,7 @@ from .places import MemoryView, strided_value
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
+from .single import SinglePlan, SingleStep
 
 LONGEST_IOTA = 1 << 16  # elements: a longer one is not kept as a constant
 
@@ -89,7 +90,7 @@ class _List:
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
-        self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
+        self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of a fused operation: number and how many there are
         self.numbers: Iterator[int] = count()
         self.compute = compute
@@ -103,10 +104,10 @@ class _List:
         return value.nbytes
 
     def work(self, operation: Operation) -> tuple[int, int]:
-        if operation.kind == "fused":
-            group = self.groups[id(operation)]
+        group = self.groups.get(id(operation))
+        if group is not None:
             plan = operation.parts[0].part.plan
-            return plan.flops, round(moved(group) * plan.share)
+            return plan.flops, round(moved(group) * plan.share) if operation.kind == "fused" else plan.problem.bytes
         return self.owners[id(operation)].work(operation)
 
 
@@ -157,6 +158,8 @@ class ProgramBuilder(PlanBuilder):
                 self.rows.region(run[0])
             elif isinstance(run[0], Contraction):
                 self._contraction(run[0])
+            elif isinstance(run[0], SingleStep):
+                self._single(run[0])
             else:
                 self._fused(run)
 
@@ -192,6 +195,13 @@ class ProgramBuilder(PlanBuilder):
                 self.list.groups[id(operation)] = group
                 self.list.blocks[id(operation)] = (number, len(starts))
                 self.list.operations.append(operation)
+
+    def _single(self, step: SingleStep) -> None:
+        plan = step.plan()
+        operation = Operation(step.family, plan.inputs, step.output.memory)
+        operation.parts = (Planned(part=Part(plan=plan)),)
+        self.list.groups[id(operation)] = step
+        self.list.operations.append(operation)
 
     def _contraction(self, step: Contraction) -> None:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
@@ -245,18 +255,18 @@ class ProgramBuilder(PlanBuilder):
         )
 
     def _plain(self, operation: Operation) -> Iterator[Step]:
-        if operation.kind != "fused":
+        if id(operation) not in self.list.groups:
             self.compute = self.list.owners[id(operation)].compute
             yield from super()._emit(operation)
             return
         part = operation.parts[0].part
-        plan: FusedPlan = part.plan
+        plan: FusedPlan | SinglePlan = part.plan
         flops, nbytes = self.list.work(operation)
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
         for row in plan.rows(self._place(part, "temporary"), self.wanted.threads):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
-            step = self._step(operation, work, row, "fused", (), (), seconds)
-            yield replace(step, block=self.list.blocks[id(operation)])
+            step = self._step(operation, work, row, operation.kind, (), (), seconds)
+            yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
             work = replace(work, flops=0, moved=0)
 
     def _output_name(self, value: Value) -> str:
