@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, indexed, packs, small, tiles
+from . import batched, indexed, packs, random, small, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
@@ -102,6 +102,10 @@ def _indexed(isa: ISA) -> tuple[str, ...]:
     return indexed.names()
 
 
+def _random(isa: ISA) -> tuple[str, ...]:
+    return random.names()
+
+
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
@@ -123,6 +127,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),
         Family(name="fused", requires=(), produces=(("linear", 1.0),), names=_fused),
         Family(name="indexed", requires=(("any", 1.0),) * 2, produces=(("any", 1.0),), names=_indexed, fails=True),
+        Family(name="random", requires=(("any", 1.0),), produces=(("lanes", 1.0),), names=_random),
         Family(name="walk", requires=(), produces=(), names=_walk),
     )
 }  # fmt: skip

@@ -430,6 +430,8 @@ _HANDLERS: dict[str, Any] = {
     "assign": Schedule.assign,
     "concatenate": Schedule.concatenate,
     "pad": Schedule.pad,
+    "random_bits": indexed.random,
+    "random_uniform": indexed.random,
     "gather": indexed.gather,
     "scatter": indexed.scatter,
     "scatter_add": indexed.scatter,

@@ -6,12 +6,14 @@ later; else a copy of it. Indices are int64 in memory: others are cast by a map.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..ir import Atom, Eqn, Var
 from ..kernels.indexed import IndexArray, IndexedProblem
+from ..kernels.random import RandomProblem
 from ..op_rules import INDEX
 from .places import MemoryView
 from .single import SingleStep, operands
@@ -42,6 +44,21 @@ def scatter(schedule: Schedule, eqn: Eqn) -> None:
     dense = apart(schedule, value, place).broadcast((*_broadcast(arrays), *rest))
     problem = _problem(eqn.op, place, dense, arrays, axes)
     add(schedule, var, "indexed", [dense, *arrays], place, problem, updates=True)
+
+
+def random(schedule: Schedule, eqn: Eqn) -> None:
+    """Words of the key's stream, or uniform numbers made of them."""
+    (key,), (var,) = eqn.inputs, eqn.outputs
+    source, out = schedule.place(key), schedule.new(var.shape, var.dtype)
+    stream = eqn.named.get("stream", 0 if eqn.op == "random_bits" else 1)
+    problem = RandomProblem(
+        dtype=var.dtype.name,
+        count=prod(var.shape),
+        stream=stream,
+        key_step=source.view.strides[0],
+        operands=operands(out, source),
+    )
+    add(schedule, var, "random", [source], out, problem)
 
 
 def add(

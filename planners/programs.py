@@ -26,6 +26,7 @@ from ..views import View
 from .blocking import leaves, rows_of_a_block, runs
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
+from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
@@ -37,8 +38,6 @@ from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
 from .single import SinglePlan, SingleStep
-
-LONGEST_IOTA = 1 << 16  # elements: a longer one is not kept as a constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +70,11 @@ def constants(program: Program) -> tuple[np.ndarray, ...]:
 
 @lru_cache(maxsize=256)
 def with_iotas(program: Program) -> Program:
-    """The program with its iotas as constants."""
-    program = lifted(program, with_iotas)
+    """The program as it is planned: what is `expanded`, and its iotas as constants."""
+    program = lifted(expanded(program), with_iotas)
     found, kept = [], []
     for eqn in program.eqns:
-        if eqn.op == "iota" and eqn.named["size"] <= LONGEST_IOTA:
+        if eqn.op == "iota":
             dtype = np.dtype(eqn.named["dtype"])
             found.append((eqn.outputs[0], Const.of(np.arange(eqn.named["size"]).astype(dtype))))
         else:
