@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, indexed, packs, random, small, tiles
+from . import batched, indexed, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
@@ -106,6 +106,10 @@ def _random(isa: ISA) -> tuple[str, ...]:
     return random.names()
 
 
+def _sort(isa: ISA) -> tuple[str, ...]:
+    return sort.names()
+
+
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
@@ -128,6 +132,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="fused", requires=(), produces=(("linear", 1.0),), names=_fused),
         Family(name="indexed", requires=(("any", 1.0),) * 2, produces=(("any", 1.0),), names=_indexed, fails=True),
         Family(name="random", requires=(("any", 1.0),), produces=(("lanes", 1.0),), names=_random),
+        Family(name="sort", requires=(("any", 1.0),), produces=(("any", 1.0),), names=_sort),
         Family(name="walk", requires=(), produces=(), names=_walk),
     )
 }  # fmt: skip

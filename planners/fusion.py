@@ -430,6 +430,8 @@ _HANDLERS: dict[str, Any] = {
     "assign": Schedule.assign,
     "concatenate": Schedule.concatenate,
     "pad": Schedule.pad,
+    "sort": indexed.sort,
+    "argsort": indexed.sort,
     "random_bits": indexed.random,
     "random_uniform": indexed.random,
     "gather": indexed.gather,

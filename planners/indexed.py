@@ -14,8 +14,11 @@ import numpy as np
 from ..ir import Atom, Eqn, Var
 from ..kernels.indexed import IndexArray, IndexedProblem
 from ..kernels.random import RandomProblem
+from ..kernels.sort import DTYPES as SORTED
+from ..kernels.sort import SortProblem
 from ..op_rules import INDEX
 from .places import MemoryView
+from .request import NotLowered
 from .single import SingleStep, operands
 
 if TYPE_CHECKING:
@@ -59,6 +62,24 @@ def random(schedule: Schedule, eqn: Eqn) -> None:
         operands=operands(out, source),
     )
     add(schedule, var, "random", [source], out, problem)
+
+
+def sort(schedule: Schedule, eqn: Eqn) -> None:
+    """Lines along an axis, or their indices, in ascending order."""
+    (atom,), (var,), axis = eqn.inputs, eqn.outputs, eqn.named["axis"]
+    if atom.dtype.name not in SORTED:
+        raise NotLowered(f"there is no kernel for {eqn.op} of {atom.dtype}")
+    source, out = schedule.place(atom), schedule.new(var.shape, var.dtype)
+    loops = tuple(zip(var.shape, source.view.strides, out.view.strides))
+    axis %= max(len(loops), 1)
+    problem = SortProblem(
+        dtype=atom.dtype.name,
+        order=eqn.op == "argsort",
+        line=loops[axis],
+        lines=tuple(loop for at, loop in enumerate(loops) if at != axis and loop[0] != 1),
+        operands=operands(out, source),
+    )
+    add(schedule, var, "sort", [source], out, problem)
 
 
 def add(
