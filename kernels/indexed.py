@@ -30,10 +30,12 @@ FEW = 8  # indices
 
 @dataclass(frozen=True, kw_only=True)
 class IndexArray:
-    """Indices (int64) into an axis of ``size`` entries, ``step`` bytes apart in the indexed operand."""
+    """Indices (int64) into an axis of ``size`` entries, ``step`` bytes apart in the indexed operand; ``axis``: what an
+    error calls it."""
 
     size: int
     step: int
+    axis: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,7 @@ def lower(p: IndexedProblem, threads: int = 1) -> tuple[Row, ...]:
     total = prod(loop[0] for loop in rest)
     unit_tasks, rest_tasks = _tasks(p, units, total, threads)
     heads = [
-        (x.slot, x.offset, array.size, array.step, stride)
+        (x.slot, x.offset, array.size, array.step, stride, array.axis)
         for x, array, stride in zip(p.operands[2:], p.arrays, inner[2:], strict=True)
     ]
     table = np.array([word for row in (*heads, *loops, *rest) for word in row], np.int64)
@@ -179,10 +181,10 @@ def reference(p: IndexedProblem, memory: dict[int, np.ndarray]) -> None:
     for count, *strides in p.loops:
         at = (at[:, None] + np.arange(count)[:, None] * np.array(strides, np.int64)).reshape(-1, at.shape[1])
     offsets = np.zeros(len(at), np.int64)
-    for axis, (array, x) in enumerate(zip(p.arrays, p.operands[2:], strict=True)):
-        found = [_read(memory[x.slot], x.offset + place, "int64") for place in at[:, 1 + axis]]
+    for column, (array, x) in enumerate(zip(p.arrays, p.operands[2:], strict=True), 1):
+        found = [_read(memory[x.slot], x.offset + place, "int64") for place in at[:, column]]
         if wrong := [index for index in found if not -array.size <= index < array.size]:
-            raise IndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {array.size}")
+            raise IndexError(f"index {wrong[0]} is out of bounds for axis {array.axis} with size {array.size}")
         offsets += np.array(found, np.int64) % max(array.size, 1) * array.step
     rest = np.zeros((1, 2), np.int64)
     for count, *strides in p.rest:

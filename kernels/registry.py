@@ -110,6 +110,10 @@ def _sort(isa: ISA) -> tuple[str, ...]:
     return sort.names()
 
 
+def _guard(isa: ISA) -> tuple[str, ...]:
+    return ("guard",)
+
+
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
@@ -133,6 +137,7 @@ FAMILIES: dict[str, Family] = {
         Family(name="indexed", requires=(("any", 1.0),) * 2, produces=(("any", 1.0),), names=_indexed, fails=True),
         Family(name="random", requires=(("any", 1.0),), produces=(("lanes", 1.0),), names=_random),
         Family(name="sort", requires=(("any", 1.0),), produces=(("any", 1.0),), names=_sort),
+        Family(name="guard", requires=(("any", 0.0),), produces=(), names=_guard, fails=True),
         Family(name="walk", requires=(), produces=(), names=_walk),
     )
 }  # fmt: skip

@@ -234,9 +234,7 @@ class Schedule:
     def check(self, eqn: Eqn) -> None:
         """`NotLowered` where no kernel has this map on these dtypes."""
         if eqn.op == "pow" and eqn.inputs[0].dtype.kind in "iu":
-            exponent = eqn.inputs[1]
-            if exponent.dtype.kind == "i" and not (isinstance(exponent, Literal) and exponent.value >= 0):
-                raise NotLowered("integers to a power that may be negative, which is an error")
+            indexed.guard_power(self, eqn)
         graph = Graph(tuple(atom.dtype.name for atom in eqn.inputs))
         apply(graph, eqn.op, list(range(len(eqn.inputs))), eqn.outputs[0].dtype.name)
 

@@ -47,7 +47,7 @@ def check(isa, op, dtype, seed, loops, sizes, rest, threads=1, wrong=False) -> N
         op=op,
         dtype=dtype,
         arrays=tuple(
-            indexed.IndexArray(size=size, step=many.view.strides[axis]) for axis, size in enumerate(sizes)
+            indexed.IndexArray(size=size, step=many.view.strides[axis], axis=axis + 3) for axis, size in enumerate(sizes)
         ),
         loops=tuple((loops[a], dense.view.strides[a], *(p[a] for p in places)) for a in axes),
         rest=tuple(

@@ -143,7 +143,8 @@ def _build_report(module: ir.Module) -> Fn:
             with f.range(0, f.word(step, ia.I_INNER)) as i:
                 index = f.load(I64, source + i * stride)
                 with f.if_((index < f.i64(0) - size) | (index >= size)):
-                    for word, value in ((abi.CTX_ERROR_VALUE, index), (abi.CTX_ERROR_AXIS, k), (abi.CTX_ERROR_SIZE, size)):
+                    axis = f.word(row, ia.X_AXIS)
+                    for word, value in zip((abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE), (index, axis, size)):
                         f.store(value, ctx + 8 * word)
                     f.atomic_store(abi.BAD_INDEX, ctx + 8 * abi.CTX_ERROR)
                     f.ret()

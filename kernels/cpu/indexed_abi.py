@@ -22,8 +22,8 @@ I_REST_TASKS = 32  # tasks along the rest, the fastest part of the task number
 I_ADJACENT = 33  # the run is adjacent in both operands
 
 # words of an index array in the table: it starts at bases[slot] + offset, names entries of an axis of so many, so far
-# apart, and has a stride along the inner loop
-X_SLOT, X_OFFSET, X_SIZE, X_STEP, X_INNER = 0, 1, 2, 3, 4
-X_WORDS = 5
+# apart, and has a stride along the inner loop; X_AXIS: what an error calls it
+X_SLOT, X_OFFSET, X_SIZE, X_STEP, X_INNER, X_AXIS = 0, 1, 2, 3, 4, 5
+X_WORDS = 6
 
 BLOCK = 256  # indices whose offsets are computed at once

@@ -21,7 +21,7 @@ from ... import config
 from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
-from . import batched, calibrate, codegen, dot, entry, fused, gemm, indexed, nest, pack, random, small, sort, walker
+from . import batched, calibrate, codegen, dot, entry, fused, gemm, guard, indexed, nest, pack, random, small, sort, walker
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -47,6 +47,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"(gather|scatter)_\d+|scatteradd_[a-z]+\d*"), indexed.build),
     (re.compile(r"random_(uint32|float32|float64)"), random.build),
     (re.compile(r"(arg)?sort_[1248]"), sort.build),
+    (re.compile(r"guard"), guard.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
