@@ -94,8 +94,11 @@ def _extreme(build: _Build, eqn: Eqn) -> None:
     places = build("iota", size=size, dtype=kind) if size <= LONGEST_IOTA else _long_iota(build, size, kind)
     strides = tuple(int(at == axis) for at in range(len(x.shape)))
     places = build("access", places, view=View(x.shape, strides))
-    first = build("reduce_min", build("select", found, places, Literal.of(size, kind)), axes=(axis,))
-    build("cast", first, out=var, dtype=INDEX) if kind != INDEX else build("copy", first, out=var)
+    places = build("select", found, places, Literal.of(size, kind))
+    if kind == INDEX:
+        build("reduce_min", places, out=var, axes=(axis,))
+    else:
+        build("cast", build("reduce_min", places, axes=(axis,)), out=var, dtype=INDEX)
 
 
 def _long_iota(build: _Build, size: int, dtype: np.dtype, out: Var | None = None) -> Var:
