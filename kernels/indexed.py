@@ -196,7 +196,8 @@ def reference(p: IndexedProblem, memory: dict[int, np.ndarray]) -> None:
             places = (memory[indexed.slot], indexed.offset + offset + more), (memory[dense.slot], dense.offset + start + far)
             value = _read(*places[0 if gather else 1], p.dtype)
             if p.op == "scatter_add":
-                value = (_read(*places[0], p.dtype) + value).astype(value.dtype)
+                with np.errstate(over="ignore"):  # integers wrap around
+                    value = (_read(*places[0], p.dtype) + value).astype(value.dtype)
             target, where = places[1 if gather else 0]
             target[where : where + p.item] = np.frombuffer(value.tobytes(), np.uint8)
 

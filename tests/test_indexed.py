@@ -14,7 +14,7 @@ from einsum_engine.kernels.isa import active_isa, host_isas
 from einsum_engine.kernels.row import Operand
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
-RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+RANDOM = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def operand(rng, shape, dtype, exact=True):
@@ -104,9 +104,9 @@ def test_runs_of_every_length(isa, op):
 
 
 @pytest.mark.parametrize("op", indexed.OPERATIONS)
-@pytest.mark.parametrize("rest", [[], [300]])
+@pytest.mark.parametrize("rest", [[], [24]])
 def test_tasks_share_large_work(op, rest):
-    check(active_isa(), op, "float64", 5, [600], [70], rest, threads=3)
+    check(active_isa(), op, "float64", 5, [1200], [70], rest, threads=3)
 
 
 @pytest.mark.parametrize("name", indexed.names())

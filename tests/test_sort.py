@@ -36,7 +36,7 @@ def check(isa, dtype, seed, count, lines, threads=1) -> None:
         out = strided.make(rng, (count, *lines), "int64" if order else f"int{8 * kind.itemsize}")
         expected, before = out.copy(), x.copy()
         with np.errstate(invalid="ignore"):  # signalling NaN
-        given = x.view.view(kind).astype(np.float64 if kind.kind not in "iub" else kind)
+            given = x.view.view(kind).astype(np.float64 if kind.kind not in "iub" else kind)
         if order:
             expected.view[...] = np.argsort(given, axis=0, kind="stable")
         else:

@@ -84,7 +84,7 @@ class _Sort:
                     self._merge(b)
                 with many:
                     self._count(b)
-                    for digit in range(self.item):
+                    with f.range(0, self.item) as digit:
                         self._spread(b, digit)
             with f.range(0, self.count) as i:
                 found = b.index(i) if self.order else self._element(b.key(i))
@@ -167,9 +167,9 @@ class _Sort:
             width.set(width.get() * 2)
 
     # -- long lines ------------------------------------------------------------------------------------------
-    def _digit(self, key: Val, digit: int) -> Val:
-        shifted = key >> (8 * digit) if digit else key
-        return (shifted if self.type == I64 else self.f.convert(shifted, "zext", I64)) & 0xFF
+    def _digit(self, key: Val, digit: int | Val) -> Val:
+        wide = key if self.type == I64 else self.f.convert(key, "zext", I64)
+        return (wide >> self.f.i64(digit) * 8) & 0xFF
 
     def _count(self, b: _Buffers) -> None:
         """How often each digit has each value."""
@@ -182,7 +182,7 @@ class _Sort:
                 cell = self.counts + (self._digit(key, digit) + digit * _DIGITS) * 8
                 f.store(f.word(cell) + 1, cell)
 
-    def _spread(self, b: _Buffers, digit: int) -> None:
+    def _spread(self, b: _Buffers, digit: Val) -> None:
         """Elements in the order of one digit, unless they have the same one."""
         f, counts = self.f, self.counts + digit * _DIGITS * 8
         with f.if_(f.word(counts, self._digit(b.key(f.i64(0)), digit)).ne(self.count)):
