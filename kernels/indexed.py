@@ -1,4 +1,4 @@
-"""The indexed family on the Python side: gather and scatter as data, lowering to a row of the step table, NumPy reference.
+"""The indexed family on the Python side: gather and scatter as data, lowering to a row of the step table, reference.
 
     gather        dense[i, r] = indexed[x(i), r]
     scatter       indexed[x(i), r] = dense[i, r]
@@ -193,7 +193,10 @@ def reference(p: IndexedProblem, memory: dict[int, np.ndarray]) -> None:
     (indexed, dense) = p.operands[1::-1] if gather else p.operands[:2]
     for offset, start in zip(offsets, at[:, 0]):
         for more, far in rest:
-            places = (memory[indexed.slot], indexed.offset + offset + more), (memory[dense.slot], dense.offset + start + far)
+            places = (
+                (memory[indexed.slot], indexed.offset + offset + more),
+                (memory[dense.slot], dense.offset + start + far),
+            )
             value = _read(*places[0 if gather else 1], p.dtype)
             if p.op == "scatter_add":
                 with np.errstate(over="ignore"):  # integers wrap around

@@ -18,8 +18,8 @@ OPERATIONS = 30  # of a word
 
 @dataclass(frozen=True, kw_only=True)
 class RandomProblem:
-    """``count`` elements, contiguous; ``stream``: third word of the counters; ``key_step``: bytes between the words of the
-    key. ``operands``: the output, the key."""
+    """``count`` elements, contiguous; ``stream``: third word of the counters; ``key_step``: bytes between the words of
+    the key. ``operands``: the output, the key."""
 
     dtype: str
     count: int

@@ -21,7 +21,7 @@ PASSES = 8  # over an element, about
 
 @dataclass(frozen=True, kw_only=True)
 class SortProblem:
-    """``line``: elements of a line, its strides in the operand and in the output; ``lines``: loops over lines, the same.
+    """``line``: elements of a line, strides in the operand and in the output; ``lines``: loops over lines, the same.
     ``order``: the indices (int64) instead of the elements. ``operands``: the output, the operand."""
 
     dtype: str
@@ -80,7 +80,9 @@ class SortProblem:
         keys, indices = sa.scratch(self.line[0], self.item, self.order)
         table = np.array(self.lines or [(1, 0, 0)], np.int64).ravel()
         kernels = {abi.FN: f"{self.text}_{self.item}"}
-        return (Row(words=words, tables={sa.S_TABLE: table}, kernels=kernels, scratch=2 * (keys + indices), tasks=tasks),)
+        return (
+            Row(words=words, tables={sa.S_TABLE: table}, kernels=kernels, scratch=2 * (keys + indices), tasks=tasks),
+        )
 
 
 def names() -> tuple[str, ...]:

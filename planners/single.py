@@ -13,8 +13,8 @@ from .places import MemoryView
 @dataclass(eq=False)
 class SingleStep:
     """``problem``: what the kernel does, as data, its operands placed within the memory of ``output``, then ``inputs``:
-    slots are positions in these. It has ``placed``, ``lower``, ``flops``, ``bytes`` and ``text``. ``updates``: the output
-    is read, too. ``axes``: of the output's shape, none, as no step reduces here."""
+    slots are positions in these. It has ``placed``, ``lower``, ``flops``, ``bytes`` and ``text``. ``updates``: the
+    output is read, too. ``axes``: none, as no step reduces here."""
 
     at: int
     family: str

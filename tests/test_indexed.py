@@ -1,7 +1,6 @@
 """Gather and scatter on every instruction set: strides, blocks, repeated places, indices out of range, guard pages."""
 
 import numpy as np
-import oracle
 import pytest
 import strided
 from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
@@ -32,7 +31,9 @@ def check(isa, op, dtype, seed, loops, sizes, rest, threads=1, wrong=False) -> N
     """``loops``: counts of the index loops; ``sizes``: of the indexed axes; ``rest``: of the other loops."""
     rng = np.random.default_rng(seed)
     if currently_in_test_context():
-        note(f"replay: check(get({isa.name!r}), {op!r}, {dtype!r}, {seed}, {loops}, {sizes}, {rest}, {threads}, {wrong})")
+        note(
+            f"replay: check(get({isa.name!r}), {op!r}, {dtype!r}, {seed}, {loops}, {sizes}, {rest}, {threads}, {wrong})"
+        )
     many, dense = operand(rng, (*sizes, *rest), dtype), operand(rng, (*loops, *rest), dtype)
     arrays = [strided.make(rng, [n if rng.random() < 0.8 else 1 for n in loops], "int64") for _ in sizes]
     for x, size in zip(arrays, sizes):
@@ -47,7 +48,8 @@ def check(isa, op, dtype, seed, loops, sizes, rest, threads=1, wrong=False) -> N
         op=op,
         dtype=dtype,
         arrays=tuple(
-            indexed.IndexArray(size=size, step=many.view.strides[axis], axis=axis + 3) for axis, size in enumerate(sizes)
+            indexed.IndexArray(size=size, step=many.view.strides[axis], axis=axis + 3)
+            for axis, size in enumerate(sizes)
         ),
         loops=tuple((loops[a], dense.view.strides[a], *(p[a] for p in places)) for a in axes),
         rest=tuple(
@@ -79,11 +81,25 @@ def check(isa, op, dtype, seed, loops, sizes, rest, threads=1, wrong=False) -> N
 @given(st.data())
 def test_any_strides_and_indices(isa, data):
     op = data.draw(st.sampled_from(indexed.OPERATIONS))
-    dtype = data.draw(st.sampled_from(sorted(STORAGES) if op == "scatter_add" else ["int8", "int16", "float32", "complex128", "int64"]))
+    dtype = data.draw(
+        st.sampled_from(
+            sorted(STORAGES) if op == "scatter_add" else ["int8", "int16", "float32", "complex128", "int64"]
+        )
+    )
     loops = data.draw(st.lists(st.integers(0, 5), max_size=3))
     sizes = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=3))
     rest = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 7, 18]), max_size=2))
-    check(isa, op, dtype, data.draw(st.integers(0, 999)), loops, sizes, rest, data.draw(st.sampled_from([1, 4])), data.draw(st.booleans()))
+    check(
+        isa,
+        op,
+        dtype,
+        data.draw(st.integers(0, 999)),
+        loops,
+        sizes,
+        rest,
+        data.draw(st.sampled_from([1, 4])),
+        data.draw(st.booleans()),
+    )
 
 
 @ISAS

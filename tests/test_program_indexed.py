@@ -52,23 +52,23 @@ def along(x, i):
     return np.take_along_axis(x, np.argsort(x, axis=1, kind="stable"), axis=1), np.take(x, i, axis=0)
 
 
-X, I = np.arange(35.0).reshape(5, 7), np.array([3, 0, -2, 3])
+X, PLACES = np.arange(35.0).reshape(5, 7), np.array([3, 0, -2, 3])
 CUBE = np.arange(4 * 5 * 6).reshape(4, 5, 6)
 
 
 @pytest.mark.parametrize(
     "function, arrays",
     [
-        (put, [X, I, np.array(2.0)]),
-        (put, [X[::-1, ::-2], I, np.arange(16.0).reshape(4, 4)]),
-        (put, [X.T.copy().T, I, np.arange(7.0)]),
-        (put, [np.zeros((5, 0)), I, np.zeros((4, 0))]),
-        (put_part, [X, I, np.array(0.5)]),
-        (add_up, [X, I, np.arange(28.0).reshape(4, 7)]),
-        (add_up, [np.arange(7, dtype=np.uint8), I, np.array(200, np.uint8)]),
-        (add_up, [np.ones(5, np.float16), I, np.arange(4, dtype=np.float16)]),
+        (put, [X, PLACES, np.array(2.0)]),
+        (put, [X[::-1, ::-2], PLACES, np.arange(16.0).reshape(4, 4)]),
+        (put, [X.T.copy().T, PLACES, np.arange(7.0)]),
+        (put, [np.zeros((5, 0)), PLACES, np.zeros((4, 0))]),
+        (put_part, [X, PLACES, np.array(0.5)]),
+        (add_up, [X, PLACES, np.arange(28.0).reshape(4, 7)]),
+        (add_up, [np.arange(7, dtype=np.uint8), PLACES, np.array(200, np.uint8)]),
+        (add_up, [np.ones(5, np.float16), PLACES, np.arange(4, dtype=np.float16)]),
         (from_itself, [np.arange(6), np.array([1, 5, 1])]),
-        (kept, [X, I]),
+        (kept, [X, PLACES]),
         (pairs, [CUBE, np.array([1, 3, -4]), np.array([0, -1, 3])]),
         (pairs, [CUBE[::-1, :, ::-1], np.array([1, 1, 1]), np.array([0, 0, 0])]),
         (along, [np.sin(X), np.array([[0, 1], [-1, 4]])]),

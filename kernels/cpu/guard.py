@@ -1,6 +1,6 @@
 """The guard family: a step that fails where a bool is true, and with it the call.
 
-    if a: the error G_CODE, see `kernels.failures`        guard
+if a: the error G_CODE, see `kernels.failures`        guard
 """
 
 from __future__ import annotations

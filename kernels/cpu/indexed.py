@@ -65,7 +65,7 @@ class _Indexed:
         f.ret()
 
     def _look_up(self, f: Fn, ctx: Val, step: Val, bases: Val, unit: Val, places: Val) -> tuple[Val, Val]:
-        """Offsets of a unit's indices in the indexed operand; their number, and where the unit starts in the dense one."""
+        """Offsets of a unit's indices in the indexed operand; their number, and where the unit is in the dense one."""
         of_inner = f.ceil_div(f.word(step, ia.I_INNER), ia.BLOCK)
         outer, begin = unit // of_inner, (unit % of_inner) * ia.BLOCK
         count = f.min(f.i64(ia.BLOCK), f.word(step, ia.I_INNER) - begin)
@@ -144,7 +144,9 @@ def _build_report(module: ir.Module) -> Fn:
                 index = f.load(I64, source + i * stride)
                 with f.if_((index < f.i64(0) - size) | (index >= size)):
                     axis = f.word(row, ia.X_AXIS)
-                    for word, value in zip((abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE), (index, axis, size)):
+                    for word, value in zip(
+                        (abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE), (index, axis, size)
+                    ):
                         f.store(value, ctx + 8 * word)
                     f.atomic_store(abi.BAD_INDEX, ctx + 8 * abi.CTX_ERROR)
                     f.ret()
@@ -177,7 +179,9 @@ def _build_rest(module: ir.Module, mover: "_Move | _Add") -> Fn:
             with single:
                 whole = count - count % mover.together
                 with f.range(0, whole, mover.together) as i:
-                    mover.several(f, [(x + f.word(places, i + n), d + (i + n) * step_dense) for n in range(mover.together)])
+                    mover.several(
+                        f, [(x + f.word(places, i + n), d + (i + n) * step_dense) for n in range(mover.together)]
+                    )
                 pairs(whole, count, lambda p, q: mover.several(f, [(p, q)]))
             with longer:
                 with f.if_else(f.word(step, ia.I_ADJACENT).ne(0)) as (adjacent, apart):

@@ -21,7 +21,8 @@ from ... import config
 from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
-from . import batched, calibrate, codegen, dot, entry, fused, gemm, guard, indexed, nest, pack, random, small, sort, walker
+from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, walker
+from . import guard, indexed, random, sort
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]

@@ -38,8 +38,8 @@ class ComplexMath:
         return v.select(real, size * back, re), v.select(real, y, v.select(zero, 0.0, im))
 
     def sqrt(self, z: Pair) -> Pair:
-        """``t + i y / 2t`` with ``t = sqrt((|x| + |z|) / 2)``, the other way round where x is negative. Powers of 4 keep it
-        away from both ends of the range."""
+        """``t + i y / 2t`` with ``t = sqrt((|x| + |z|) / 2)``, the other way round where x is negative. Powers of 4 keep
+        it away from both ends of the range."""
         v, (x, y) = self.v, z
         most = v.select(v.abs(x) > v.abs(y), v.abs(x), v.abs(y))
         limits = (2.0**-900, 2.0**900, 2.0**200) if v.bits == 64 else (2.0**-90, 2.0**90, 2.0**40)

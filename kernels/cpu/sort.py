@@ -1,4 +1,4 @@
-"""The sort family: each line of an operand in ascending order, or the indices that put it so; equal elements stay in order.
+"""The sort family: lines of an operand in ascending order, or the indices that put them so; equal ones stay in order.
 
     out[l, :] = sorted(a[l, :])               sort_<item>
     out[l, :] = order of a[l, :], int64       argsort_<item>
@@ -114,8 +114,8 @@ class _Sort:
         return Val(self.f, self.f.b.ashr(bits.v, self.f.const(self.type, 8 * self.item - 1).v))
 
     def _key(self, bits: Val) -> Val:
-        """Signed: the sign is inverted. Floats: all bits of negative ones; NaN is the largest, -0.0 is 0.0 where indices
-        are asked for."""
+        """Signed: the sign is inverted. Floats: all bits of negative ones; NaN is the largest, -0.0 is 0.0 where
+        indices are asked for."""
         f, sign, floats = self.f, self._narrow(sa.S_SIGN), self._narrow(sa.S_FLOAT)
         if self.order:
             bits = f.select(floats.ne(0) & bits.eq(sign), f.const(self.type, 0), bits)
