@@ -64,7 +64,7 @@ def check(isa, dtype, seed, count, lines, threads=1) -> None:
 def test_every_dtype(isa, dtype):
     for count in (1, 2, sort_abi.RUN + 1, 3 * sort_abi.RUN, 4 * sort_abi.RUN - 1):
         check(isa, dtype, count, count, [3])
-    for count in (0, 19, 20, 21, 159, 160, 400):
+    for count in (0, 31, 32, 33, 127, 128, 255, 256, 400):
         check(isa, dtype, count, count, [])
 
 

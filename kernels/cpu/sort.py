@@ -4,7 +4,7 @@
     out[l, :] = order of a[l, :], int64       argsort_<item>
 
 A line is copied to scratch as unsigned integers that are in the order of the elements (`_key`), so that one kernel
-serves all dtypes of a size. Short lines: runs by insertion, then merged, without branches on the elements. Long ones:
+serves all dtypes of a size. Short lines: runs by rank, then merged, without branches on the elements. Long ones:
 by digits of 8 bits, lowest first, each counted before; a digit that is the same everywhere is left out.
 NaN comes last; which NaN it was is not kept.
 """
@@ -16,7 +16,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import abi
 from . import sort_abi as sa
-from .emit import I8, I16, I32, I64, Fn, Val, Var
+from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
 
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 _DIGITS = 256
@@ -25,7 +25,7 @@ _DIGITS = 256
 def build(module: ir.Module, name: str, isa: ISA) -> None:
     """Task function ``sort_<item>`` or ``argsort_<item>``."""
     op, item = name.split("_")
-    _Sort(module, name, int(item), op == "argsort").emit()
+    _Sort(module, name, isa, int(item), op == "argsort").emit()
 
 
 class _Buffers:
@@ -55,9 +55,10 @@ class _Buffers:
 
 
 class _Sort:
-    def __init__(self, module: ir.Module, name: str, item: int, order: bool):
+    def __init__(self, module: ir.Module, name: str, isa: ISA, item: int, order: bool):
         self.f = Fn(module, name, [I64] * 4)
         self.item, self.order, self.type = item, order, _INTS[item]
+        self.run = isa.vector_bits // 16 if isa.vector_bits == 512 else sa.RUN
 
     def emit(self) -> None:
         f = self.f
@@ -67,7 +68,7 @@ class _Sort:
         source = f.word(bases, f.word(step, abi.A_SLOT)) + f.word(step, abi.A_OFFSET)
         target = f.word(bases, f.word(step, abi.OUT_SLOT)) + f.word(step, abi.OUT_OFFSET)
         scratch = f.word(ctx, abi.CTX_SCRATCH) + worker * f.word(ctx, abi.CTX_SCRATCH_STRIDE)
-        key_bytes, index_bytes = (f.ceil_div(self.count * n, 64) * 64 + 64 for n in (self.item, 8))
+        key_bytes, index_bytes = (f.ceil_div(self.count * n, 64) * 64 + sa.SPACE for n in (self.item, 8))
         indices = scratch + key_bytes * 2 if self.order else None
         self.counts = f.stack(8 * _DIGITS * self.item)
         first = task * f.word(step, sa.S_SHARE)
@@ -133,21 +134,25 @@ class _Sort:
 
     # -- short lines -----------------------------------------------------------------------------------------
     def _runs(self, b: _Buffers) -> None:
-        f = self.f
-        with f.range(0, self.count, sa.RUN) as start:
-            with f.range(start + 1, f.min(start + sa.RUN, self.count)) as i:
-                key, index, place = b.key(i), b.index(i), Var(f, i)
-                with f.while_() as leave:
-                    leave(place.get().eq(start))
-                    before = place.get() - 1
-                    other = b.key(before)
-                    leave(self._less(key, other) ^ 1)
-                    b.put(place.get(), other, b.index(before), side=0)
-                    place.set(before)
-                b.put(place.get(), key, index, side=0)
+        """Each element of a run goes to the place that as many others come before."""
+        f, run = self.f, self.run
+        ty, mask = vector_type(self.type, run), ir.IntType(run)
+        lanes = f.vector(I64, range(run))
+        with f.range(0, self.count, run) as start:
+            size = f.min(f.i64(run), self.count - start)
+            keys = f.load(ty, b.keys[0].get() + start * self.item)
+            there = f.bitcast(lanes < f.splat(size, run), mask)
+            with f.range(0, size) as i:
+                key = b.key(start + i)
+                same = f.splat(key, run)
+                earlier = (f.const(mask, 1) << f.convert(i, "trunc", mask)) - 1
+                before = f.bitcast(self._less(keys, same), mask) | (f.bitcast(keys.eq(same), mask) & earlier)
+                rank = f.convert(f.intrinsic("ctpop", [before & there]), "zext", I64)
+                b.put(start + rank, key, b.index(start + i))
+        b.exchange()
 
     def _merge(self, b: _Buffers) -> None:
-        f, width = self.f, self.f.var(sa.RUN)
+        f, width = self.f, self.f.var(self.run)
         with f.while_() as leave:
             leave(width.get() >= self.count)
             with f.range(0, self.count, width.get() * 2) as start:
