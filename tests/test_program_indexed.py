@@ -185,3 +185,27 @@ def test_reductions_of_halves_are_at_least_numpys(function):
     found, exact = jitted(x), function(x.astype(np.float64), axis=1)
     assert found.dtype == function(x, axis=1).dtype
     np.testing.assert_allclose(found.astype(float), exact.astype(float), rtol=2**-10)
+
+
+def test_in_branches_and_loops():
+    @engine.jit
+    def function(x, i, n):
+        def body(state):
+            turn, total = state
+            x[i] += total[turn % 3]
+            np.add.at(x, np.argsort(x, kind="stable")[:2], 1)
+            return turn + 1, np.sort(total * 2 - x[:3])[::-1]
+
+        _, total = engine.while_loop(lambda state: state[0] < n, body, (np.int64(0), np.arange(3.0)))
+        return total, engine.cond(total[0] > 0, lambda: x[i].sum(), lambda: x[i[0]] * np.argmax(x))
+
+    x, i, n = np.arange(6.0), np.array([1, 1, 5]), np.int64(3)
+    assert function.plan(x, i, n) is not None
+    for _ in range(3):
+        mine = x.copy()
+        *wanted, left = function.program(x, i, n).eval(x, i, n)
+        for one, two in zip(wanted, function(mine, i, n), strict=True):
+            assert np.array_equal(one, two)
+        assert np.array_equal(mine, left)
+        with pytest.raises(IndexError, match="index 6 is out of bounds for axis 0 with size 6"):
+            function(mine, np.array([1, 6, 2]), n)
