@@ -24,6 +24,7 @@ from .dtypes import as_numpy
 from .errors import EngineMemoryError, EngineTypeError
 from .kernels import isa as isa_table
 from .kernels import registry
+from .kernels.failures import failure
 from .kernels.cpu import abi, library, pool
 from .kernels.tiles import TIMED
 from .plan import Plan, Step
@@ -66,6 +67,8 @@ class NativePlan:
         jumps = self._rows[:, abi.KIND] == abi.JUMP
         # jumps back: nobody knows how long they take
         self._loops = bool((jumps & (self._rows[:, abi.NEXT] < np.arange(len(self._rows)))).any())
+        failing = {name for name, family in registry.FAMILIES.items() if family.fails}
+        self._may_fail = any(step.family in failing for step in plan.steps)
 
     def run(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
         """Computes into ``out``; ``arrays`` and ``out`` have exactly the shapes, strides and dtypes of the request.
@@ -86,9 +89,12 @@ class NativePlan:
         frame.set_scalars(alpha, beta)
         try:
             self._go(frame)
+            error = failure(frame.context) if self._may_fail else None
         finally:
             frame.rest()
             self._frames.append(frame)
+        if error is not None:
+            raise error
 
     @property
     def entry(self) -> Callable | None:

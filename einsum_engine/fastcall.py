@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from .kernels.cpu import entry, library
+from .kernels.failures import FAILURES
 from .kernels.isa import ISA
 
 _EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
@@ -69,6 +70,15 @@ def _api() -> tuple[int, int]:
 @cache
 def _symbol(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+
+
+@cache
+def _failures() -> tuple[int, np.ndarray, list]:
+    """Address of the table of exceptions and texts, and what it lies in."""
+    texts = [ctypes.create_string_buffer(text.encode()) for _, text in FAILURES.values()]
+    pairs = zip(FAILURES.values(), texts)
+    words = np.array([word for (kind, _), text in pairs for word in (id(kind), ctypes.addressof(text))], np.int64)
+    return place(words), words, texts
 
 
 def make_entry(
@@ -128,6 +138,8 @@ def make_entry(
         entry.E_OUT_GIVEN: int(out_strides is not None),
         entry.E_SIGNALS: _symbol("PyErr_CheckSignals"),
         entry.E_DECREF: _symbol("Py_DecRef"),
+        entry.E_FAILURES: _failures()[0],
+        entry.E_FORMAT: _symbol("PyErr_Format"),
     }
     if release_gil:
         words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}

@@ -243,13 +243,13 @@ def random_bits(key: np.ndarray, *, shape: tuple[int, ...], stream: int = 0) -> 
     return _words(key, math.prod(shape), stream).reshape(shape)
 
 
-def random_uniform(key: np.ndarray, *, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def random_uniform(key: np.ndarray, *, shape: tuple[int, ...], dtype: np.dtype, stream: int = 1) -> np.ndarray:
     """Uniform in [0, 1): 24 bits of one word for float32, 53 bits of two words (high first) for float64."""
     count = math.prod(shape)
     if np.dtype(dtype) == np.float32:
-        found = (_words(key, count, 1) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+        found = (_words(key, count, stream) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     else:
-        pairs = _words(key, 2 * count, 1).astype(np.uint64).reshape(-1, 2)
+        pairs = _words(key, 2 * count, stream).astype(np.uint64).reshape(-1, 2)
         found = (((pairs[:, 0] << _HALF) | pairs[:, 1]) >> np.uint64(11)) * 2.0**-53
     return found.reshape(shape)
 

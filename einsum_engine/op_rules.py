@@ -246,6 +246,10 @@ def random_bits(key: Aval, *, shape: tuple[int, ...], stream: int = 0) -> Avals:
     return (Aval(tuple(shape), KEY),)
 
 
+def random_uniform(key: Aval, *, shape: tuple[int, ...], dtype: np.dtype, stream: int = 1) -> Avals:
+    return random_float(key, shape=shape, dtype=dtype)
+
+
 def random_float(key: Aval, *, shape: tuple[int, ...], dtype: np.dtype) -> Avals:
     _check_key(key)
     if np.dtype(dtype) not in (np.float32, np.float64):

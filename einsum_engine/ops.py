@@ -182,7 +182,7 @@ def _rows() -> list[Primitive]:
     row("cond", "control", None, op_rules.cond, _PROGRAMS)
     row("while", "control", None, op_rules.while_, _PROGRAMS, op_numpy.while_)
     row("random_bits", "random", 1, op_rules.random_bits, _NOT_SCALAR)
-    row("random_uniform", "random", 1, op_rules.random_float, _NOT_SCALAR)
+    row("random_uniform", "random", 1, op_rules.random_uniform, _NOT_SCALAR)
     row("random_normal", "random", 1, op_rules.random_float, _NOT_SCALAR)
     return rows
 

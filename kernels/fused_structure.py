@@ -52,7 +52,8 @@ def _table() -> dict[str, ScalarOp]:
     def add(names: str, arity: int, dtypes: tuple[str, ...], result: str = "same") -> None:
         rows.update({name: ScalarOp(arity=arity, dtypes=dtypes, result=result) for name in names.split()})
 
-    add("exp expm1 log log1p sin cos tan tanh sigmoid erf sqrt rsqrt floor ceil round trunc", 1, FLOATS)
+    add("exp sqrt", 1, FLOATS + COMPLEX)
+    add("expm1 log log1p sin cos tan tanh sigmoid erf rsqrt floor ceil round trunc", 1, FLOATS)
     add("neg", 1, NUMBERS)
     add("abs", 1, NUMBERS, "part")
     add("sign", 1, REAL)

@@ -7,6 +7,7 @@ from typing import Sequence
 
 import numpy as np
 
+from .failures import failure
 from .isa import ISA
 from .row import Row
 
@@ -44,6 +45,8 @@ class Launch:
     def __call__(self) -> None:
         for task in range(self._row.tasks):
             self._task(*self._arguments, task, 0)
+        if (error := failure(self._context)) is not None:
+            raise error
 
 
 def run(rows: Sequence[Row], bases: Sequence[int], isa: ISA) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, packs, small, tiles
+from . import batched, indexed, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
@@ -25,7 +25,7 @@ class Family:
     moves per element (0: in place, 1: one read and one write, 4: scattered); ``produces``: the layouts it writes, with
     the cost of a store per element against a vector store. ``names``: kernels on an instruction set.
     ``timed``: with `tiles.TIMED` behind it, each is the name of one that counts packing and unpacking. These are compiled
-    when somebody profiles, never by warm-up.
+    when somebody profiles, never by warm-up. ``fails``: it may find its operands wrong (`failures`).
     """
 
     name: str
@@ -33,6 +33,7 @@ class Family:
     produces: tuple[tuple[str, float], ...]
     names: Callable[[ISA], tuple[str, ...]]
     timed: bool = False
+    fails: bool = False
 
 
 def _gemm(isa: ISA) -> tuple[str, ...]:
@@ -97,6 +98,22 @@ def _fused(isa: ISA) -> tuple[str, ...]:
     return ("fused_run", "fused_tile")
 
 
+def _indexed(isa: ISA) -> tuple[str, ...]:
+    return indexed.names()
+
+
+def _random(isa: ISA) -> tuple[str, ...]:
+    return random.names()
+
+
+def _sort(isa: ISA) -> tuple[str, ...]:
+    return sort.names()
+
+
+def _guard(isa: ISA) -> tuple[str, ...]:
+    return ("guard",)
+
+
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
@@ -117,6 +134,10 @@ FAMILIES: dict[str, Family] = {
         Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
         Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),
         Family(name="fused", requires=(), produces=(("linear", 1.0),), names=_fused),
+        Family(name="indexed", requires=(("any", 1.0),) * 2, produces=(("any", 1.0),), names=_indexed, fails=True),
+        Family(name="random", requires=(("any", 1.0),), produces=(("lanes", 1.0),), names=_random),
+        Family(name="sort", requires=(("any", 1.0),), produces=(("any", 1.0),), names=_sort),
+        Family(name="guard", requires=(("any", 0.0),), produces=(), names=_guard, fails=True),
         Family(name="walk", requires=(), produces=(), names=_walk),
     )
 }  # fmt: skip

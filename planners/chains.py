@@ -22,7 +22,7 @@ from itertools import chain
 
 from ..expr import Expr, letters, parse
 from ..ir import Atom, Eqn, Program, Var
-from ..ops import OPS
+from ..ops import OPS, WRITES
 from .order import Order, find_order
 
 MOST_OPERANDS = 16  # of a contraction that einsums are put together to
@@ -50,7 +50,7 @@ def chained(program: Program) -> tuple[Program, dict[int, Order]]:
     places: dict[int, int] = {}
     orders: dict[int, Order] = {}
     for eqn in program.eqns:
-        if eqn.op == "assign" or OPS[eqn.op].kind == "control":
+        if eqn.op in WRITES or OPS[eqn.op].kind == "control":
             open_chains.clear()  # operands are not read later than they were, behind a write
         if not _is_plain(eqn):
             eqns.append(eqn)

@@ -22,6 +22,7 @@ from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
 from ..ops import OPS
 from ..views import View
+from . import indexed
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
 from .places import MemoryView, strided_axes, strided_value
@@ -233,9 +234,7 @@ class Schedule:
     def check(self, eqn: Eqn) -> None:
         """`NotLowered` where no kernel has this map on these dtypes."""
         if eqn.op == "pow" and eqn.inputs[0].dtype.kind in "iu":
-            exponent = eqn.inputs[1]
-            if exponent.dtype.kind == "i" and not (isinstance(exponent, Literal) and exponent.value >= 0):
-                raise NotLowered("integers to a power that may be negative, which is an error")
+            indexed.guard_power(self, eqn)
         graph = Graph(tuple(atom.dtype.name for atom in eqn.inputs))
         apply(graph, eqn.op, list(range(len(eqn.inputs))), eqn.outputs[0].dtype.name)
 
@@ -429,4 +428,11 @@ _HANDLERS: dict[str, Any] = {
     "assign": Schedule.assign,
     "concatenate": Schedule.concatenate,
     "pad": Schedule.pad,
+    "sort": indexed.sort,
+    "argsort": indexed.sort,
+    "random_bits": indexed.random,
+    "random_uniform": indexed.random,
+    "gather": indexed.gather,
+    "scatter": indexed.scatter,
+    "scatter_add": indexed.scatter,
 }

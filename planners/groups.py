@@ -15,6 +15,7 @@ from .operations import Value, itemsize
 from .order import Order
 from .places import MemoryView
 from .scalars import apply, literal, reduced
+from .single import SingleStep
 
 Ref = Union[int, MemoryView, Literal]  # a value computed in the group, by number; what is read; a scalar
 
@@ -218,7 +219,7 @@ class Region:
         return tuple(home.memory for home in self.homes)
 
 
-Scheduled = Union[FusedGroup, Contraction, Region]
+Scheduled = Union[FusedGroup, Contraction, SingleStep, Region]
 
 
 def written(step: Scheduled) -> Iterable[MemoryView]:

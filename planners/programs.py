@@ -28,6 +28,7 @@ from .blocking import leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
+from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
 from .layouts import LayoutSolver
 from .memo import Planned
@@ -39,8 +40,7 @@ from .prologue import Prologue, prologue
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
-
-LONGEST_IOTA = 1 << 16  # elements: a longer one is not kept as a constant
+from .single import SinglePlan, SingleStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,11 @@ def constants(program: Program) -> tuple[np.ndarray, ...]:
 
 @lru_cache(maxsize=256)
 def with_iotas(program: Program) -> Program:
-    """The program with its iotas as constants."""
-    program = lifted(program, with_iotas)
+    """The program as it is planned: what is `expanded`, and its iotas as constants."""
+    program = lifted(expanded(program), with_iotas)
     found, kept = [], []
     for eqn in program.eqns:
-        if eqn.op == "iota" and eqn.named["size"] <= LONGEST_IOTA:
+        if eqn.op == "iota":
             dtype = np.dtype(eqn.named["dtype"])
             found.append((eqn.outputs[0], Const.of(np.arange(eqn.named["size"]).astype(dtype))))
         else:
@@ -94,7 +94,7 @@ class _List:
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
-        self.groups: dict[int, FusedGroup] = {}  # id of a fused operation
+        self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
         self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
         self.numbers: Iterator[int] = count()
@@ -109,10 +109,10 @@ class _List:
         return value.nbytes
 
     def work(self, operation: Operation) -> tuple[int, int]:
-        if operation.kind == "fused":
-            group = self.groups[id(operation)]
+        group = self.groups.get(id(operation))
+        if group is not None:
             plan = operation.parts[0].part.plan
-            return plan.flops, round(moved(group) * plan.share)
+            return plan.flops, round(moved(group) * plan.share) if operation.kind == "fused" else plan.problem.bytes
         flops, nbytes = self.owners[id(operation)].work(operation)
         more = self.epilogues.get(id(operation))
         return (flops, nbytes) if more is None else (flops + more.flops, nbytes + more.moved)
@@ -181,6 +181,8 @@ class ProgramBuilder(PlanBuilder):
                 self.rows.region(run[0])
             elif isinstance(run[0], Contraction):
                 self.list.operations += drawn[id(run[0])]
+            elif isinstance(run[0], SingleStep):
+                self._single(run[0])
             else:
                 self._fused(run)
 
@@ -248,6 +250,13 @@ class ProgramBuilder(PlanBuilder):
         operation.parts = (Planned(part=Part(plan=plan)),)
         self.list.groups[id(operation)] = group
         return operation
+
+    def _single(self, step: SingleStep) -> None:
+        plan = step.plan()
+        operation = Operation(step.family, plan.inputs, step.output.memory)
+        operation.parts = (Planned(part=Part(plan=plan)),)
+        self.list.groups[id(operation)] = step
+        self.list.operations.append(operation)
 
     def _contraction(self, step: Contraction) -> list[Operation]:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
@@ -323,19 +332,19 @@ class ProgramBuilder(PlanBuilder):
         )
 
     def _plain(self, operation: Operation) -> Iterator[Step]:
-        if operation.kind != "fused":
+        if id(operation) not in self.list.groups:
             self.compute = self.list.owners[id(operation)].compute
             for step in super()._emit(operation):
                 yield replace(self._shown(operation, step), block=self.list.blocks.get(id(operation), (0, 1)))
             return
         part = operation.parts[0].part
-        plan: FusedPlan = part.plan
+        plan: FusedPlan | SinglePlan = part.plan
         flops, nbytes = self.list.work(operation)
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
         for row in plan.rows(self._place(operation, part, "temporary"), self.wanted.threads):
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
-            step = self._step(operation, work, row, "fused", (), (), seconds)
-            yield replace(step, block=self.list.blocks[id(operation)])
+            step = self._step(operation, work, row, operation.kind, (), (), seconds)
+            yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
             work = replace(work, flops=0, moved=0)
 
     def _shown(self, operation: Operation, step: Step) -> Step:

@@ -24,6 +24,22 @@ from einsum_engine.passes import storage_run
 from einsum_engine.passes.storage import StorageTable
 
 DTYPES = ("float64", "float32", "int64", "int32", "uint8", "bool", "complex128")
+
+
+def real_only(x: Any) -> Any:
+    """x, unless it is complex."""
+    if x.dtype.kind == "c":
+        raise TypeError("complex numbers are not sorted here")
+    return x
+
+
+def whole_only(x: Any) -> Any:
+    """x, if rounding cannot change which of its elements are equal."""
+    if x.dtype.kind not in "biu":
+        raise TypeError("only integers are looked at so closely")
+    return x
+
+
 UNARY = {
     "neg": lambda x: np.negative(x) if x.dtype != bool else ~x,
     "abs": np.abs,
@@ -40,6 +56,8 @@ UNARY = {
     "kcopy": np.copy,
     "weak": lambda x: 1 + x if x.dtype == bool else x + 3,
     "real": lambda x: np.real(x) + 0,
+    "sort": lambda x: np.sort(real_only(x)),
+    "argsort": lambda x: np.argsort(whole_only(x), axis=0, kind="stable"),
 }
 BINARY = {
     "add": np.add,
@@ -53,6 +71,7 @@ BINARY = {
     "div": lambda x, y: x / (np.abs(y) + 1),
 }
 REDUCE = {"sum": np.sum, "max": np.max, "min": np.min, "any": np.any, "all": np.all, "mean": np.mean}
+REDUCE |= {name: lambda x, f=getattr(np, name), **more: f(whole_only(x), **more) for name in ("argmax", "argmin")}
 IN_PLACE = {"set": None, "add": np.add, "mul": np.multiply, "max": np.maximum}
 
 Choose = Callable[[Any], Any]
@@ -111,7 +130,7 @@ def make_inputs(given: list[dict[str, Any]]) -> list[Any]:
 
 def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
     kind = choose(
-        (*("view", "write") * 4, "unary", "binary", "reduce", "einsum", "take", "put", "join", "cond", "loop")
+        (*("view", "write") * 4, "unary", "binary", "reduce", "einsum", "take", "put", "index", "join", "cond", "loop")
     )
     at, other = choose(range(len(values))), choose(range(len(values)))
     if kind == "view":
@@ -124,6 +143,8 @@ def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
         size = np.shape(values[at])[axis] if np.ndim(values[at]) else 0
         places = [choose(range(-size, size)) for _ in range(choose((1, 2, 3)))] if size else []
         return [kind, at, axis, places, choose((False, True))]
+    if kind == "index":
+        return [kind, at, other, choose(("get", "set", "add"))]
     if kind in ("join", "cond", "loop"):
         return [kind if can_write(values[at], values[other]) else "join", at, other]
     if kind == "unary":
@@ -228,12 +249,26 @@ def run_line(line: list[Any], values: list[Any]) -> None:
             array[key] += 1
         else:
             array[key] = array[key][::-1] * 1
+    elif kind == "index":
+        run_index(array, values[rest[0]], rest[1], values)
     elif kind == "join":
         values.append(np.concatenate([array.reshape(-1), values[rest[0]].reshape(-1)]))
     elif kind in ("cond", "loop"):
         run_region(kind, array, values[rest[0]])
     else:
         run_write(array, to_key(rest[0]), rest[1], values[rest[2][1]] if rest[2][0] == "array" else rest[2][1])
+
+
+def run_index(array: Any, places: Any, how: str, values: list[Any]) -> None:
+    """Reads or writes the entries of the first axis that another array names, in range or refused."""
+    index = np.asarray(places) if isinstance(places, np.generic) else places
+    index = whole_only(index).astype(np.int64) % max(np.shape(array)[0], 1) - np.shape(array)[0] // 2
+    if how == "get":
+        values.append(array[index])
+    elif how == "set":
+        array[index] = np.shape(array)[-1]
+    else:
+        np.add.at(array, index, array.dtype.type(1))
 
 
 def can_write(array: Any, other: Any) -> bool:

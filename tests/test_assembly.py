@@ -87,6 +87,12 @@ def test_widening_is_done_by_instructions(row, name):
 
 
 @pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("name", ["gather_16", "scatteradd_float16", "argsort_8", "random_float64"])
+def test_kernels_of_single_steps_call_no_library(row, name):
+    assert not _foreign_calls(_assembly(row, name))
+
+
+@pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
 @pytest.mark.parametrize("dtype", fused_structure.ALL)
 def test_fused_kernels_call_no_library(row, dtype):
     """All scalar operations on a dtype in one structure, and its casts."""

@@ -302,7 +302,7 @@ def test_the_text_of_a_structure_gives_it_back(structure):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda g: g.op("exp", 2), "exp takes 1 of one of float32, float64, not .int8."),
+        (lambda g: g.op("exp", 2), "exp takes 1 of one of float32, float64, complex64, complex128, not .int8."),
         (lambda g: g.op("add", 0, 1), "add takes 2 of one of .* not .float32, float64."),
         (lambda g: g.op("nothing", 0), "'nothing' is none of exp"),
         (lambda g: g.op("select", 0, 1, 1), "select takes .bool, T, T., not .float32, float64, float64."),

@@ -40,7 +40,13 @@ CTX_PROFILE = 6  # accumulate TICKS
 CTX_CLOCK = 7  # address of clock_gettime
 CTX_SPLIT = 8  # address of SPLIT_WORDS counters per worker; read by timed kernels alone
 CTX_SLICE = 9  # ns after which the walker returns at a JUMP row, 0: never
+CTX_ERROR = 10  # what a step found wrong with its operands: below; 0: nothing. The walker returns then
+CTX_ERROR_VALUE, CTX_ERROR_AXIS, CTX_ERROR_SIZE = 11, 12, 13  # more about a bad index
 CTX_WORDS = 16
+
+# -- errors: see `kernels.failures` ----------------------------------------------------------------------------
+BAD_INDEX = 1
+NEGATIVE_POWER = 2
 
 # -- counters of a worker, in ticks of the processor's clock: see `stopwatch` -------------------------------------
 SPLIT_TOTAL, SPLIT_PACKING, SPLIT_UNPACKING = 0, 1, 2

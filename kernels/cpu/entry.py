@@ -38,7 +38,9 @@ E_EXPECTED = 14  # address: per array X_DESCR ..., X_WORDS words each
 E_OUT_GIVEN = 15  # 1: the last argument is the output
 E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
 E_SIGNALS, E_DECREF = 17, 18  # PyErr_CheckSignals, Py_DecRef
-E_WORDS = 19
+E_FAILURES = 19  # address: for each CTX_ERROR from 1 up, exception and text of PyErr_Format
+E_FORMAT = 20  # PyErr_Format
+E_WORDS = 21
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
 # its memory, from its first element
@@ -160,9 +162,23 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
             leave(stopped.get().ne(0))
         with f.if_(save.ne(0)):
             f.call(f.word(record, E_RESTORE), [state.get()])
-        with f.if_(stopped.get().ne(0)):
+        failed = f.word(f.word(record, E_CONTEXT), abi.CTX_ERROR).ne(0)
+        with f.if_(stopped.get().ne(0) | failed, likely=False):
             f.call(f.word(record, E_DECREF), [out.get()])
             out.set(0)
+        with f.if_(failed, likely=False):
+            _raise(f, record)
         with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
             out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
     return out.get()
+
+
+def _raise(f: Fn, record: Val) -> None:
+    """Sets the exception that a step left in the context, and forgets it."""
+    context = f.word(record, E_CONTEXT)
+    row = f.word(record, E_FAILURES) + (f.word(context, abi.CTX_ERROR) - 1) * 16
+    values = [f.word(context, word) for word in (abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE)]
+    function = ir.FunctionType(I64, [I64, I64], var_arg=True).as_pointer()
+    pointer = f.b.inttoptr(f.word(record, E_FORMAT).v, function)
+    f.b.call(pointer, [x.v for x in (f.word(row), f.word(row, 1), *values)])
+    f.store(f.i64(0), context + 8 * abi.CTX_ERROR)

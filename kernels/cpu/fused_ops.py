@@ -14,6 +14,7 @@ from .convert import Converter
 from .emit import F64, I1, Fn, Val, Var, vector_type
 from .floats import Floats
 from .fused_ints import Integers
+from .mathcomplex import ComplexMath
 from .mathlib import Math
 from .mathtrig import Trig
 from .storage import STORAGES
@@ -199,6 +200,8 @@ class Ops:
         (a, b), (c, d) = args[0], args[-1]
         if op == "mul":
             return a * c - b * d, a * d + b * c
+        if op in ("exp", "sqrt"):
+            return getattr(ComplexMath(v, self._hypot), op)(args[0])
         return {
             "add": lambda: (a + c, b + d),
             "sub": lambda: (a - c, b - d),

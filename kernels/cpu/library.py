@@ -22,6 +22,7 @@ from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
 from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, walker
+from . import guard, indexed, random, sort
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -44,6 +45,10 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
     (re.compile(r"fused_(run|tile|[0-9a-f]{32})"), fused.build),
+    (re.compile(r"(gather|scatter)_\d+|scatteradd_[a-z]+\d*"), indexed.build),
+    (re.compile(r"random_(uint32|float32|float64)"), random.build),
+    (re.compile(r"(arg)?sort_[1248]"), sort.build),
+    (re.compile(r"guard"), guard.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]

@@ -38,7 +38,8 @@ TURNS = 16  # jumps between two looks at the clock, which takes as long as a sma
 
 
 def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
-    """``int64 walk(ctx, table, first)``: runs rows from ``first``; -1 at the end, else the row to go on with."""
+    """``int64 walk(ctx, table, first)``: runs rows from ``first``; -1 at the end, or where a step has
+    failed, else the row to go on with."""
     dispatch = _build_dispatch(module)
     f = Fn(module, name, [I64] * 3, I64)
     ctx, table, first = f.args
@@ -67,6 +68,7 @@ def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
                         spent = _now(f, ctx, time) - started.get()
                         late.set(Val(f, f.b.zext((spent > slice_).v, I64)))
         index.set(following.get())
+        leave(f.word(ctx, abi.CTX_ERROR).ne(0))
         with f.if_(deadline.ne(0)):
             late.set(Val(f, f.b.zext((_now(f, ctx, time) > deadline).v, I64)))
         with f.if_(late.get().ne(0)):
