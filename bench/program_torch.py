@@ -189,8 +189,8 @@ def softmax(x: Tensor, axis: int) -> Tensor:
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, axis: int) -> Tensor:
     if axis == -1:
         return torch.nn.functional.layer_norm(x, [x.shape[-1]], scale, shift, 1e-5)
-    variance, mean = torch.var_mean(x, dim=axis, keepdim=True, correction=0)
-    return (x - mean) * torch.rsqrt(variance + 1e-5) * scale + shift
+    d = x - x.mean(dim=axis, keepdim=True)
+    return d * torch.rsqrt((d * d).mean(dim=axis, keepdim=True) + 1e-5) * scale + shift
 
 
 def log_sum_exp(x: Tensor, axis: int) -> Tensor:

@@ -146,6 +146,7 @@ def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
     if not any(map(shutil.which, ("g++", "clang++"))):
         raise RuntimeError("no C++ compiler is found")
     config.compile_threads = 1  # no processes beside what is measured
+    torch.compiler.reset()  # functions of one code object share a bounded number of shapes
     return torch.compile(_torch(case, threads), dynamic=False)
 
 
