@@ -3,7 +3,9 @@
 The pages of a fresh large array are faulted in one by one, which takes longer than filling them. So the memory of a
 large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
 size takes it, warm. EINSUM_ENGINE_POOL_BYTES bounds the pool (0: off); it lets go of its memory when the machine runs
-short. Results are aligned to cache lines, so that kernels can store past the caches.
+short. Results begin with a page. So kernels can store past the caches; and a loop that reads a large array of NumPy's,
+which begins 16 bytes after a page, is ahead of its stores: a load that has the last 12 bits of its address in common
+with a store before it waits for that store, and for all that is computed for it (exp of 64 MB: 9.3 against 5 ms).
 
 Taking and giving costs 20 µs, as much as many a network. So there is one *common arena* besides, of a fixed address,
 in which plans compute one at a time: a word says whether it is in use.
@@ -19,7 +21,7 @@ import numpy as np
 
 from . import config
 
-ALIGNMENT = 64
+ALIGNMENT = 4096  # bytes of a page
 SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
 COMMON_BYTES = 16 << 20  # of the common arena; pages that no plan has touched take no memory
 _SLACK = 8  # a buffer up to 1/8 larger than asked for will do
