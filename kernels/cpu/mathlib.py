@@ -33,7 +33,7 @@ class Math:
     def _reduced(self, x: Val) -> tuple[Val, Val, Val]:
         """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
-        kf, k = v.nearest(x * LOG2E)
+        kf, k = v.nearest_power(x * LOG2E)
         r = v.fma(kf, -low, v.fma(kf, -high, x))
         return r, k, v.fma(r * r, v.poly("EXP", r), r)
 
