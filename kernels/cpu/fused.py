@@ -102,8 +102,21 @@ class RowFunction:
         f.ret()
 
     def _loop(self, mode: int) -> None:
-        with self.f.range(0, self.nj) as j:
+        f, done = self.f, self.f.var(0)
+        if self.isa.masks and self.w > 1:
+            with f.if_(self.no <= self.w):
+                _ShortRows(self, mode).emit()
+                done.set(self.nj)
+        with f.range(done.get(), self.nj) as j:
             _Row(self, mode, j).emit()
+
+    def mask(self, count: Val) -> Val:
+        """The first ``count`` lanes, of which there is at least one."""
+        f, w = self.f, self.w
+        if w == 1:
+            return f.const(I1, 1)
+        bits = f.i64(-1) >> (f.i64(64) - count)
+        return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
 
     def _columns(self) -> None:
         """Light structures combine several rows before they touch the results."""
@@ -117,6 +130,60 @@ class RowFunction:
                 done.set(j + _GROUP)
         with f.range(done.get(), self.nj) as j:
             _Row(self, ua.COLUMNS, j).emit()
+
+
+    def compute(self, values: list[Value]) -> None:
+        """Appends the values of all nodes to those of the inputs."""
+        for node in self.s.nodes:
+            args, dtypes = [values[a] for a in node.args], [self.s.dtype(a) for a in node.args]
+            values.append(self.ops.apply(node, args, dtypes))
+
+    def combine(self, number: int, value: Value, at: Val) -> None:
+        """Combine one value with a result of a row, unless that is not there yet."""
+        one, out = Ops(self.f, self.isa, 1), self.s.outputs[number]
+        dtype = self.s.dtype(out.value)
+        old = one.select(self.first, one.identity(out.reduce, dtype), one.load(dtype, at))
+        one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+
+
+class _ShortRows:
+    """All rows where each is a vector or a part of one: without a loop over o, and with what rows have in common before
+    the loop over j. For instruction sets with masks."""
+
+    def __init__(self, kernel: RowFunction, mode: int):
+        f, self.k, self.f, self.mode = kernel.f, kernel, kernel.f, mode
+        self.mask = kernel.mask(kernel.no)
+        none = f.const(self.mask.type, 0)
+        words = [kernel.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * n) for n in range(len(kernel.s.stored))]
+        self.bases = [f.word(at, ua.R_BASE) for at in words]
+        self.tables = [f.word(at, ua.R_TABLE) for at in words]
+        self.one = [f.word(at, ua.R_KIND).eq(na.BROADCAST) for at in words]
+        self.masks = [f.select(one, none, self.mask) for one in self.one]
+
+    def emit(self) -> None:
+        f, k = self.f, self.k
+        with f.range(0, k.nj) as j:
+            at = [base + f.word(table, j) for base, table in zip(self.bases, self.tables, strict=True)]
+            values = [self._load(number, at[number]) for number in range(k.outputs, len(at))]
+            k.compute(values)
+            for number, out in enumerate(k.s.outputs):
+                self._store(number, values[out.value], at[number])
+
+    def _load(self, number: int, at: Val) -> Value:
+        """An input: its vector, or its one element in all lanes."""
+        k, dtype = self.k, self.k.s.stored[number]
+        element = k.ops.converter.splat(Converter(self.f, k.isa, 1).load(dtype, at))
+        vector = k.ops.converter.load(dtype, at, mask=self.masks[number])
+        return k.ops.unpack(dtype, self.f.select(self.one[number], element, vector))
+
+    def _store(self, number: int, value: Value, at: Val) -> None:
+        k, out = self.k, self.k.s.outputs[number]
+        dtype = k.s.dtype(out.value)
+        if not (out.reduce and self.mode == ua.ROWS):
+            k.ops.store(dtype, value, at, self.mask)
+            return
+        value = k.ops.select(self.mask, value, k.ops.identity(out.reduce, dtype))
+        k.combine(number, k.ops.across(out.reduce, dtype, value), at)
 
 
 class _Row:
@@ -218,7 +285,7 @@ class _Row:
         count = f.min(self.k.no - i, self.w)
         count = f.select((i < head), f.min(count, head - i), count)
         if self.isa.masks:
-            mask = self._mask(count)
+            mask = self.k.mask(count)
             if self.k.unroll == 1 and not self.s.reduces:
                 # a heavy structure has this loop alone
                 whole = past & count.eq(self.w) & (i >= head)
@@ -228,14 +295,6 @@ class _Row:
         else:
             self._copied(i, count, past & (i >= head))
         done.set(i + count)
-
-    def _mask(self, count: Val) -> Val:
-        """The first ``count`` lanes, of which there is at least one."""
-        f, w = self.f, self.w
-        if w == 1:
-            return f.const(I1, 1)
-        bits = f.i64(-1) >> (f.i64(64) - count)
-        return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
 
     def _copied(self, i: Val, count: Val, past: Val) -> None:
         """Part of a vector lies on the stack while it is computed."""
@@ -293,8 +352,7 @@ class _Row:
         """Of the inputs, at these addresses, and of all nodes."""
         s, ops = self.s, self.ops
         values = [ops.load(name, address, mask) for name, address in zip(s.inputs, at, strict=True)]
-        for node in s.nodes:
-            values.append(ops.apply(node, [values[a] for a in node.args], [s.dtype(a) for a in node.args]))
+        self.k.compute(values)
         return values
 
     def add_to(self, number: int, value: Value, at: Val, mask: Val | None = None) -> None:
@@ -327,12 +385,11 @@ class _Row:
             value = ops.select(part.mask, value, ops.identity(out.reduce, dtype))
         total = self.totals[number, part.lane]
         old = _joined([var.get() for var in total])
-        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, old, value)), strict=True):
+        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, value, old)), strict=True):
             var.set(new)
 
     def _finish(self) -> None:
         """One result for the row."""
-        one = Ops(self.f, self.isa, 1)
         for number, out in enumerate(self.s.outputs):
             if not out.reduce:
                 continue
@@ -341,9 +398,7 @@ class _Row:
             totals = [_joined([v.get() for v in self.totals[number, lane]]) for lane in range(self.k.unroll)]
             while len(totals) > 1:
                 totals = [combine(out.reduce, dtype, a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-            value, at = self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at
-            old = one.select(self.fresh, one.identity(out.reduce, dtype), one.load(dtype, at))
-            one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+            self.k.combine(number, self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at)
 
 
 def _emit_group(rows: list[_Row]) -> Val:
