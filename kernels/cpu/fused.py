@@ -34,6 +34,7 @@ _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, 
 _LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
 _LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
 _GROUP = 4  # rows
+_SHORT = 4  # vectors, up to which a row is short where nothing is reduced
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
@@ -104,9 +105,16 @@ class RowFunction:
     def _loop(self, mode: int) -> None:
         f, done = self.f, self.f.var(0)
         if self.isa.masks and self.w > 1:
-            with f.if_(self.no <= self.w):
-                _ShortRows(self, mode).emit()
-                done.set(self.nj)
+            few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
+            with f.if_else(self.no <= self.w) as (one, more):
+                with one:
+                    _ShortRows(self, mode).emit(single=True)
+                    done.set(self.nj)
+                with more:
+                    if few > self.w:
+                        with f.if_(self.no <= few):
+                            _ShortRows(self, mode).emit(single=False)
+                            done.set(self.nj)
         with f.range(done.get(), self.nj) as j:
             _Row(self, mode, j).emit()
 
@@ -147,43 +155,66 @@ class RowFunction:
 
 
 class _ShortRows:
-    """All rows where each is a vector or a part of one: without a loop over o, and with what rows have in common before
-    the loop over j. For instruction sets with masks."""
+    """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop over
+    j. For instruction sets with masks."""
 
     def __init__(self, kernel: RowFunction, mode: int):
         f, self.k, self.f, self.mode = kernel.f, kernel, kernel.f, mode
-        self.mask = kernel.mask(kernel.no)
-        none = f.const(self.mask.type, 0)
         words = [kernel.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * n) for n in range(len(kernel.s.stored))]
         self.bases = [f.word(at, ua.R_BASE) for at in words]
         self.tables = [f.word(at, ua.R_TABLE) for at in words]
         self.one = [f.word(at, ua.R_KIND).eq(na.BROADCAST) for at in words]
-        self.masks = [f.select(one, none, self.mask) for one in self.one]
+        self.none = f.const(vector_type(I1, kernel.w), 0)
 
-    def emit(self) -> None:
-        f, k = self.f, self.k
+    def emit(self, single: bool) -> None:
+        """``single``: a row is one vector or a part of it."""
+        f, k, first = self.f, self.k, self.k.mask(self.f.min(self.k.no, self.k.w))
         with f.range(0, k.nj) as j:
             at = [base + f.word(table, j) for base, table in zip(self.bases, self.tables, strict=True)]
-            values = [self._load(number, at[number]) for number in range(k.outputs, len(at))]
-            k.compute(values)
-            for number, out in enumerate(k.s.outputs):
-                self._store(number, values[out.value], at[number])
+            inputs = range(k.outputs, len(at))
+            elements = [self._element(number, at[number]) for number in inputs]
+            totals = {n: self._total(n) for n, out in enumerate(k.s.outputs) if out.reduce and self.mode == ua.ROWS}
+            if single:
+                self._vector(at, elements, totals, first)
+            else:
+                with f.range(0, k.no, k.w) as i:
+                    here = [address + i * self._item(n) for n, address in enumerate(at)]
+                    self._vector(here, elements, totals, k.mask(f.min(k.no - i, k.w)))
+            for number, total in totals.items():
+                out = k.s.outputs[number]
+                value = k.ops.across(out.reduce, k.s.dtype(out.value), _joined([var.get() for var in total]))
+                k.combine(number, value, at[number])
 
-    def _load(self, number: int, at: Val) -> Value:
-        """An input: its vector, or its one element in all lanes."""
-        k, dtype = self.k, self.k.s.stored[number]
-        element = k.ops.converter.splat(Converter(self.f, k.isa, 1).load(dtype, at))
-        vector = k.ops.converter.load(dtype, at, mask=self.masks[number])
-        return k.ops.unpack(dtype, self.f.select(self.one[number], element, vector))
+    def _vector(self, at: list[Val], elements: list[Val], totals: dict[int, list[Var]], mask: Val) -> None:
+        k = self.k
+        values = [self._load(n, at[n], mask, element) for n, element in enumerate(elements, k.outputs)]
+        k.compute(values)
+        for number, out in enumerate(k.s.outputs):
+            value, dtype = values[out.value], k.s.dtype(out.value)
+            if number not in totals:
+                k.ops.store(dtype, value, at[number], mask)
+                continue
+            value = k.ops.select(mask, value, k.ops.identity(out.reduce, dtype))
+            new = k.ops.combine(out.reduce, dtype, value, _joined([var.get() for var in totals[number]]))
+            for var, part in zip(totals[number], _parts(new), strict=True):
+                var.set(part)
 
-    def _store(self, number: int, value: Value, at: Val) -> None:
-        k, out = self.k, self.k.s.outputs[number]
-        dtype = k.s.dtype(out.value)
-        if not (out.reduce and self.mode == ua.ROWS):
-            k.ops.store(dtype, value, at, self.mask)
-            return
-        value = k.ops.select(self.mask, value, k.ops.identity(out.reduce, dtype))
-        k.combine(number, k.ops.across(out.reduce, dtype, value), at)
+    def _item(self, number: int) -> int:
+        return STORAGES[self.k.s.stored[number]].itemsize
+
+    def _total(self, number: int) -> list[Var]:
+        out = self.k.s.outputs[number]
+        return [Var(self.f, part) for part in _parts(self.k.ops.identity(out.reduce, self.k.s.dtype(out.value)))]
+
+    def _element(self, number: int, at: Val) -> Val:
+        """The first element in all lanes."""
+        return self.k.ops.converter.splat(Converter(self.f, self.k.isa, 1).load(self.k.s.stored[number], at))
+
+    def _load(self, number: int, at: Val, mask: Val, element: Val) -> Value:
+        """An input: a vector, or its one element."""
+        k, dtype, one = self.k, self.k.s.stored[number], self.one[number]
+        vector = k.ops.converter.load(dtype, at, mask=self.f.select(one, self.none, mask))
+        return k.ops.unpack(dtype, self.f.select(one, element, vector))
 
 
 class _Row:
