@@ -216,11 +216,14 @@ class _Lowering:
         kept = without(dims, reduced)
         mine, others = (reduced, kept) if rows else (kept, reduced)
         if rows:
-            budget = BOX * 4
+            # a row that is nowhere moved is read from its begin to its end
+            budget = BOX if any(o[1 + n] not in (0, item) for n, item in enumerate(self.items)) else BOX * 4
         elif self.tasks > 1 and not all(out.reduce for out in self.s.outputs):
             # what is stored is not shared by tasks: each has columns of its own
-            budget = min(budget, max(STRIP // min(self.items), -(-o[0] // self.threads)))
-        self.o, left = take([o], min(budget, BOX))
+            budget = min(budget, BOX, max(STRIP // min(self.items), -(-o[0] // self.threads)))
+        else:
+            budget = min(budget, BOX)
+        self.o, left = take([o], budget)
         mine = left + without(mine, [o])
         others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
         self.j, others = take(others, max(1, min(512, 4 * BOX // self.o.count)))
