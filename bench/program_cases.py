@@ -1,7 +1,8 @@
 """The cases of the families `views`, `whole`, `chains` and `reductions`: functions, as a table.
 
 A row names a function, which `program_numpy` has for NumPy and for ours, `program_torch` for PyTorch and `program_jax`
-for JAX, and whose arguments `program_numpy.arguments` makes; chains are texts in `program_chains`. The table itself is data: it imports no library.
+for JAX, and whose arguments `program_numpy.arguments` makes; chains are texts in `program_chains`. The table itself is
+data: it imports no library.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class ProgramCase:
     """One function to time. ``function`` is its name in each of the modules above.
 
     ``written``: positions of the arguments that it writes. ``large``: so much memory that it is held against one pass
-    over its bytes: all arguments read once, those that are written and the results written once. ``shape``: of the first
-    argument, where the function does not say it; ``axis``: that it is given.
+    over its bytes: all arguments read once, those that are written and the results written once. ``shape``: of the
+    first argument, where the function does not say it; ``axis``: that it is given.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""The families `views`, `whole`, `chains` and `reductions`: jitted functions beside NumPy, PyTorch and JAX on the same arguments.
+"""The families of functions: jitted, beside NumPy, PyTorch, JAX and others on the same arguments.
 
 Every candidate has copies of the arguments of its own and is called on them again and again: what a function writes is
 not restored between calls, for nobody, and JAX gets back what it returned for the arguments that the others write, once

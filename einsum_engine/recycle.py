@@ -70,8 +70,9 @@ class ResultPool:
         return self._bytes
 
     def take(self, nbytes: int, beside: Sequence[int] = ()) -> np.ndarray:
-        """Aligned memory of ``nbytes`` as a uint8 array, whose death gives it back; ``beside``: addresses of what is read
-        while it is written. MemoryError if there is none."""
+        """Aligned memory of ``nbytes`` as a uint8 array, whose death gives it back. MemoryError if there is none.
+
+        ``beside``: addresses of what is read while it is written."""
         memory = self._find(nbytes + 2 * PAGE)
         if memory is None:
             try:

@@ -210,7 +210,7 @@ def test_tasks_share_a_reduction(isa, reduced, shape):
 @ISAS
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16", "bool"])
 def test_short_rows(isa, dtype):
-    """Rows of less than a vector to a few of them, stored and reduced, with and without what is one element in a row."""
+    """Rows of less than a vector to a few of them, stored and reduced; what is read may be one element in a row."""
     g = fs.Graph((dtype, dtype))
     value, kind = (g.op("and", 0, 1), "any") if dtype == "bool" else (g.op("add", 0, 1), "sum")
     mapped, both = g.structure(value), g.structure(value, (value, kind))

@@ -155,8 +155,8 @@ class RowFunction:
 
 
 class _ShortRows:
-    """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop over
-    j. For instruction sets with masks."""
+    """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop
+    over j. For instruction sets with masks."""
 
     def __init__(self, kernel: RowFunction, mode: int):
         f, self.k, self.f, self.mode = kernel.f, kernel, kernel.f, mode

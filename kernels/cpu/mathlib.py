@@ -79,7 +79,9 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``, near 0 ``x + x z P(z)``, or ``x + x z P(z) / Q(z)`` by the same division; as Cephes."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z)``, or ``x + x z P(z) / Q(z)`` by the same division.
+
+        As in Cephes."""
         v = self.v
         size = v.abs(x)
         near, z = size < 0.625, x * x
