@@ -257,8 +257,8 @@ _FAMILIES: dict[str, FamilyFunction] = {}
 # Families without expressions, measured in their own ways: microkernels alone, what a call costs, threads and primes,
 # programs (`program_cases`).
 KERNELS, CALLS, SCALING = "kernels", "calls", "scaling"
-VIEWS, WHOLE = "views", "whole"
-TABLES = (KERNELS, CALLS, SCALING, VIEWS, WHOLE)
+VIEWS, WHOLE, CHAINS, REDUCTIONS = "views", "whole", "chains", "reductions"
+TABLES = (KERNELS, CALLS, SCALING, VIEWS, WHOLE, CHAINS, REDUCTIONS)
 
 
 def register_family(name: str, function: FamilyFunction) -> None:

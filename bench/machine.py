@@ -12,7 +12,8 @@ from typing import Any
 
 from .threads import available_cpus
 
-_PACKAGES = ("numpy", "llvmlite", "numba", "opt_einsum", "cotengra", "torch", "jax", "pytblis", "threadpoolctl")
+_PACKAGES = ("numpy", "llvmlite", "numba", "opt_einsum", "cotengra")
+_PACKAGES += ("torch", "jax", "pytblis", "threadpoolctl", "numexpr")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 

@@ -154,3 +154,20 @@ def ccd_residual(
     pairs = occupied[:, None, None, None] + occupied[:, None, None]
     t = 0.5 * t + 0.5 * residual / (pairs - virtual[:, None] - virtual)
     return jnp.sum(oovv * (2 * t - t.swapaxes(2, 3))), t
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: Array, axis: int) -> Arrays:
+    return (jax.nn.softmax(x, axis=axis),)
+
+
+def layer_norm(x: Array, scale: Array, shift: Array, axis: int) -> Arrays:
+    centred = x - x.mean(axis=axis, keepdims=True)
+    variance = (centred * centred).mean(axis=axis, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + 1e-5) * scale + shift,)
+
+
+def log_sum_exp(x: Array, axis: int) -> Arrays:
+    return (jax.nn.logsumexp(x, axis=axis),)

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import partial
 from typing import Any, Callable
 
 import numpy as np
+
+from . import program_chains
+from .cases import REDUCTIONS
+from .program_cases import ProgramCase
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -234,6 +239,25 @@ def ccd_residual(
     return np.sum(oovv * (2 * t - t.swapaxes(2, 3)))
 
 
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, axis: int) -> np.ndarray:
+    """Scale and shift run along the axis and are one element in the others."""
+    d = x - x.mean(axis=axis, keepdims=True)
+    return d / np.sqrt((d * d).mean(axis=axis, keepdims=True) + 1e-5) * scale + shift
+
+
+def log_sum_exp(x: np.ndarray, axis: int) -> np.ndarray:
+    high = x.max(axis=axis, keepdims=True)
+    return np.log(np.exp(x - high).sum(axis=axis)) + high.squeeze(axis)
+
+
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +355,16 @@ def _attention_layer(rng: np.random.Generator) -> Arrays:
     return rng.standard_normal((batch, width)), projection, out, rng.uniform(0.5, 1.5, width), *caches
 
 
+def _reduction(rng: np.random.Generator, case: ProgramCase) -> Arrays:
+    """An array, and what `layer_norm` is scaled and shifted by, along its axis."""
+    x = rng.standard_normal(case.shape)
+    if case.function != "layer_norm":
+        return (x,)
+    rows, columns = case.shape
+    along = (columns,) if case.axis == -1 else (rows, 1)
+    return x, rng.uniform(0.5, 1.5, along), rng.standard_normal(along)
+
+
 def _ccd_residual(rng: np.random.Generator) -> Arrays:
     o, v = 8, 24
     shapes = ((o, o, v, v), (v, v, v, v), (o, o, o, o), (o, v, v, o))
@@ -339,13 +373,23 @@ def _ccd_residual(rng: np.random.Generator) -> Arrays:
     return amplitudes, *integrals, rng.uniform(-2, -1, o), rng.uniform(1, 2, v)
 
 
-def arguments(function: str, dtype: str) -> Arrays:
-    """C-ordered arguments of the function of this name, the same at each call."""
-    maker: Callable[[np.random.Generator], Arrays] = globals()[f"_{function}"]
-    rng = np.random.default_rng(zlib.crc32(function.encode()))
-    return tuple(np.ascontiguousarray(array, dtype=dtype) for array in maker(rng))
+def arguments(case: ProgramCase) -> Arrays:
+    """C-ordered arguments of the function of a case, the same at each call."""
+    name = case.function
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name in program_chains.CHAINS:
+        return tuple(rng.uniform(0.5, 1.5, case.shape).astype(case.dtype) for _ in program_chains.operands(name))
+    if case.family == REDUCTIONS:
+        made = _reduction(rng, case)
+    else:
+        maker: Callable[[np.random.Generator], Arrays] = globals()[f"_{name}"]
+        made = maker(rng)
+    return tuple(np.ascontiguousarray(array, dtype=case.dtype) for array in made)
 
 
-def function(name: str) -> Callable[..., Any]:
-    """The function of this name."""
-    return globals()[name]
+def function(case: ProgramCase) -> Callable[..., Any]:
+    """The function of a case."""
+    if case.function in program_chains.CHAINS:
+        return program_chains.function(case.function, np)
+    found = globals()[case.function]
+    return found if case.axis is None else partial(found, axis=case.axis)

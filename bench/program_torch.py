@@ -177,3 +177,21 @@ def ccd_residual(
     t *= 0.5
     t += 0.5 * residual
     return torch.sum(oovv * (2 * t - t.transpose(2, 3)))
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: Tensor, axis: int) -> Tensor:
+    return torch.softmax(x, dim=axis)
+
+
+def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, axis: int) -> Tensor:
+    if axis == -1:
+        return torch.nn.functional.layer_norm(x, [x.shape[-1]], scale, shift, 1e-5)
+    d = x - x.mean(dim=axis, keepdim=True)
+    return d * torch.rsqrt((d * d).mean(dim=axis, keepdim=True) + 1e-5) * scale + shift
+
+
+def log_sum_exp(x: Tensor, axis: int) -> Tensor:
+    return torch.logsumexp(x, dim=axis)

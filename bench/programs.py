@@ -1,4 +1,4 @@
-"""The families `views` and `whole`: jitted functions beside NumPy, PyTorch and JAX on the same arguments.
+"""The families of functions: jitted, beside NumPy, PyTorch, JAX and others on the same arguments.
 
 Every candidate has copies of the arguments of its own and is called on them again and again: what a function writes is
 not restored between calls, for nobody, and JAX gets back what it returned for the arguments that the others write, once
@@ -16,8 +16,8 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..errors import EngineError
-from . import program_numpy
-from .cases import VIEWS
+from . import program_chains, program_numpy
+from .cases import CHAINS, REDUCTIONS, VIEWS, WHOLE
 from .check import Verdict
 from .figures import Figure, geometric_mean
 from .limits import Roof, share, voids
@@ -32,7 +32,9 @@ _BOUND = 100
 _WARMING = 2
 _EAGER = "torch"
 _LIMIT_TRIES = 3
-_RATIO, _EAGER_RATIO, _SHARE = 1.5, 4.0, 0.7
+# What is asked of a family: PyTorch eager over ours and the best peer over ours, means, and the least share.
+_ASKED = {VIEWS: (4.0, 1.5, 0.7), CHAINS: (None, 1.0, 0.75), REDUCTIONS: (None, 1.2, None)}
+_ALL = (VIEWS, WHOLE, CHAINS, REDUCTIONS)
 
 Arrays = Sequence[np.ndarray]
 
@@ -43,6 +45,7 @@ class ProgramPeer:
 
     ``make(case, threads)`` gives the function, ``convert`` its arguments. ``pure``: it returns what others write.
     ``compiler``: it needs one, and takes long for each case. ``writers``: only for functions that write arguments.
+    ``families``: those that it knows.
     """
 
     name: str
@@ -52,6 +55,7 @@ class ProgramPeer:
     pure: bool = False
     compiler: bool = False
     writers: bool = False
+    families: tuple[str, ...] = _ALL
 
 
 @dataclass(kw_only=True)
@@ -98,7 +102,16 @@ class ProgramResult:
 
 
 def _numpy(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    return program_numpy.function(case.function)
+    return program_numpy.function(case)
+
+
+def _numexpr(case: ProgramCase, threads: int) -> Callable[..., Any]:
+    return program_chains.numexpr_function(case.function, case.dtype, threads)
+
+
+def _numba(case: ProgramCase, threads: int) -> Callable[..., Any]:
+    nbytes = np.dtype(case.dtype).itemsize * case.shape[0]
+    return program_chains.numba_function(case.function, nbytes, threads)
 
 
 def _torch(case: ProgramCase, threads: int) -> Callable[..., Any]:
@@ -107,7 +120,15 @@ def _torch(case: ProgramCase, threads: int) -> Callable[..., Any]:
     from . import program_torch
 
     torch.set_num_threads(threads)
-    return getattr(program_torch, case.function)
+    return _of(case, program_torch, torch)
+
+
+def _of(case: ProgramCase, module: Any, library: Any) -> Callable[..., Any]:
+    """The function of a case: that of the module, or a chain in the library."""
+    if case.family == CHAINS:
+        return program_chains.function(case.function, library)
+    found = getattr(module, case.function)
+    return found if case.axis is None else lambda *arrays: found(*arrays, axis=case.axis)
 
 
 def _torch_script(case: ProgramCase, threads: int) -> Callable[..., Any]:
@@ -125,6 +146,7 @@ def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
     if not any(map(shutil.which, ("g++", "clang++"))):
         raise RuntimeError("no C++ compiler is found")
     config.compile_threads = 1  # no processes beside what is measured
+    torch.compiler.reset()  # functions of one code object share a bounded number of shapes
     return torch.compile(_torch(case, threads), dynamic=False)
 
 
@@ -134,7 +156,7 @@ def _jax(case: ProgramCase, threads: int, donated: tuple[int, ...] = ()) -> Call
     from . import program_jax
 
     jax.config.update("jax_enable_x64", True)
-    jitted = jax.jit(getattr(program_jax, case.function), donate_argnums=donated)
+    jitted = jax.jit(_of(case, program_jax, jax.numpy), donate_argnums=donated)
     return lambda *arrays: jax.block_until_ready(jitted(*arrays))
 
 
@@ -156,18 +178,21 @@ def _to_jax(array: np.ndarray) -> Any:
 
 PROGRAM_PEERS = (
     ProgramPeer(name="numpy", needs="numpy", make=_numpy, convert=np.copy),
+    ProgramPeer(name="numexpr", needs="numpy", make=_numexpr, convert=np.copy, families=(CHAINS,)),
+    ProgramPeer(name="numba", needs="numpy", make=_numba, convert=np.copy, families=(CHAINS,)),
     ProgramPeer(name=_EAGER, needs="torch", make=_torch, convert=_to_torch),
-    ProgramPeer(name="torch-script", needs="torch", make=_torch_script, convert=_to_torch),
+    ProgramPeer(name="torch-script", needs="torch", make=_torch_script, convert=_to_torch, families=(VIEWS, WHOLE)),
     ProgramPeer(name="torch-compile", needs="torch", make=_torch_compiled, convert=_to_torch, compiler=True),
     ProgramPeer(name="jax", needs="jax", make=_jax, convert=_to_jax, pure=True),
     ProgramPeer(name="jax-donated", needs="jax", make=_jax_donated, convert=_to_jax, pure=True, writers=True),
 )
 
 
-def program_peers(names: Iterable[str], quick: bool = False) -> list[ProgramPeer]:
-    """Those that the chosen peers stand for; a quick run waits for no C++ compiler."""
+def program_peers(names: Iterable[str], family: str, quick: bool = False) -> list[ProgramPeer]:
+    """Those that the chosen peers stand for in a family; a quick run waits for no C++ compiler."""
     names = set(names)
-    return [peer for peer in PROGRAM_PEERS if peer.needs in names and not (quick and peer.compiler)]
+    able = [peer for peer in PROGRAM_PEERS if peer.needs in names and family in peer.families]
+    return [peer for peer in able if not (quick and peer.compiler)]
 
 
 class _Calls:
@@ -224,7 +249,7 @@ def bound_of(case: ProgramCase) -> float:
 
 def reference(case: ProgramCase, arrays: Arrays) -> list[np.ndarray]:
     """Results and written arguments by NumPy run eagerly on copies."""
-    calls = _Calls(PROGRAM_PEERS[0], program_numpy.function(case.function), case, arrays)
+    calls = _Calls(PROGRAM_PEERS[0], program_numpy.function(case), case, arrays)
     return calls.outcome(calls())
 
 
@@ -252,7 +277,7 @@ def run_program(
     passes: Sequence[str] = (),
 ) -> ProgramResult:
     """Judge and time one case; ``passes`` are switched off one by one, as columns."""
-    arrays = program_numpy.arguments(case.function, case.dtype)
+    arrays = program_numpy.arguments(case)
     wanted = reference(case, arrays)
     written = [arrays[at].nbytes for at in case.written]
     fresh = [array.nbytes for array in wanted[: len(wanted) - len(written)]]
@@ -282,7 +307,7 @@ def run_program(
 def _ours(
     case: ProgramCase, engine: Any, passes: Sequence[str], arrays: Arrays, wanted: Arrays, result: ProgramResult
 ) -> list[Candidate]:
-    function = program_numpy.function(case.function)
+    function = program_numpy.function(case)
     jitted = {OURS: engine.jit(function), AGAIN: engine.jit(function)}
     jitted |= {name: engine.jit(function, passes=[each for each in passes if each != name]) for name in passes}
     candidates, result.error, reasons = [], 0.0, []
@@ -381,7 +406,7 @@ def figures_of(results: Sequence[ProgramResult]) -> list[Figure]:
 
 
 def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
-    asked = family == VIEWS
+    eager_asked, ratio_asked, share_asked = _ASKED.get(family, (None, None, None))
     eager = [value for each in results if (value := each.over(_EAGER)) is not None]
     best = [value for each in results if (value := each.ratio) is not None]
     shares = [min(1.0, each.share) for each in results if each.share is not None]
@@ -391,20 +416,20 @@ def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
             name="PyTorch eager / ours, geometric mean",
             value=geometric_mean(eager),
             unit="x",
-            asked=_EAGER_RATIO if asked else None,
+            asked=eager_asked,
         ),
         make(
             name="best peer / ours, geometric mean",
             value=geometric_mean(best),
             unit="x",
-            asked=_RATIO if asked else None,
+            asked=ratio_asked,
         ),
         make(name="best peer / ours, worst", value=min(best, default=None), unit="x"),
     ]
     if any(each.case.large for each in results):
         name = "share of one pass over the bytes, large arrays"
         found.append(make(name=f"{name}, geometric mean", value=geometric_mean(shares), unit="%"))
-        found.append(make(name=f"{name}, worst", value=min(shares, default=None), unit="%", asked=_SHARE))
+        found.append(make(name=f"{name}, worst", value=min(shares, default=None), unit="%", asked=share_asked))
     for name in dict.fromkeys(name for each in results for name in each.without):
         factors = [value for each in results if (value := _slower(each, name)) is not None]
         found.append(make(name=f"without pass {name} / ours, geometric mean", value=geometric_mean(factors), unit="x"))
@@ -427,8 +452,9 @@ def to_json(result: ProgramResult) -> dict[str, Any]:
         name: {key: _finite(value) for key, value in vars(peer).items() if value is not None}
         for name, peer in result.peers.items()
     }
+    case = {**vars(result.case), "written": list(result.case.written), "shape": list(result.case.shape)}
     return (
-        {**vars(result.case), "written": list(result.case.written), "key": result.case.key}
+        {**case, "key": result.case.key}
         | {name: getattr(result, name) for name in _COPIED}
         | {"best": result.best, "ratio": result.ratio, "eager_ratio": result.over(_EAGER)}
         | {"error": _finite(result.error), "passed": result.verdict.passed, "reason": result.verdict.reason}
@@ -438,8 +464,9 @@ def to_json(result: ProgramResult) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> ProgramResult:
     """What `to_json` made of a result."""
-    names = ("family", "name", "function", "dtype", "large")
-    case = ProgramCase(**{name: data[name] for name in names}, written=tuple(data["written"]))
+    names = ("family", "name", "function", "dtype", "large", "axis")
+    places = {name: tuple(data[name]) for name in ("written", "shape")}
+    case = ProgramCase(**{name: data[name] for name in names}, **places)
     rows = {name: dict(row) for name, row in data["peers"].items()}
     return ProgramResult(
         case=case,

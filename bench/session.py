@@ -12,7 +12,21 @@ from typing import Any, Callable, Iterable, Sequence
 
 from ..errors import EngineError, EngineValueError
 from . import families as _families  # noqa: F401  registers its families
-from .cases import CALLS, KERNELS, SCALING, TABLES, VIEWS, WHOLE, Case, families, load_cases, select, with_full_range
+from .cases import (
+    CALLS,
+    CHAINS,
+    KERNELS,
+    REDUCTIONS,
+    SCALING,
+    TABLES,
+    VIEWS,
+    WHOLE,
+    Case,
+    families,
+    load_cases,
+    select,
+    with_full_range,
+)
 from .program_cases import ProgramCase, programs
 from .threads import available_cpus, equal_threads
 
@@ -303,7 +317,7 @@ def _measure_programs(run: _Run, family: str) -> None:
 
     known = {each["key"] for each in run.store.earlier.get("programs", ())}
     cases = [case for case in run.request.chosen_programs() if case.family == family and case.key not in known]
-    peers = programs.program_peers((peer.name for peer in run.peers), run.request.quick)
+    peers = programs.program_peers((peer.name for peer in run.peers), family, run.request.quick)
     passes = tuple(run.engine.jit(abs).passes) if family == WHOLE else ()
     _say(["", programs.header(peers, passes)])
     for case in _bar(cases, family):
@@ -317,8 +331,7 @@ _TABLES: dict[str, Callable[[_Run], None]] = {
     KERNELS: _measure_kernels,
     CALLS: _measure_calls,
     SCALING: _measure_scaling,
-    VIEWS: partial(_measure_programs, family=VIEWS),
-    WHOLE: partial(_measure_programs, family=WHOLE),
+    **{name: partial(_measure_programs, family=name) for name in (VIEWS, WHOLE, CHAINS, REDUCTIONS)},
 }
 
 

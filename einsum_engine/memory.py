@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -91,17 +91,24 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype, order: str = "C", zero: bool = False) -> np.ndarray:
+def empty(
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    order: str = "C",
+    zero: bool = False,
+    beside: Sequence[np.ndarray] = (),
+) -> np.ndarray:
     """A fresh array; EngineMemoryError names the bytes where there is no memory for it.
 
-    A large one that need not be zero comes from recycled memory (`recycle`).
+    A large one that need not be zero comes from recycled memory (`recycle`), from a place that goes well with reading
+    the arrays ``beside``.
     """
     nbytes = dtype.itemsize * prod(shape)
     if dtype.kind in "biufc":
         dtype = np.dtype(dtype.char)  # the one object that NumPy has for it, which later calls recognise
     try:
         if nbytes >= recycle.SMALLEST and not zero and not dtype.hasobject:
-            return recycle.large(shape, dtype, order, nbytes)
+            return recycle.large(shape, dtype, order, nbytes, beside)
         return (np.zeros if zero else np.empty)(shape, dtype, order)
     except (MemoryError, ValueError):
         # ValueError: more bytes than an address has.

@@ -59,16 +59,16 @@ class ProgramRoute:
             found = self.enter(arrays)
             if found is not None:
                 return found
-        results = [empty(shape, dtype) for shape, dtype in self._results]
+        results = [empty(shape, dtype, beside=arrays) for shape, dtype in self._results]
         first = results[0] if results else _NOTHING
         self.native.run([*arrays, *self.consts, *results[1:]], first)
         return results
 
     def enter(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """`run` by the native entry; None where the arrays are not what it was made for, or it is in use."""
-        more = [empty(shape, dtype) for shape, dtype in self._results[1:]]
+        more = [empty(shape, dtype, beside=arrays) for shape, dtype in self._results[1:]]
         if self._given:
-            more.append(empty(*self._results[0]))
+            more.append(empty(*self._results[0], beside=arrays))
         first = self.entry(*arrays, *self.consts, *more)
         if first is NotImplemented:
             return None

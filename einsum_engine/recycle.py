@@ -3,7 +3,10 @@
 The pages of a fresh large array are faulted in one by one, which takes longer than filling them. So the memory of a
 large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
 size takes it, warm. EINSUM_ENGINE_POOL_BYTES bounds the pool (0: off); it lets go of its memory when the machine runs
-short. Results are aligned to cache lines, so that kernels can store past the caches.
+short. Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
+array that is read beside them begins within one. So loads are ahead of the stores of a loop: one that has the last 12
+bits of its address in common with a store before it waits for that store, and for all that is computed for it (exp of
+64 MB: 9.3 against 5 ms, where NumPy's array began 16 bytes after a page and the result 64 bytes).
 
 Taking and giving costs 20 µs, as much as many a network. So there is one *common arena* besides, of a fixed address,
 in which plans compute one at a time: a word says whether it is in use.
@@ -13,18 +16,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
+from typing import Sequence
 
 import numpy as np
 
 from . import config
 
 ALIGNMENT = 64
+PAGE = 4096  # bytes
 SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
 COMMON_BYTES = 16 << 20  # of the common arena; pages that no plan has touched take no memory
 _SLACK = 8  # a buffer up to 1/8 larger than asked for will do
 _LOW_MEMORY = 0.1  # share of the machine's memory below which nothing is kept
-_CHECK_EVERY = 16  # returns between two looks at the memory that is left
+_CHECK_SECONDS = 0.05  # between two looks at the memory that is left, which take 80 µs
 
 
 class _Holder:
@@ -38,6 +44,17 @@ class _Holder:
         self._pool.give(self._memory)
 
 
+def place_in_page(beside: Sequence[int]) -> int:
+    """Where in its page a result begins: at the line of the address that most bytes lie before, up to the next one.
+
+    >>> place_in_page([]), place_in_page([8208]), place_in_page([100, 4096 + 300, 3000])
+    (0, 0, 2944)
+    """
+    places = sorted({address % PAGE for address in beside}) or [0]
+    before = [place - last for last, place in zip([places[-1] - PAGE, *places], places)]
+    return places[before.index(max(before))] // ALIGNMENT * ALIGNMENT
+
+
 class ResultPool:
     """Free buffers, least recently used first. Safe under threads."""
 
@@ -45,23 +62,25 @@ class ResultPool:
         self._free: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.RLock()  # __del__ may run while the same thread is inside
         self._bytes = 0
-        self._returns = 0
+        self._looked = 0.0
 
     @property
     def nbytes(self) -> int:
         """Bytes held for reuse."""
         return self._bytes
 
-    def take(self, nbytes: int) -> np.ndarray:
-        """Aligned memory of ``nbytes`` as a uint8 array, whose death gives it back. MemoryError if there is none."""
-        memory = self._find(nbytes + ALIGNMENT)
+    def take(self, nbytes: int, beside: Sequence[int] = ()) -> np.ndarray:
+        """Aligned memory of ``nbytes`` as a uint8 array, whose death gives it back. MemoryError if there is none.
+
+        ``beside``: addresses of what is read while it is written."""
+        memory = self._find(nbytes + 2 * PAGE)
         if memory is None:
             try:
-                memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+                memory = np.empty(nbytes + 2 * PAGE, np.uint8)
             except MemoryError:
                 self.clear()
-                memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+                memory = np.empty(nbytes + 2 * PAGE, np.uint8)
+        start = -(-memory.ctypes.data // PAGE) * PAGE + place_in_page(beside)
         return np.asarray(_Holder(memory, start, nbytes, self))
 
     def _find(self, nbytes: int) -> np.ndarray | None:
@@ -77,10 +96,12 @@ class ResultPool:
         """Keeps a buffer for reuse, within the bound; the oldest ones go first."""
         limit = config.get("EINSUM_ENGINE_POOL_BYTES")
         with self._lock:
-            self._returns += 1
-            if self._returns % _CHECK_EVERY == 0 and _memory_is_low():
-                self.clear()
-                return
+            now = time.monotonic()
+            if now - self._looked >= _CHECK_SECONDS:
+                self._looked = now
+                if _memory_is_low():
+                    self.clear()
+                    return
             if memory.nbytes > limit:
                 return
             self._free[id(memory)] = memory
@@ -141,6 +162,9 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def large(shape: tuple[int, ...], dtype: np.dtype, order: str, nbytes: int) -> np.ndarray:
-    """An uninitialised array in recycled memory."""
-    return results.take(nbytes).view(dtype).reshape(shape, order=order)
+def large(
+    shape: tuple[int, ...], dtype: np.dtype, order: str, nbytes: int, beside: Sequence[np.ndarray] = ()
+) -> np.ndarray:
+    """An uninitialised array in recycled memory; ``beside``: arrays that are read while it is written."""
+    read = [array.__array_interface__["data"][0] for array in beside if array.nbytes >= nbytes]
+    return results.take(nbytes, read).view(dtype).reshape(shape, order=order)

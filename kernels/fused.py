@@ -27,6 +27,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
+STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +195,7 @@ class _Lowering:
         self.p, self.s = problem, problem.structure
         self.items = [STORAGES[dtype].itemsize for dtype in self.s.stored]
         self.count, self.outputs = len(self.items), len(self.s.outputs)
-        self.tasks = share(problem.bytes, threads)
+        self.tasks, self.threads = share(problem.bytes, threads), threads
         self.one = (1, *(0 for _ in self.items))
         dims = list(problem.dims) or [(1, *self.items)]
         budget = max(256, problem.elements // self.tasks)
@@ -215,8 +216,14 @@ class _Lowering:
         kept = without(dims, reduced)
         mine, others = (reduced, kept) if rows else (kept, reduced)
         if rows:
-            budget = BOX * 4
-        self.o, left = take([o], min(budget, BOX))
+            # a row that is nowhere moved is read from its begin to its end
+            budget = BOX if any(o[1 + n] not in (0, item) for n, item in enumerate(self.items)) else BOX * 4
+        elif self.tasks > 1 and not all(out.reduce for out in self.s.outputs):
+            # what is stored is not shared by tasks: each has columns of its own
+            budget = min(budget, BOX, max(STRIP // min(self.items), -(-o[0] // self.threads)))
+        else:
+            budget = min(budget, BOX)
+        self.o, left = take([o], budget)
         mine = left + without(mine, [o])
         others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
         self.j, others = take(others, max(1, min(512, 4 * BOX // self.o.count)))

@@ -168,6 +168,28 @@ class Schedule:
             self.steps.append(best)
         return best
 
+    def join(self, shape: tuple[int, ...], atoms: tuple[Atom, ...]) -> None:
+        """Makes the steps one in which operands of a map are computed, as far as nothing is written in between."""
+        groups = {self.home[atom.number] for atom in atoms if isinstance(atom, Var) and self.only_computed(atom)}
+        first, *others = sorted(groups, key=lambda group: group.at) or [None]
+        for other in others:
+            if first.shape == other.shape == shape and self.may_join(first, other):
+                for number in first.take(other):
+                    if self.home[number] is other:
+                        self.home[number], self.ready[number] = first, first.at
+
+    def only_computed(self, atom: Var) -> bool:
+        """Whether a value is a map's, and lies nowhere."""
+        home = self.home.get(atom.number)
+        return home is not None and atom.number not in self.places and atom.number in home.members
+
+    def may_join(self, first: FusedGroup, other: FusedGroup) -> bool:
+        """Whether a step that nobody waits for can be computed in one before."""
+        if other.stores or other.over or not first.room(len(other.inputs) + len(other.members)):
+            return False
+        late = [place for step in self.steps[first.at : other.at] for place in written(step)]
+        return not any(read.overlaps(place) for read in other.inputs for place in late)
+
     def is_member(self, group: FusedGroup, atom: Atom) -> bool:
         return isinstance(atom, Var) and atom.number in group.members
 
@@ -223,6 +245,7 @@ class Schedule:
     def map(self, eqn: Eqn) -> None:
         (var,) = eqn.outputs
         self.check(eqn)
+        self.join(var.shape, eqn.inputs)
         group = self.candidate(var.shape, list(eqn.inputs), lambda group: True)
         self.member(group, var, eqn.op, eqn.inputs)
 

@@ -87,6 +87,15 @@ class FusedGroup:
         self.inputs.append(place)
         return place
 
+    def take(self, other: FusedGroup) -> list[int]:
+        """All that another group computes, which stores nothing, from now on is computed here; the values."""
+        taken = list(other.members)
+        for number, member in other.members.items():
+            args = tuple(self.read(ref) if isinstance(ref, MemoryView) else ref for ref in member.args)
+            self.members.setdefault(number, Member(op=member.op, args=args, dtype=member.dtype))
+        other.members, other.inputs = {}, []
+        return taken
+
     def needs(self, number: int) -> dict[int, Member]:
         """The members that a value depends on, operands first, and itself; nothing for a reduction."""
         member = self.members.get(number)

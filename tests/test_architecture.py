@@ -111,7 +111,7 @@ EXTERNAL = {
     "cli": {"numpy", "tqdm", "matplotlib"},
     "bench": {
         *("numpy", "tqdm", "matplotlib", "ml_dtypes", "opt_einsum", "cotengra", "autoray", "quimb"),
-        *("torch", "jax", "tblis", "pytblis", "threadpoolctl"),
+        *("torch", "jax", "tblis", "pytblis", "threadpoolctl", "numexpr", "numba"),
     },
     "public": set(),
     "api": {"numpy", "autoray"},
@@ -169,7 +169,7 @@ LONG: dict[str, str] = {}
 # Importing the package must not cost the seconds that these take.
 SLOW = {
     *("numba", "llvmlite", "opt_einsum", "cotengra", "autoray", "quimb", "tqdm", "matplotlib", "scipy"),
-    *("torch", "jax", "tblis", "pytblis", "cupy", "ml_dtypes"),
+    *("torch", "jax", "tblis", "pytblis", "cupy", "ml_dtypes", "numexpr"),
 }
 
 

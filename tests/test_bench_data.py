@@ -108,7 +108,8 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, scaling, views, whole"
+    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, "
+    known += "scaling, views, whole, chains, reductions"
     with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
 

@@ -1,4 +1,4 @@
-"""The families `views` and `whole`: their functions in three libraries, judging, the report, the record."""
+"""The families of functions: in all libraries, judging, the report, the record."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,11 @@ from einsum_engine.errors import EngineValueError
 
 PROGRAMS = program_cases.PROGRAMS
 PEERS = {peer.name: peer for peer in programs.PROGRAM_PEERS}
-each_case = pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
+# Of the functions in several shapes, each in its smallest for each axis.
+SHORT = {
+    (case.function, case.axis): case for case in sorted(PROGRAMS, key=lambda case: -np.prod(case.shape, dtype=int))
+}
+each_case = pytest.mark.parametrize("case", SHORT.values(), ids=lambda case: case.name)
 
 
 def named(name):
@@ -29,7 +33,7 @@ def roof():
 
 
 def arguments(case):
-    return program_numpy.arguments(case.function, case.dtype)
+    return program_numpy.arguments(case)
 
 
 def measured(case, peers=("numpy",), passes=(), by=engine):
@@ -40,8 +44,9 @@ def measured(case, peers=("numpy",), passes=(), by=engine):
 
 
 def test_families_hold_what_was_asked_for():
-    counts = {family: len(program_cases.programs((family,))) for family in (cases.VIEWS, cases.WHOLE)}
-    assert counts == {"views": 12, "whole": 4}
+    families = (cases.VIEWS, cases.WHOLE, cases.CHAINS, cases.REDUCTIONS)
+    counts = {family: len(program_cases.programs((family,))) for family in families}
+    assert counts == {"views": 12, "whole": 4, "chains": 48, "reductions": 36}
     assert len({case.key for case in PROGRAMS}) == len({case.name for case in PROGRAMS}) == len(PROGRAMS)
 
 
@@ -51,7 +56,7 @@ def test_what_is_written_is_what_the_table_says(case):
     again = arguments(case)
     assert all(np.array_equal(one, other) and one.flags.c_contiguous for one, other in zip(arrays, again))
     assert {array.dtype for array in arrays} == {np.dtype(case.dtype)}
-    program_numpy.function(case.function)(*again)
+    program_numpy.function(case)(*again)
     changed = tuple(at for at, (one, other) in enumerate(zip(arrays, again)) if not np.array_equal(one, other))
     assert changed == case.written
     assert not case.large or sum(array.nbytes for array in arrays) > 4e6
@@ -61,7 +66,7 @@ def test_what_is_written_is_what_the_table_says(case):
 def test_calls_on_what_the_call_before_left_stay_bounded(case):
     arrays = list(arguments(case))
     for _ in range(8 if sum(array.nbytes for array in arrays) > 1e6 else 100):
-        program_numpy.function(case.function)(*arrays)
+        program_numpy.function(case)(*arrays)
     for at in case.written:
         size = np.abs(arrays[at])
         assert np.isfinite(size).all() and size.max() < 1e4
@@ -72,16 +77,18 @@ def test_calls_on_what_the_call_before_left_stay_bounded(case):
 def test_traced_and_run_it_is_what_numpy_does(case):
     arrays = arguments(case)
     wanted = programs.reference(case, arrays)
-    function = engine.jit(program_numpy.function(case.function))
+    function = engine.jit(program_numpy.function(case))
     function.program(*arrays).check()
     _, _, error = programs.judged(PEERS["numpy"], function, case, arrays, wanted)
     assert error <= programs.bound_of(case)
 
 
 @each_case
-@pytest.mark.parametrize("name", ["torch", "torch-script", "jax", "jax-donated"])
+@pytest.mark.parametrize("name", ["torch", "torch-script", "jax", "jax-donated", "numexpr", "numba"])
 def test_peers_do_what_numpy_does(case, name):
-    pytest.importorskip(PEERS[name].needs)
+    pytest.importorskip(name if name in ("numexpr", "numba") else PEERS[name].needs)
+    if case.family not in PEERS[name].families:
+        pytest.skip("not a peer of this family")
     if PEERS[name].writers and not case.written:
         pytest.skip("nothing is written")
     arrays = arguments(case)
@@ -239,6 +246,9 @@ def test_only_chooses_among_programs():
 
 
 def test_peers_are_those_that_were_chosen():
-    names = [peer.name for peer in programs.program_peers(("torch", "tblis"))]
-    assert names == ["torch", "torch-script", "torch-compile"]
-    assert "torch-compile" not in [peer.name for peer in programs.program_peers(("torch",), quick=True)]
+    def names(*given, **more):
+        return [peer.name for peer in programs.program_peers(*given, **more)]
+
+    assert names(("torch", "tblis"), "views") == ["torch", "torch-script", "torch-compile"]
+    assert names(("torch", "numpy"), "chains") == ["numpy", "numexpr", "numba", "torch", "torch-compile"]
+    assert "torch-compile" not in names(("torch",), "whole", quick=True)

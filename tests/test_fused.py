@@ -172,9 +172,10 @@ def test_reductions(isa, reduce, dtype, data, seed, shape, threads):
 
 
 @ISAS
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1000), (1000, 3), (67, 131), (5, 9000), (9000, 5)])
-def test_map_and_reductions_together(isa, axis, shape):
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1000), (1000, 3), (67, 131), (5, 9000), (9000, 5), (300, 200)])
+def test_map_and_reductions_together(isa, axis, shape, threads):
     """What softmax does: exp(x - m) is stored, and its sum."""
     g = fs.Graph(("float32", "float32"))
     e = g.op("exp", g.op("sub", 0, 1))
@@ -183,7 +184,8 @@ def test_map_and_reductions_together(isa, axis, shape):
     x = rng.standard_normal(shape).astype("f")
     m = x.max(axis, keepdims=True)
     out = [np.full(shape, np.nan, "f"), np.full_like(m, np.nan), np.full_like(m, np.nan)]
-    fused_case.run(isa, structure, out, [x, m])
+    rows = fused_case.run(isa, structure, out, [x, m], threads)
+    assert rows[0].tasks > 1 or threads == 1 or min(shape) < 64 or x.size < 40_000
     exact = np.exp((x - m).astype(float))
     np.testing.assert_allclose(out[0], exact, rtol=4e-7)
     np.testing.assert_allclose(out[1], exact.sum(axis, keepdims=True), rtol=2e-6)
@@ -203,6 +205,30 @@ def test_tasks_share_a_reduction(isa, reduced, shape):
     assert fused.temp_bytes(problem, 1) == 0 < fused.temp_bytes(problem, 4)
     first, second = fused.lower(problem, 4, fused.Operand(slot=4, offset=0))
     assert first.tasks > 1 and first.words[fused_abi.U_SHARE] and second.tasks == 1
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16", "bool"])
+def test_short_rows(isa, dtype):
+    """Rows of less than a vector to a few of them, stored and reduced; what is read may be one element in a row."""
+    g = fs.Graph((dtype, dtype))
+    value, kind = (g.op("and", 0, 1), "any") if dtype == "bool" else (g.op("add", 0, 1), "sum")
+    mapped, both = g.structure(value), g.structure(value, (value, kind))
+    for seed, length in enumerate((1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)):
+        check(isa, mapped, seed, (9, length))
+        check(isa, both, seed, (9, length), (1,))
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_nan_anywhere_in_a_short_row(isa, dtype, reduce):
+    for length in (3, 8, 16, 40):
+        x = np.random.default_rng(length).standard_normal((length + 1, length)).astype(dtype)
+        x[np.arange(length), np.arange(length)] = np.nan
+        out = np.empty((length + 1, 1), dtype)
+        fused_case.run(isa, fused_case.single("", (dtype,), reduce), [out], [x])
+        assert np.isnan(out[:length]).all() and out[length] == getattr(x[length], reduce)()
 
 
 @ISAS

@@ -287,6 +287,23 @@ def test_the_steps_of_softmax_and_layer_norm():
     assert texts == ["sum", "div", "sub mul sum", "div add sqrt", "sub div mul add"]  # x - mean is not stored
 
 
+def test_maps_of_different_operands_are_one_step_where_another_joins_them():
+    a, b, c = np.random.default_rng(0).random((3, 5000))
+
+    def joined(a, b, c):
+        return np.sqrt(a * a + b) * np.exp(-c) + a
+
+    def written_between(a, b, c):
+        first = np.sqrt(a)
+        c[:] = a[0] + b
+        return first * np.exp(-c)
+
+    (step,) = engine.jit(joined).plan(a, b, c).steps
+    assert step.expr.endswith("(7)") and np.allclose(engine.jit(joined)(a, b, c), joined(a, b, c))
+    wanted = written_between(a, b, c.copy())
+    assert np.allclose(engine.jit(written_between)(a, b, c), wanted) and np.allclose(c, a[0] + b)
+
+
 def test_a_chain_of_steps_works_in_the_memory_of_its_result():
     plan = engine.jit(softmax).plan(np.random.rand(64, 512))
     (result,) = (buffer for buffer in plan.buffers if buffer.name == "out")

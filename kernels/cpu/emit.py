@@ -334,6 +334,15 @@ class Fn:
             return self.intrinsic("fma", [a, b, c])
         return a * b + c
 
+    def scalef(self, value: Val, power: Val) -> Val:
+        """``value * 2**power``, a whole number, rounded once; vectors of AVX-512 alone."""
+        ty, lanes = value.type, value.type.count
+        kind, bits = ("ps", 32 * lanes) if ty.element == F32 else ("pd", 64 * lanes)
+        mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
+        args = [value.v, power.v, value.v, mask, *([ir.Constant(I32, 4)] if bits == 512 else [])]
+        fn = self._declare(f"llvm.x86.avx512.mask.scalef.{kind}.{bits}", ty, [arg.type for arg in args])
+        return Val(self, self.b.call(fn, args))
+
     def splat(self, value: Val, lanes: int) -> Val:
         if lanes == 1:
             return value

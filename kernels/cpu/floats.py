@@ -114,6 +114,18 @@ class Floats:
         shifted = x + self.magic
         return shifted - self.magic, self.to_bits(shifted) - self.to_bits(self.c(self.magic))
 
+    def nearest_power(self, x: Val) -> tuple[Val, Val]:
+        """``x`` rounded as by `nearest`, and the same as `scale` wants it."""
+        if not self._scales:
+            return self.nearest(x)
+        whole = self.f.intrinsic("rint", [x])
+        return whole, whole
+
+    @property
+    def _scales(self) -> bool:
+        """One instruction multiplies by powers of two."""
+        return self.isa.name == "avx512" and self.lanes * self.bits in (128, 256, 512)
+
     def of_int(self, k: Val) -> Val:
         """A small integer as float."""
         return self.of_bits(k + self.to_bits(self.c(self.magic))) - self.magic
@@ -122,7 +134,9 @@ class Floats:
         return self.of_bits((k + self.bias) << self.mantissa)
 
     def scale(self, value: Val, k: Val) -> Val:
-        """``value * 2**k``, rounded once, for any k of twice the range of exponents."""
+        """``value * 2**k``, rounded once, for any k (of `nearest_power`) of twice the range of exponents."""
+        if self._scales:
+            return self.f.scalef(value, k)
         half = Val(self.f, self.f.b.ashr(k.v, self.f.const(self.int_type, 1).v))
         return value * self.power_of_two(half) * self.power_of_two(k - half)
 

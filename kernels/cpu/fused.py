@@ -34,6 +34,7 @@ _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, 
 _LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
 _LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
 _GROUP = 4  # rows
+_SHORT = 4  # vectors, up to which a row is short where nothing is reduced
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
@@ -102,8 +103,28 @@ class RowFunction:
         f.ret()
 
     def _loop(self, mode: int) -> None:
-        with self.f.range(0, self.nj) as j:
+        f, done = self.f, self.f.var(0)
+        if self.isa.masks and self.w > 1:
+            few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
+            with f.if_else(self.no <= self.w) as (one, more):
+                with one:
+                    _ShortRows(self, mode).emit(single=True)
+                    done.set(self.nj)
+                with more:
+                    if few > self.w:
+                        with f.if_(self.no <= few):
+                            _ShortRows(self, mode).emit(single=False)
+                            done.set(self.nj)
+        with f.range(done.get(), self.nj) as j:
             _Row(self, mode, j).emit()
+
+    def mask(self, count: Val) -> Val:
+        """The first ``count`` lanes, of which there is at least one."""
+        f, w = self.f, self.w
+        if w == 1:
+            return f.const(I1, 1)
+        bits = f.i64(-1) >> (f.i64(64) - count)
+        return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
 
     def _columns(self) -> None:
         """Light structures combine several rows before they touch the results."""
@@ -117,6 +138,83 @@ class RowFunction:
                 done.set(j + _GROUP)
         with f.range(done.get(), self.nj) as j:
             _Row(self, ua.COLUMNS, j).emit()
+
+
+    def compute(self, values: list[Value]) -> None:
+        """Appends the values of all nodes to those of the inputs."""
+        for node in self.s.nodes:
+            args, dtypes = [values[a] for a in node.args], [self.s.dtype(a) for a in node.args]
+            values.append(self.ops.apply(node, args, dtypes))
+
+    def combine(self, number: int, value: Value, at: Val) -> None:
+        """Combine one value with a result of a row, unless that is not there yet."""
+        one, out = Ops(self.f, self.isa, 1), self.s.outputs[number]
+        dtype = self.s.dtype(out.value)
+        old = one.select(self.first, one.identity(out.reduce, dtype), one.load(dtype, at))
+        one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+
+
+class _ShortRows:
+    """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop
+    over j. For instruction sets with masks."""
+
+    def __init__(self, kernel: RowFunction, mode: int):
+        f, self.k, self.f, self.mode = kernel.f, kernel, kernel.f, mode
+        words = [kernel.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * n) for n in range(len(kernel.s.stored))]
+        self.bases = [f.word(at, ua.R_BASE) for at in words]
+        self.tables = [f.word(at, ua.R_TABLE) for at in words]
+        self.one = [f.word(at, ua.R_KIND).eq(na.BROADCAST) for at in words]
+        self.none = f.const(vector_type(I1, kernel.w), 0)
+
+    def emit(self, single: bool) -> None:
+        """``single``: a row is one vector or a part of it."""
+        f, k, first = self.f, self.k, self.k.mask(self.f.min(self.k.no, self.k.w))
+        with f.range(0, k.nj) as j:
+            at = [base + f.word(table, j) for base, table in zip(self.bases, self.tables, strict=True)]
+            inputs = range(k.outputs, len(at))
+            elements = [self._element(number, at[number]) for number in inputs]
+            totals = {n: self._total(n) for n, out in enumerate(k.s.outputs) if out.reduce and self.mode == ua.ROWS}
+            if single:
+                self._vector(at, elements, totals, first)
+            else:
+                with f.range(0, k.no, k.w) as i:
+                    here = [address + i * self._item(n) for n, address in enumerate(at)]
+                    self._vector(here, elements, totals, k.mask(f.min(k.no - i, k.w)))
+            for number, total in totals.items():
+                out = k.s.outputs[number]
+                value = k.ops.across(out.reduce, k.s.dtype(out.value), _joined([var.get() for var in total]))
+                k.combine(number, value, at[number])
+
+    def _vector(self, at: list[Val], elements: list[Val], totals: dict[int, list[Var]], mask: Val) -> None:
+        k = self.k
+        values = [self._load(n, at[n], mask, element) for n, element in enumerate(elements, k.outputs)]
+        k.compute(values)
+        for number, out in enumerate(k.s.outputs):
+            value, dtype = values[out.value], k.s.dtype(out.value)
+            if number not in totals:
+                k.ops.store(dtype, value, at[number], mask)
+                continue
+            value = k.ops.select(mask, value, k.ops.identity(out.reduce, dtype))
+            new = k.ops.combine(out.reduce, dtype, value, _joined([var.get() for var in totals[number]]))
+            for var, part in zip(totals[number], _parts(new), strict=True):
+                var.set(part)
+
+    def _item(self, number: int) -> int:
+        return STORAGES[self.k.s.stored[number]].itemsize
+
+    def _total(self, number: int) -> list[Var]:
+        out = self.k.s.outputs[number]
+        return [Var(self.f, part) for part in _parts(self.k.ops.identity(out.reduce, self.k.s.dtype(out.value)))]
+
+    def _element(self, number: int, at: Val) -> Val:
+        """The first element in all lanes."""
+        return self.k.ops.converter.splat(Converter(self.f, self.k.isa, 1).load(self.k.s.stored[number], at))
+
+    def _load(self, number: int, at: Val, mask: Val, element: Val) -> Value:
+        """An input: a vector, or its one element."""
+        k, dtype, one = self.k, self.k.s.stored[number], self.one[number]
+        vector = k.ops.converter.load(dtype, at, mask=self.f.select(one, self.none, mask))
+        return k.ops.unpack(dtype, self.f.select(one, element, vector))
 
 
 class _Row:
@@ -218,7 +316,7 @@ class _Row:
         count = f.min(self.k.no - i, self.w)
         count = f.select((i < head), f.min(count, head - i), count)
         if self.isa.masks:
-            mask = self._mask(count)
+            mask = self.k.mask(count)
             if self.k.unroll == 1 and not self.s.reduces:
                 # a heavy structure has this loop alone
                 whole = past & count.eq(self.w) & (i >= head)
@@ -228,14 +326,6 @@ class _Row:
         else:
             self._copied(i, count, past & (i >= head))
         done.set(i + count)
-
-    def _mask(self, count: Val) -> Val:
-        """The first ``count`` lanes, of which there is at least one."""
-        f, w = self.f, self.w
-        if w == 1:
-            return f.const(I1, 1)
-        bits = f.i64(-1) >> (f.i64(64) - count)
-        return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
 
     def _copied(self, i: Val, count: Val, past: Val) -> None:
         """Part of a vector lies on the stack while it is computed."""
@@ -293,8 +383,7 @@ class _Row:
         """Of the inputs, at these addresses, and of all nodes."""
         s, ops = self.s, self.ops
         values = [ops.load(name, address, mask) for name, address in zip(s.inputs, at, strict=True)]
-        for node in s.nodes:
-            values.append(ops.apply(node, [values[a] for a in node.args], [s.dtype(a) for a in node.args]))
+        self.k.compute(values)
         return values
 
     def add_to(self, number: int, value: Value, at: Val, mask: Val | None = None) -> None:
@@ -327,12 +416,11 @@ class _Row:
             value = ops.select(part.mask, value, ops.identity(out.reduce, dtype))
         total = self.totals[number, part.lane]
         old = _joined([var.get() for var in total])
-        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, old, value)), strict=True):
+        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, value, old)), strict=True):
             var.set(new)
 
     def _finish(self) -> None:
         """One result for the row."""
-        one = Ops(self.f, self.isa, 1)
         for number, out in enumerate(self.s.outputs):
             if not out.reduce:
                 continue
@@ -341,9 +429,7 @@ class _Row:
             totals = [_joined([v.get() for v in self.totals[number, lane]]) for lane in range(self.k.unroll)]
             while len(totals) > 1:
                 totals = [combine(out.reduce, dtype, a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-            value, at = self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at
-            old = one.select(self.fresh, one.identity(out.reduce, dtype), one.load(dtype, at))
-            one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
+            self.k.combine(number, self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at)
 
 
 def _emit_group(rows: list[_Row]) -> Val:

@@ -118,8 +118,9 @@ class Ops:
             "abs": lambda: v.abs(x),
             "isnan": lambda: v.isnan(x),
             "isinf": lambda: v.abs(x).eq(inf),
-            "max": lambda: self.f.select((x > args[1]) | v.isnan(x), *args),
-            "min": lambda: self.f.select((x < args[1]) | v.isnan(x), *args),
+            # not x itself: LLVM would make it two comparisons and a blend, all of them in the way of the next
+            "max": lambda: v.select(v.isnan(x), nan, self._extreme("max", *args)),
+            "min": lambda: v.select(v.isnan(x), nan, self._extreme("min", *args)),
             "sign": lambda: self._sign(v, x),
             "floordiv": lambda: self._floor_division(v, *args)[0],
             "mod": lambda: self._floor_division(v, *args)[1],
@@ -129,6 +130,10 @@ class Ops:
         if op in _ROUND:
             return v.round(x, _ROUND[op])
         return getattr(Trig(v) if op in _TRIG else Math(v), op)(*args)
+
+    def _extreme(self, op: str, x: Val, y: Val) -> Val:
+        """The larger or smaller one, y where one is NaN: a single instruction of x86."""
+        return self.f.select(x > y if op == "max" else x < y, x, y)
 
     def _sign(self, v: Floats, x: Val) -> Val:
         value = v.select(x > 0.0, 1.0, v.select(x < 0.0, -1.0, 0.0))
@@ -264,6 +269,8 @@ class Ops:
     def across(self, reduce: str, dtype: str, value: Value) -> Value:
         """All elements combined, by halves: a value of one element."""
         f, w = self.f, self.w
+        if reduce in ("max", "min") and STORAGES[dtype].floating and dtype not in COMPLEX and w > 1:
+            return self._extreme_across(reduce, dtype, value)
         parts = list(value) if isinstance(value, tuple) else [value]
         while w > 1:
             w //= 2
@@ -274,3 +281,15 @@ class Ops:
             done = Ops(f, self.isa, w).combine(reduce, dtype, *both)
             parts = list(done) if isinstance(done, tuple) else [done]
         return tuple(parts) if len(parts) == 2 else parts[0]
+
+    def _extreme_across(self, reduce: str, dtype: str, value: Val) -> Val:
+        """NaN is looked for once, not at each half."""
+        f, w, v = self.f, self.w, self.floats(dtype)
+        some, best = v.any(v.isnan(value)), value
+        while w > 1:
+            w //= 2
+            low, high = (f.shuffle(best, best, range(k * w, (k + 1) * w)) for k in (0, 1))
+            if w == 1:
+                low, high = f.extract(low, 0), f.extract(high, 0)
+            best = self._extreme(reduce, low, high)
+        return f.select(some, f.const(v.elem, nan), best)

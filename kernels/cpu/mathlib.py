@@ -33,7 +33,7 @@ class Math:
     def _reduced(self, x: Val) -> tuple[Val, Val, Val]:
         """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
-        kf, k = v.nearest(x * LOG2E)
+        kf, k = v.nearest_power(x * LOG2E)
         r = v.fma(kf, -low, v.fma(kf, -high, x))
         return r, k, v.fma(r * r, v.poly("EXP", r), r)
 
@@ -79,15 +79,18 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``t / (t + 2)`` with ``t = exp(2 x) - 1``, corrected by what t and its sum lost; ``2 / (t + 2)`` is 1 - value."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z)``, or ``x + x z P(z) / Q(z)`` by the same division.
+
+        As in Cephes."""
         v = self.v
-        size = v.at_most(v.abs(x), 22.0 if self.bits == 64 else 11.0)
-        t, low = self._long_expm1(size + size)
-        total, lost = v.two_sum(t, v.c(2.0))
-        lost = lost + low
-        value = t / total
-        value = v.fma(v.fma(value, v.neg(lost), low), (v.c(1.0) - value) * 0.5, value)
-        return v.copysign(v.at_most(value, 1.0), x)
+        size = v.abs(x)
+        near, z = size < 0.625, x * x
+        below, short = self.exp(size + size) + 1.0, z * v.poly("TANH", z)
+        if self.bits == 64:
+            far = ratio = v.select(near, short, 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
+        else:
+            far, ratio = v.c(2.0) / below, short
+        return v.copysign(v.select(near, v.fma(size, ratio, size), v.c(1.0) - far), x)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:
