@@ -17,10 +17,11 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
+from .fused_boxes import choose_map, movement
 from .fused_structure import Graph, Node, Output, Structure, name, parse
-from .nest_boxes import LINE, Group, choose, run_of, take, without
+from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
-from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, WIDEST, move_mode, share
+from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, share
 from .row import Operand, Row
 
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
@@ -204,7 +205,9 @@ class _Lowering:
             self._choose_reduction(dims, reduced, budget)
         else:
             self.mode, self.inner = ua.MAP, []
-            self.o, self.j, self.outer = choose(dims, self.items, budget)
+            price = len(self.s.nodes)
+            self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget)
+            self.outer = list(outer)
         self.scratch, self.moves = 0, {}
         self._parts: list[np.ndarray] = []
         self._places: dict[bytes, int] = {}
@@ -331,17 +334,14 @@ class _Lowering:
         """Through scratch, where it runs along O."""
         o, j = self.o, self.j
         rows = j.count if words[ua.O_ROWS] else 1
-        mode = na.MOVE_SCATTER if output else move_mode(o, j, number, item)
-        offsets, wide = o.offsets(number), 0
-        if mode in (na.MOVE_GATHER, na.MOVE_SCATTER):
-            while item << wide < WIDEST and o.dims[0][0] % (2 << wide) == 0 and o.dims[0][1 + number] == item:
-                wide += 1
+        offsets, (mode, wide, run) = o.offsets(number), movement(o, j, number, item, output)
         move = ua.U_MOVES + (item << wide).bit_length() - 1
         self.moves[move] = f"nest_move_{item << wide}"
-        words[ua.O_MODE], words[ua.O_RUN], words[ua.O_WIDE] = na.STAGED + mode, run_of(j, number, item), wide
+        words[ua.O_MODE], words[ua.O_RUN], words[ua.O_WIDE] = na.STAGED + mode, run, wide
         words[ua.O_MOVE] = move
         words[ua.O_ALONG_O] = self._vector(offsets[:: 1 << wide])
         words[ua.O_FAR_J] = self._vector(j.offsets(number))
-        words[ua.O_ALONG_J] = self._vector(np.arange(j.count, dtype=np.int64) * (o.count * item if rows > 1 else 0))
+        pitch = (-(-o.count * item // LINE) | 1) * LINE  # an odd number of lines: rows fall into different cache sets
+        words[ua.O_ALONG_J] = self._vector(np.arange(j.count, dtype=np.int64) * (pitch if rows > 1 else 0))
         words[ua.O_STAGE] = self.scratch
-        self.scratch += -(-o.count * item * rows // LINE) * LINE
+        self.scratch += pitch * (rows | 1)

@@ -202,3 +202,4 @@ def run_of(j: Group, operand: int, item: int) -> int:
             break
         run *= dim[0]
     return run
+

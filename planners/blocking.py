@@ -1,21 +1,28 @@
 """Steps that follow each other go through their rows in blocks: what one leaves, the next finds in the cache.
 
-Groups whose loops have the same first axis, kept in all of them, are taken together where each row of what they write
-is read by the same row alone. The step table then goes from block to block, and within a block from step to step.
+Groups whose loops have the same first axis, kept in all of them, are taken together where rows of what they write meet
+near rows alone. The step table then goes from block to block, and within a block from step to step. A step that reads
+or writes a few rows beside its own stays some blocks behind: as many as it takes for each element to be touched in the
+order of the steps (skewing; Wolfe, *Loop skewing: the wavefront method revisited*, 1986). What is made and read row by
+row within the run alone has memory for the blocks between the two, which are used in turn.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Iterable
 
+from ..kernels.nest_boxes import LINE
 from ..kernels.nest_rows import STREAM_BYTES
 from .groups import FusedGroup, Scheduled, written
-from .operations import itemsize
+from .operations import Value, itemsize
 from .places import MemoryView
 
 SHARE = 0.5  # of the cache, for all that a block reads and writes
+LEAST = 0.25  # of the cache, that what several steps touch has, for blocks to pay
 MOST_BLOCKS = 256
+FARTHEST = 8  # part of the rows by which steps may be apart, all together
 
 
 def runs(steps: list[Scheduled]) -> list[list[Scheduled]]:
@@ -29,19 +36,53 @@ def runs(steps: list[Scheduled]) -> list[list[Scheduled]]:
     return found
 
 
+def lags(run: list[FusedGroup], rows: int) -> list[int]:
+    """How many blocks of so many rows each step stays behind."""
+    distances = _distances(run)
+    assert distances is not None
+    found = [0] * len(run)
+    for (before, after), distance in sorted(distances.items(), key=lambda each: each[0][1]):
+        found[after] = max(found[after], found[before] + -(-distance // rows))
+    return found
+
+
+def folds(run: list[FusedGroup], behind: list[int], others: Iterable[Scheduled]) -> dict[int, tuple[Value, int, int]]:
+    """Memory that needs to hold a few blocks only, by id: how many, and bytes of a row. Nobody else may have it."""
+    found: dict[int, tuple[Value, int, int]] = {}
+    elsewhere = {id(place.memory.memory) for step in others for place in (*written(step), *step.inputs)}
+    for memory, touches in _touches(run).items():
+        value = touches[0].place.memory.memory
+        pitch = touches[0].stride
+        if value.kind != "arena" or memory in elsewhere or pitch <= 0:
+            continue
+        if {touch.rows(pitch) for touch in touches} == {(0, 0)}:
+            steps = [behind[touch.step] for touch in touches]
+            found[memory] = value, max(steps) - min(steps) + 1, pitch
+    return found
+
+
 def rows_of_a_block(groups: list[FusedGroup], cache_bytes: int) -> int:
     """How many rows a block has; all where the groups fit the cache as they are, or blocks would be too many."""
     count = groups[0].shape[0]
     memory: dict[int, int] = {}
-    for group in groups:
+    touched: dict[int, set[int]] = {}
+    for number, group in enumerate(groups):
         for place in _places(group):
-            nbytes = itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
-            memory[id(place.memory.memory)] = max(nbytes, memory.get(id(place.memory.memory), 0))
+            memory[id(place.memory.memory)] = max(_reached(place), memory.get(id(place.memory.memory), 0))
+            touched.setdefault(id(place.memory.memory), set()).add(number)
     total = sum(memory.values())
-    if len(groups) < 2 or total <= cache_bytes:
+    shared = sum(nbytes for value, nbytes in memory.items() if len(touched[value]) > 1)
+    if len(groups) < 2 or total <= cache_bytes or shared <= LEAST * cache_bytes:
         return count
     blocks = -(-total // int(SHARE * cache_bytes))
     return -(-count // min(blocks, MOST_BLOCKS))
+
+
+def _reached(place: MemoryView) -> int:
+    """Bytes of the cache that its elements take: whole lines."""
+    moving = [(n, abs(s)) for n, s in zip(place.view.shape, place.view.strides) if s]
+    span = itemsize(place.dtype) + sum((n - 1) * s for n, s in moving)
+    return min(span, LINE * prod(n for n, _ in moving))
 
 
 def leaves(group: FusedGroup, run: list[FusedGroup]) -> bool:
@@ -63,18 +104,55 @@ def _blockable(steps: list[Scheduled]) -> bool:
         return False
     if any(0 in step.shape or 0 in (step.axes or ()) for step in steps):
         return False
-    memories = {id(place.memory.memory) for step in steps for place in written(step)}
-    places = [place for step in steps for place in _places(step) if id(place.memory.memory) in memories]
-    return all(_by_rows([place for place in places if id(place.memory.memory) == memory]) for memory in memories)
+    distances = _distances(steps)
+    return distances is not None and sum(distances.values()) <= steps[0].shape[0] // FARTHEST
 
 
-def _by_rows(places: list[MemoryView]) -> bool:
-    """Whether each row of places in one memory has elements in common with the same row of the others alone."""
-    stride = places[0].view.strides[0]
-    lows, highs = [], []
-    for place in places:
-        view = place.view
+@dataclass(frozen=True)
+class _Touch:
+    """A place that a step of a run reads or writes."""
+
+    step: int
+    place: MemoryView
+    writes: bool
+
+    @property
+    def stride(self) -> int:
+        return self.place.view.strides[0]
+
+    def rows(self, pitch: int) -> tuple[int, int]:
+        """The rows of its memory, ``pitch`` bytes each, that the first row of the step touches: first and last."""
+        view = self.place.view
         spans = [(n - 1) * s for n, s in zip(view.shape[1:], view.strides[1:])]
-        lows.append(view.offset + sum(min(s, 0) for s in spans))
-        highs.append(view.offset + sum(max(s, 0) for s in spans) + itemsize(place.dtype))
-    return all(place.view.strides[0] == stride for place in places) and max(highs) - min(lows) <= abs(stride)
+        low = view.offset + sum(min(s, 0) for s in spans)
+        high = view.offset + sum(max(s, 0) for s in spans) + itemsize(self.place.dtype)
+        return low // pitch, (high - 1) // pitch
+
+
+def _touches(run: list[FusedGroup]) -> dict[int, list[_Touch]]:
+    """By memory, of all that the run writes."""
+    found: dict[int, list[_Touch]] = {}
+    for number, step in enumerate(run):
+        for places, writes in ((written(step), True), (step.inputs, False)):
+            for place in places:
+                found.setdefault(id(place.memory.memory), []).append(_Touch(number, place, writes))
+    return {memory: each for memory, each in found.items() if any(touch.writes for touch in each)}
+
+
+def _distances(run: list[FusedGroup]) -> dict[tuple[int, int], int] | None:
+    """For steps of which one has to touch rows before the other: how many rows the first must be ahead.
+
+    None where that is not a number of rows: in one memory, strides of the rows differ, or are 0.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for touches in _touches(run).values():
+        pitch = touches[0].stride
+        if not pitch or any(touch.stride != pitch for touch in touches):
+            return None
+        bounds = [touch.rows(abs(pitch)) for touch in touches]
+        for one, (low, high) in zip(touches, bounds):
+            for two, (lowest, highest) in zip(touches, bounds):
+                if one.step < two.step and (one.writes or two.writes):
+                    key = one.step, two.step
+                    found[key] = max(found.get(key, 0), highest - low if pitch > 0 else high - lowest)
+    return found

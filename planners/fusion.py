@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
+from ..buildup import chains, live
 from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
@@ -32,6 +33,7 @@ from .scalars import apply, reduced
 END = 1 << 40  # the position of what a program returns
 SMALL = 4096  # elements of a step's loops up to which maps that share nothing are put together
 CHEAP = ("add", "sub", "mul", "neg", "abs", "min", "max", "cast", "copy", "select")
+FEW = 4  # entries of a reduction
 CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 
 
@@ -72,7 +74,10 @@ class Schedule:
             for atom, home in zip(program.outputs, homes)
             if isinstance(atom, Var) and home is not None
         }
-        self.live = _live(program)
+        self.live = live(program)
+        self.begun = {  # writes build up an array from here on, in new memory
+            chain[0].outputs[0].number for chain in chains(program) if chain[-1].outputs[0].number not in self.goals
+        }
         # equation, the view that is read (None: all), the part of it that is not (None: nothing)
         self.uses: dict[int, list[tuple[int, View | None, View | None]]] = {}
         for at, eqn in enumerate(self.live):
@@ -125,17 +130,41 @@ class Schedule:
 
     def place(self, atom: Atom) -> MemoryView:
         """Where a value lies; one that was not stored yet is from now on."""
-        if isinstance(atom, Literal) or atom.number in self.scalars:
+        if self.is_number(atom):
             place = self.new(atom.shape, atom.dtype)
-            self.last_ready = self.write(atom, place, -1)
+            self.last_ready = self.write(atom, place)
             return place
         if atom.number not in self.places:
             group = self.home[atom.number]
-            place = self.goal(group, atom) or self.new(atom.shape, atom.dtype)
-            group.stores.append(_store(group, atom.number, place))
+            place = self.written_to(group, atom)
+            if place is None:
+                place = self.goal(group, atom) or self.new(atom.shape, atom.dtype)
+                group.stores.append(_store(group, atom.number, place))
             self.settle(atom, place, group.at)
         self.last_ready = self.ready[atom.number]
         return self.places[atom.number]
+
+    def written_to(self, group: FusedGroup, atom: Var) -> MemoryView | None:
+        """Where a value was assigned to, and still is."""
+        for store in group.stores:
+            if store.ref != atom.number or not store.assigned or store.place.view.shape != atom.shape:
+                continue
+            others = [place for step in self.steps[group.at :] for place in written(step) if place is not store.place]
+            if not any(place.overlaps(store.place) for place in others) and not self.written_before(atom, store.place):
+                return store.place
+        return None
+
+    def written_before(self, atom: Var, place: MemoryView) -> bool:
+        """Whether an equation may write to a place before ``atom``, which would lie there, is read for the last time."""
+        last = max(at for at, *_ in self.uses[atom.number])
+        roots = {self.places[var.number].view for var in self.inside[place.memory.number]}
+        for eqn in self.live[min(self.position, END) + 1 : last]:
+            for root in roots if eqn.op == "assign" else ():
+                if root.shape == eqn.outputs[0].shape:
+                    part = MemoryView(place.memory, root).part(eqn.named["view"])
+                    if part is None or part.overlaps(place):
+                        return True
+        return False
 
     def goal(self, group: FusedGroup, atom: Var) -> MemoryView | None:
         """The memory in which a value belongs in the end, if it can be written there at once."""
@@ -267,10 +296,36 @@ class Schedule:
             raise NotLowered(f"{eqn.op} of {atom.dtype}")
         graph = Graph((atom.dtype.name,))
         reduced(graph, eqn.op, 0)
+        if atom.dtype == var.dtype and self.few(atom, axes):
+            self.unrolled(eqn)
+            return
         group = self.candidate(atom.shape, [atom], lambda group: group.may_reduce(axes) and not self.written_over(group))
         group.axes = axes
         group.over[var.number] = (self.ref(group, atom), eqn.op)
         self.home[var.number], self.ready[var.number] = group, group.at
+
+    def few(self, atom: Atom, axes: tuple[int, ...]) -> bool:
+        """Whether a reduction of memory has so few entries, and so many results, that it is better done as maps."""
+        size = prod(atom.shape[axis] for axis in axes)
+        if not 1 < size <= FEW or prod(atom.shape) <= SMALL * size:
+            return False
+        return not self.is_number(atom) and atom.number in self.places
+
+    def unrolled(self, eqn: Eqn) -> None:
+        """A reduction of a few entries as maps of these."""
+        (atom,), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
+        op = _BOOLEAN.get(eqn.op, eqn.op) if atom.dtype == bool else eqn.op
+        whole, parts = View.whole(atom.shape), []
+        for entry in np.ndindex(*(atom.shape[axis] for axis in axes)):
+            at = dict(zip(axes, entry))
+            part = self.places[atom.number].part(whole.index(tuple(at.get(a, slice(None)) for a in range(whole.ndim))))
+            parts.append(Var(next(self.extra), var.shape, var.dtype))
+            self.settle(parts[-1], part, self.ready[atom.number])
+        while len(parts) > 1:
+            one = var if len(parts) == 2 else Var(next(self.extra), var.shape, var.dtype)
+            pair = (parts.pop(0), parts.pop(0))
+            self.member(self.candidate(var.shape, list(pair), lambda group: True), one, _REDUCTIONS[op], pair)
+            parts.append(one)
 
     def access(self, eqn: Eqn) -> None:
         (atom,), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
@@ -282,7 +337,7 @@ class Schedule:
         ready = self.ready[atom.number]
         if found is None:
             copy = self.new(atom.shape, atom.dtype)
-            ready = self.write(atom, copy, -1)
+            ready = self.write(atom, copy)
             found = copy.part(view)
         self.settle(var, found, ready)
 
@@ -295,25 +350,33 @@ class Schedule:
         out = self.new(var.shape, var.dtype)
         if 0 in var.shape or any(0 in place.view.shape for place in inputs):
             zero = Literal.of(0, var.dtype)
-            self.settle(var, out, self.write(zero, out, -1))
+            self.settle(var, out, self.write(zero, out))
             return
         self.steps.append(Contraction(at=len(self.steps), eqn=eqn, inputs=inputs, output=out))
         self.settle(var, out, len(self.steps) - 1)
 
     def assign(self, eqn: Eqn) -> None:
         (root, value), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
-        place = self.place(root)  # stored, if it was not yet
-        ready, target = self.last_ready, place.part(view)
+        if var.number in self.begun:
+            place, ready = self.new(var.shape, var.dtype), -1
+        else:
+            place = self.place(root)  # stored, if it was not yet
+            ready = self.last_ready
+        target = place.part(view)
         if view.size and (target is None or not self.overwritable(place, target)):
             old, place = root, self.new(var.shape, var.dtype)
             target = place.part(view)
-            ready = -1 if view.covers(prod(var.shape)) else self.write(old, place, -1)
+            ready = -1 if view.covers(prod(var.shape)) else self.write(old, place)
         own = self.place_of(value)
         if own is not None and view.size and own.same(target):
             ready = max(ready, self.ready[value.number])  # it was made there
         elif view.size:
-            ready = max(ready, self.write(value, target, ready))
+            ready = max(ready, self.write(value, target))
         self.settle(var, place, ready)
+
+    def is_number(self, atom: Atom) -> bool:
+        """Whether a value is one number everywhere."""
+        return isinstance(atom, Literal) or atom.number in self.scalars
 
     def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
         """Whether nobody reads the elements of ``target`` later, and their memory may be written."""
@@ -328,12 +391,12 @@ class Schedule:
                     return False
         return True
 
-    def write(self, atom: Atom, target: MemoryView, after: int) -> int:
-        """Stores a value, broadcast, to ``target`` in a step behind ``after``; the number of that step."""
+    def write(self, atom: Atom, target: MemoryView) -> int:
+        """Stores a value, broadcast, to ``target``, behind all steps that touch it; the number of the step."""
         shape = target.view.shape
 
         def fits(group: FusedGroup) -> bool:
-            if group.at <= after or not group.may_write(target):
+            if not group.may_write(target):
                 return False
             return not any(_touches(step, target) for step in self.steps[group.at :] if step is not group)
 
@@ -349,7 +412,7 @@ class Schedule:
     def aside(self, atom: Var) -> Var:
         """A copy of a value, in memory of its own."""
         var, place = Var(next(self.extra), atom.shape, atom.dtype), self.new(atom.shape, atom.dtype)
-        self.settle(var, place, self.write(atom, place, -1))
+        self.settle(var, place, self.write(atom, place))
         return var
 
     def concatenate(self, eqn: Eqn) -> None:
@@ -358,16 +421,16 @@ class Schedule:
         for atom in eqn.inputs:
             stop = start + atom.shape[axis]
             part = View.whole(var.shape).index((slice(None),) * axis + (slice(start, stop),))
-            ready, start = max(ready, self.write(atom, out.part(part), -1)), stop
+            ready, start = max(ready, self.write(atom, out.part(part))), stop
         self.settle(var, out, ready)
 
     def pad(self, eqn: Eqn) -> None:
         (atom, value), (var,) = eqn.inputs, eqn.outputs
         out = self.new(var.shape, var.dtype)
-        ready = self.write(value, out, -1)
+        ready = self.write(value, out)
         key = tuple(slice(before, before + n) for n, (before, _) in zip(atom.shape, eqn.named["widths"]))
         inner = out.part(View.whole(var.shape).index(key))
-        self.settle(var, out, max(ready, self.write(atom, inner, ready)))
+        self.settle(var, out, max(ready, self.write(atom, inner)))
 
     # -- results
     def finish(self) -> None:
@@ -385,7 +448,7 @@ class Schedule:
                 memory.term, memory.axes = strided_axes(place.view.shape, place.view.strides)
                 return memory
         place = self.new(atom.shape, atom.dtype, "output")
-        self.write(atom, place, -1)
+        self.write(atom, place)
         return place.memory
 
     def write_back(self) -> None:
@@ -403,7 +466,7 @@ class Schedule:
             if at is None:
                 late[0] = (self.aside(late[0][0]), late[0][1])
             else:
-                self.write(*late.pop(at), -1)
+                self.write(*late.pop(at))
 
     def place_of(self, atom: Atom) -> MemoryView | None:
         """Where a value lies, if it was stored."""
@@ -432,18 +495,16 @@ def _touches(step: Scheduled, target: MemoryView) -> bool:
     return any(place.overlaps(target) for place in (*step.inputs, *written(step)))
 
 
-def _live(program: Program) -> list[Eqn]:
-    """The equations that the results depend on, in order."""
-    wanted = {atom.number for atom in program.outputs if isinstance(atom, Var)}
-    found = []
-    for eqn in reversed(program.eqns):
-        if any(var.number in wanted for var in eqn.outputs):
-            found.append(eqn)
-            wanted.update(atom.number for atom in eqn.inputs if isinstance(atom, Var))
-    return found[::-1]
-
-
-_REDUCTIONS = ("sum", "prod", "reduce_max", "reduce_min", "any", "all")
+# and the map of two values that does the same
+_REDUCTIONS = {
+    "sum": "add",
+    "prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "any": "bit_or",
+    "all": "bit_and",
+}
+_BOOLEAN = {"reduce_max": "any", "reduce_min": "all"}
 _HANDLERS: dict[str, Any] = {
     "access": Schedule.access,
     "view": Schedule.access,

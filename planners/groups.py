@@ -258,9 +258,16 @@ class FusedPlan:
         placed = FusedProblem(structure=self.problem.structure, dims=self.problem.dims, operands=operands)
         return lower_fused(placed, threads, temp if self.temporary_bytes else None, self.streams)
 
-    def block(self, start: int, stop: int, threads: int, streams: bool) -> FusedPlan:
-        """The part of it that is these entries of the first loop, which has more than one."""
+    def block(self, start: int, stop: int, threads: int, streams: bool, places: dict[int, int] | None = None) -> FusedPlan:
+        """The part of it that is these entries of the first loop, which has more than one.
+
+        ``places``: for memory (by id) that holds a few blocks only, the entry at which this one lies there.
+        """
         part = block(self.problem, 0, start, stop)
+        strides = self.problem.dims[0][1:]
+        shifts = [((places or {}).get(id(value.memory), start) - start) * s for value, s in zip(self.memory, strides)]
+        operands = tuple(Operand(slot=o.slot, offset=o.offset + shift) for o, shift in zip(part.operands, shifts))
+        part = replace(part, operands=operands)
         share = self.share * (stop - start) / self.problem.dims[0][0]
         return replace(self, problem=part, temporary_bytes=temp_bytes(part, threads), share=share, streams=streams)
 

@@ -24,7 +24,7 @@ from ..kernels import isa as isa_table
 from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
-from .blocking import leaves, rows_of_a_block, runs
+from .blocking import folds, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
@@ -132,6 +132,7 @@ class ProgramBuilder(PlanBuilder):
         self.compute = floats[0] if floats else "float32"
         self.list = _List(self.compute)
         self.rows = Rows(self.list.operations, self._lay)
+        self.scheduled: list[Scheduled] = []  # the steps of all programs, those of branches and loops too
         self.firsts: list[int] = []  # the first step of each operation
         self.jumps: dict[int, Control] = {}  # by number of the step
 
@@ -151,6 +152,7 @@ class ProgramBuilder(PlanBuilder):
             value.slot = len(self.given) + at - 1 if at else self._first_slot()
         self.values = schedule.values
         self.made = {id(each.steps): each.made for each in schedule.within_it}
+        self.scheduled = [step for each in schedule.within_it for step in each.steps]
         for each in schedule.within_it:
             self._arrange(each)
             _share_memory(each)
@@ -206,14 +208,24 @@ class ProgramBuilder(PlanBuilder):
         count = run[0].shape[0] if len(run) > 1 else 1
         rows = rows_of_a_block(run, self.machine.cache_bytes * self.wanted.threads) if len(run) > 1 else 1
         plans = [fused_plan(group, self.wanted.threads) for group in run]
-        starts = range(0, count, rows)
-        for number, start in enumerate(starts):
-            for group, plan in zip(run, plans):
-                part = plan
-                if len(starts) > 1:
-                    part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run))
+        blocks = -(-count // rows)
+        behind = lags(run, rows) if blocks > 1 else [0] * len(run)
+        others = [step for step in self.scheduled if step not in run]
+        folded = folds(run, behind, others) if blocks > 1 else {}
+        for value, several, pitch in folded.values():
+            value.nbytes = min(value.nbytes, several * rows * pitch)
+        for turn in range(blocks + max(behind)):
+            for group, plan, lag in zip(run, plans, behind):
+                number = turn - lag
+                if not 0 <= number < blocks:
+                    continue
+                part, start = plan, number * rows
+                if blocks > 1:
+                    places = {memory: number % several * rows for memory, (_, several, _) in folded.items()}
+                    streams = leaves(group, run)
+                    part = plan.block(start, min(start + rows, count), self.wanted.threads, streams, places)
                 operation = self._map(group, part)
-                self.list.blocks[id(operation)] = (number, len(starts))
+                self.list.blocks[id(operation)] = (number, blocks)
                 self.list.operations.append(operation)
 
     def _drawn(

@@ -98,7 +98,7 @@ class ProgramSchedule(Schedule):
                 copied.append((atom, own))
             homes.append(own)
         for atom, own in copied:
-            self.write(atom, own, -1)
+            self.write(atom, own)
         flag = self.new((), _BOOL)
         test, places = eqn.named["test"], [*homes, *fixed]
         before = self.inner(test, places, [flag], range(len(places)))

@@ -1,5 +1,7 @@
 """Random structures over random strided loops, with reductions, on every instruction set that this machine runs."""
 
+import itertools
+
 import fused_case
 import numpy as np
 import oracle
@@ -148,6 +150,59 @@ def fixed_structure() -> fs.Structure:
 @given(seed=st.integers(0, 9999), shape=SIZES, threads=st.sampled_from([1, 4]))
 def test_random_shapes(isa, seed, shape, threads):
     check(isa, fixed_structure(), seed, tuple(shape), (), threads)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float32", "float64", "complex128"])
+def test_elements_that_are_few_apart(isa, dtype):
+    """Every n-th element of guarded memory, from its first to its last; what lies between stays as it is."""
+    g = fs.Graph((dtype,))
+    structure, item = g.structure(g.op("add", 0, 0)), np.dtype(dtype).itemsize
+    for step, size in itertools.product((1, 2, 3, 4, 5), (1, 2, 16, 17, 31, 130)):
+        count = (size - 1) * step + 1
+        memory = [oracle.guarded(count * item) for _ in range(2)]
+        out, x = (each.view(dtype) for each in memory)
+        x[:], out[:] = np.arange(count) % 50, np.arange(count) % 3
+        wanted = out.copy()
+        wanted[::step] = 2 * x[::step]
+        dims = ((size, step * item, step * item),)
+        operands = tuple(fused.Operand(slot=slot, offset=0) for slot in range(2))
+        problem = fused.FusedProblem(structure=structure, dims=dims, operands=operands)
+        launch.run(fused.lower(problem), [each.ctypes.data for each in memory], isa)
+        np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("apart, modes", [(2, [9, 8]), (4, [9, 8]), (5, [7, 5])])
+def test_elements_that_are_few_apart_move_as_vectors(apart, modes):
+    g = fs.Graph(("float32",))
+    structure = g.structure(g.op("neg", 0))
+    problem = fused.FusedProblem(
+        structure=structure,
+        dims=((1000, 4 * apart, 4 * apart),),
+        operands=tuple(fused.Operand(slot=slot, offset=0) for slot in range(2)),
+    )
+    (row,) = fused.lower(problem)
+    table = row.tables[fused_abi.U_TABLE][: 2 * fused_abi.O_WORDS].reshape(2, -1)
+    assert table[:, fused_abi.O_MODE].tolist() == modes
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        ((2, 4, 4, 4), (4000, 16, 16, 0)),  # pairs of four, beside a row of two
+        ((2, 4, 1444, 1444), (361, 340, 4, 4), (3, 122740, 122740, 0)),  # channels come last
+    ],
+)
+def test_rows_of_few_entries_are_none(dims):
+    """O is a longer loop than the fastest one of the output."""
+    g = fs.Graph(("float32", "float32"))
+    problem = fused.FusedProblem(
+        structure=g.structure(g.op("add", 0, 1)),
+        dims=dims,
+        operands=tuple(fused.Operand(slot=slot, offset=0) for slot in range(3)),
+    )
+    (row,) = fused.lower(problem)
+    assert row.words[fused_abi.U_O] > 100
 
 
 REDUCED = [

@@ -393,3 +393,100 @@ def test_elements_that_share_bytes_are_not_written_in_place(stride, alone):
         return a.sum()
 
     assert engine.jit(increment)(array) == 5.0
+
+
+# -- parts of one array ------------------------------------------------------------------------------------------------
+def interleaved(x, y):
+    """Four writes of every fourth column."""
+    boxes = np.zeros_like(x)
+    half = np.exp(x[:, 2::4]) * y[:, None]
+    boxes[:, 0::4] = x[:, 0::4] - half
+    boxes[:, 1::4] = x[:, 1::4] * y[:, None]
+    boxes[:, 2::4] = x[:, 0::4] + half
+    boxes[:, 3::4] = x[:, 3::4] + boxes[:, 1::4]
+    return boxes
+
+
+def joined_and_written(x, y):
+    """What a concatenate joins is read again, and written over."""
+    boxes = np.concatenate((x[:, :40] * 2, x[:, 40:] + y[:, None]), axis=1)
+    boxes[:, :40] -= boxes[:, 40:] / 2
+    boxes[:, 40:] += boxes[:, :40]
+    return boxes
+
+
+def turned_and_written(x, y):
+    """A copy of which nothing is left."""
+    found = x.reshape(50, 2, 80).transpose(2, 0, 1).copy()
+    found[:40] = np.tanh(found[:40])
+    found[40:] = found[40:] * 3
+    return found
+
+
+def copied_and_written(x, y):
+    scaled = x.copy()
+    scaled[:, 0::2] /= 3
+    scaled[:, 1::2] *= 2
+    return scaled
+
+
+@pytest.mark.parametrize("body", [interleaved, joined_and_written, turned_and_written, copied_and_written])
+def test_parts_of_an_array_are_written_by_the_steps_that_compute_them(body):
+    x, y = np.random.default_rng(0).random((100, 80)), np.arange(100.0)
+    plan = assert_like_numpy(body, x, y).plan(x, y)
+    assert len(plan.steps) <= 2 and "copy" not in {step.expr for step in plan.steps}
+    assert {buffer.name for buffer in plan.buffers if buffer.kind == "arena"} == set()
+
+
+def test_colours_of_a_grid_are_written_in_two_steps():
+    def body(u):
+        u[1:-1:2] = u[:-2:2] + u[2::2]
+        u[2:-1:2] += u[1:-2:2] * 2
+        return u[0] * 2
+
+    u = np.random.default_rng(0).random((101, 90))
+    steps = assert_like_numpy(body, u).plan(u).steps
+    assert [step.expr for step in steps if step.expr == "copy"] == [] and len(steps) <= 3
+
+
+def test_values_that_are_written_over_while_they_are_needed_have_memory_of_their_own():
+    """The array is not copied for them."""
+
+    def body(u):
+        first = (u[:-2:2] + u[2::2]) * 0.5
+        u[1:-1:2] = first
+        u[2:-1:2] += first[:-1] + u[3::2]
+        second = (u[:-2:2] + u[2::2]) * 0.5
+        u[1:-1:2] = second
+        return np.abs(second - first).max()
+
+    u = np.random.default_rng(0).random((201, 30))
+    assert "copy" not in {step.expr for step in assert_like_numpy(body, u).plan(u).steps}
+
+
+def test_what_is_computed_again_does_not_read_what_it_writes():
+    def body(u):
+        first = u[1:-1] * 2 + u[:-2]
+        u[1:-1] = first
+        return np.abs(u[2:] - first[::-1])
+
+    assert_like_numpy(body, np.random.default_rng(0).random((200, 30)))
+
+
+@pytest.mark.parametrize(
+    "name, shape, axis",
+    [
+        ("sum", (5000, 2, 2), (1, 2)),
+        ("prod", (2, 9000), 0),
+        ("max", (5000, 3), 1),
+        ("min", (3, 5000), 0),
+        ("any", (5000, 3), 1),
+        ("all", (5000, 3), 1),
+    ],
+)
+def test_reductions_of_a_few_entries_are_maps(name, shape, axis):
+    for dtype in (bool, np.int32, np.float32):
+        x = np.random.default_rng(0).integers(-2, 3, shape).astype(dtype)
+        (step,) = assert_like_numpy(lambda x: getattr(np, name)(x, axis=axis), x).plan(x).steps
+        same = dtype is np.float32 and name not in ("any", "all")
+        assert not same or not step.dims["K"], step

@@ -10,6 +10,7 @@ import einsum_engine as engine
 from einsum_engine.avals import Aval
 from einsum_engine.ir import Builder, Literal
 from einsum_engine.planners import blocking, fusion, regions
+from einsum_engine.planners import programs as program_plans
 from einsum_engine.planners.chains import chained
 from einsum_engine.planners.fusion import Schedule
 from einsum_engine.planners.groups import FusedGroup
@@ -122,10 +123,57 @@ def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
     assert {step.block for step in assert_like_numpy(turned, x).plan(x).steps} != {(0, 1)}
 
 
-def test_blocks_by_rows_that_are_not_apart_are_found(monkeypatch):
-    monkeypatch.setattr(blocking, "_by_rows", lambda places: True)
+def jacobi(x, y):
+    x[1:-1, 1:-1] = x[:-2, 1:-1] + x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
+    return y[0] * 2
+
+
+def red_black(x, y):
+    for row, column in ((1, 1), (2, 2), (1, 2), (2, 1)):
+        above, below = x[row - 1 : -2 : 2, column:-1:2], x[row + 1 :: 2, column:-1:2]
+        x[row:-1:2, column:-1:2] = 2 * x[row:-1:2, column:-1:2] - above[:31] + below[:31]
+    return y[0] * 2
+
+
+def backwards(x, y):
+    z = x[::-1] * 2
+    x[2:] = x[:-2] + y[2:]
+    y[::-1] = y + z
+    x[:-3] -= y[3:]
+    return y[0] * 2
+
+
+SWEEPS = [jacobi, red_black, backwards]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9])
+def test_steps_that_touch_rows_beside_their_own_stay_behind(rows, monkeypatch):
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: rows)
+    for body in SWEEPS:
+        x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
+        steps = assert_like_numpy(body, x, y).plan(x, y).steps
+        assert body is backwards or max(step.block[1] for step in steps) > 3
+
+
+def test_blocks_in_the_order_of_rows_are_found_wrong(monkeypatch):
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 2)
+    monkeypatch.setattr(program_plans, "lags", lambda run, rows: [0] * len(run))
+    for body in (jacobi, red_black):
+        with pytest.raises(AssertionError):
+            assert_like_numpy(body, *np.random.default_rng(0).integers(-9, 9, (2, 64, 64)))
+
+
+def test_blocks_of_rows_that_are_none_are_found_wrong(monkeypatch):
+    monkeypatch.setattr(blocking, "_distances", lambda run: {})
     with pytest.raises(AssertionError):
         assert_like_numpy(turned, np.random.default_rng(0).random((1003, 1003)))
+
+
+def test_memory_between_steps_holds_a_few_blocks(monkeypatch):
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 4)
+    x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
+    plan = assert_like_numpy(jacobi, x, y).plan(x, y)
+    assert plan.arena_bytes < x.nbytes / 4
 
 
 # -- einsums -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
+from ..buildup import chains
 from ..ir import Atom, Eqn, Program, Var
 from ..ops import OPS, WRITES
 from ..views import View
@@ -92,10 +93,9 @@ class _Walk:
 
         self.goals = self.found_goals()
         self.built: dict[int, Place] = {}  # versions of roots that writes build up, placed before the first of them
-        self.made = {var.number: eqn for eqn in program.eqns for var in eqn.outputs}
-        for eqn in program.eqns:
-            if eqn.op == "assign" and (chain := self.building(eqn)):
-                self.built |= dict.fromkeys(chain, self.new(eqn.outputs[0]))
+        for chain in chains(program):
+            if chain[-1].outputs[0].number not in self.goals:
+                self.built |= dict.fromkeys((eqn.outputs[0].number for eqn in chain), self.new(chain[0].outputs[0]))
 
     def put(self, var: Var, place: Place) -> None:
         self.places[var.number] = place
@@ -208,29 +208,6 @@ class _Walk:
             if eqn.op == "assign" and operand == 1 and eqn.outputs[0].number in self.built:
                 return self.built[eqn.outputs[0].number].part(eqn.named["view"])
         return None
-
-    def building(self, eqn: Eqn) -> list[int]:
-        """The versions from this assign to a broadcast literal on, up to the one in which nothing is left of it.
-
-        None of them may be read before, and the writes are disjoint: so the root need not be filled.
-        """
-        root, var = eqn.inputs[0], eqn.outputs[0]
-        made = self.made.get(root.number) if isinstance(root, Var) else None
-        if made is None or made.op != "access" or isinstance(made.inputs[0], Var) or var.number in self.built:
-            return []
-        size, chain, views = prod(var.shape), [var.number], [eqn.named["view"]]
-        while sum(view.size for view in views) < size:
-            users = self.users.get(var.number, ())
-            if len(users) != 1 or len(self.uses[var.number]) != 1:
-                return []
-            ((at, operand),) = users
-            eqn = self.program.eqns[at]
-            if eqn.op != "assign" or operand != 0 or any(eqn.named["view"].overlaps(view) for view in views):
-                return []
-            var = eqn.outputs[0]
-            views.append(eqn.named["view"])
-            chain.append(var.number)
-        return [] if var.number in self.goals else chain
 
     def found_goals(self) -> dict[int, Place]:
         """The memory in which results belong, for them and for the versions before them."""

@@ -3,8 +3,11 @@
 Tracing has lowered views to `access` of the latest version of a root and writes to `assign` of the next one (the RFC's
 pass-up and pass-down). Here what that says twice goes, by exact analysis of the view tuples:
 
-- an access of an access is one, of the whole is the value; of an assign it is an access of what was written where it
-  lies inside, and of the version before where the two do not overlap;
+- an access of an access is one, of the whole is the value; of a part of a concatenate that one operand gives, it is of
+  that operand; of an assign it is an access of what was written where it lies inside, and of the version before where the
+  two do not overlap;
+- writes to disjoint parts that together write everything start from zeros, whatever they started from: nothing of that
+  is left;
 - an assign of the whole root is the value, in the order of the root; one that writes all that an earlier one wrote
   starts from the version before that; one that writes what stands there already is nothing;
 - a copy is the value, since values do not change; but one of a version that is written in place later stays, so that
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..buildup import chains
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..op_rules import broadcast_shapes
 from ..ops import OPS, WRITES
@@ -39,6 +43,10 @@ class _Views:
             for eqn in program.eqns
             for atom in (eqn.inputs[:1] if eqn.op in WRITES else eqn.inputs if eqn.programs() else ())
             if isinstance(atom, Var)
+        }
+        roots = {var.number for eqn in program.eqns if not _fills(eqn) for var in eqn.outputs}
+        self.begun = {  # versions from which on writes build up an array whose root is not needed
+            chain[0].outputs[0].number for chain in chains(program) if _number(chain[0].inputs[0]) in roots
         }
 
     def is_written(self, *atoms: Atom) -> bool:
@@ -85,6 +93,8 @@ class _Views:
                 step = None if found is None else (eqn.inputs[0], found)
             elif eqn.op == "assign":
                 step = self.through_assign(eqn, view)
+            elif eqn.op == "concatenate":
+                step = through_concatenate(eqn, view)
             if step is None:
                 break
             atom, view = step
@@ -101,6 +111,9 @@ class _Views:
     # -- writing
     def assign(self, eqn: Eqn) -> None:
         (root, value), view, out = eqn.inputs, eqn.named["view"], eqn.outputs[0]
+        if out.number in self.begun:
+            zero, nowhere = Literal.of(0, root.dtype), View.whole(()).broadcast(root.shape)
+            (root,) = self.edit.emit("access", (zero,), eqn.where, view=nowhere)
         while (before := self.written_over(root, view)) is not None:
             root = before
         value = self.before_broadcast(value, view.shape)
@@ -155,6 +168,28 @@ class _Views:
             if source is not atom and broadcast_shapes(tuple(other.aval for other in others)) == shape:
                 inputs = others
         return eqn if tuple(inputs) == eqn.inputs else Eqn(eqn.op, tuple(inputs), eqn.outputs, eqn.params, eqn.where)
+
+
+def through_concatenate(eqn: Eqn, view: View) -> tuple[Atom, View] | None:
+    """The operand in which all of ``view``, of the result, lies, and its view."""
+    axis, start = eqn.named["axis"], 0
+    for atom in eqn.inputs:
+        stop = start + atom.shape[axis]
+        part = View.whole(eqn.outputs[0].shape).index((slice(None),) * axis + (slice(start, stop),))
+        if part.overlaps(view):
+            found = view.within(part)
+            return None if found is None else (atom, found)
+        start = stop
+    return None
+
+
+def _number(atom: Atom) -> int:
+    return atom.number if isinstance(atom, Var) else -1
+
+
+def _fills(eqn: Eqn) -> bool:
+    """Whether an equation repeats a number."""
+    return eqn.op == "access" and isinstance(eqn.inputs[0], Literal)
 
 
 def spread(atom: Var | Literal, shape: tuple[int, ...]) -> View:

@@ -283,16 +283,20 @@ class _Row:
         return past, f.select(past | (whole & (self.k.no * item >= _LONG_ROW)), head, f.i64(0))
 
     def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
-        """As many vectors as there are, ``unroll`` at a time."""
+        """As many vectors as there are, ``unroll`` at a time, and what is left of these one by one."""
         f, step = self.f, self.w * self.k.unroll
         ready = done.get() >= head
-        last = f.select(ready, self.k.no, f.i64(0)) - (step - 1)
+        end = f.select(ready, self.k.no, f.i64(0))
 
         def loop(steps: bool, past: bool) -> None:
-            with f.range(done.get(), last, step) as i:
+            with f.range(done.get(), end - (step - 1), step) as i:
                 for lane in range(self.k.unroll):
                     self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
                 done.set(i + step)
+            if not past:  # short rows have many of these
+                with f.range(done.get(), end - (self.w - 1), self.w) as i:
+                    self._part(_Part(i=i), plain=not steps)
+                    done.set(i + self.w)
 
         def either(steps: bool) -> None:
             if self.s.reduces:

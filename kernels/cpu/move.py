@@ -11,6 +11,9 @@ promise:
     MOVE_GATHER    dst adjacent along o                                            (dst_o unused)
     MOVE_ELEMENTS  none
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
+    MOVE_APART     dst adjacent along o, src ``run`` bytes apart: vectors, of which every second, third or fourth element
+                   is taken; what lies between two elements may be read             (dst_o unused)
+    MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors   (src_o unused)
 
 Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
 destination must not overlap (`MOVE_RUN` allows them to be the same).
@@ -22,7 +25,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
-from .emit import I64, Fn, Val
+from .emit import I1, I64, Fn, Val
 from .pack import Mover
 
 ARGS = 10
@@ -44,6 +47,8 @@ class BoxMover:
             (na.MOVE_GATHER, self._gather),
             (na.MOVE_FILL, self._fill),
             (na.MOVE_SCATTER, self._scatter),
+            (na.MOVE_APART, self._apart),
+            (na.MOVE_SPREAD, self._spread),
         )
         self._choose(modes)
 
@@ -122,6 +127,64 @@ class BoxMover:
                 m.store(value, target(o + i))
         with f.range(whole, self.no) as o:
             m.copy(source(o), target(o))
+
+    # -- every second, third or fourth element ---------------------------------------------------------------
+    def _apart(self) -> None:
+        self._steps(self._vectors(), self._take, self._gather)
+
+    def _spread(self) -> None:
+        self._steps(self._vectors() if self.m.masked else (), self._put, self._scatter)
+
+    def _vectors(self) -> list[int]:
+        """Distances at which no vector but the last ends behind the last element."""
+        return [step for step in na.STEPS if step <= self.m.block + 1]
+
+    def _steps(self, steps, emit, otherwise) -> None:
+        """``emit(steps)`` for the distance of the elements that ``run`` says; ``otherwise`` where no vector is full."""
+        f, m = self.f, self.m
+        if not steps:
+            otherwise()
+            return
+        here = self.run.eq(steps[0] * self.item) & (self.no >= m.block)
+        with f.if_else(here) as (then, other):
+            with then, f.range(0, self.nj) as j:
+                src, dst = self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j)
+                with f.range(0, self.no, m.block) as o:  # the last vector is moved back to end with the row
+                    at = f.min(o, self.no - m.block)
+                    emit(steps[0], src, dst, at)
+            with other:
+                self._steps(steps[1:], emit, otherwise)
+
+    def _starts(self, step: int) -> list[int]:
+        """Where the vectors begin that hold a vector of elements ``step`` apart: the last one ends with the last."""
+        return [*(n * self.m.block for n in range(step - 1)), (step - 1) * (self.m.block - 1)]
+
+    def _take(self, step: int, src: Val, dst: Val, at: Val) -> None:
+        m, starts = self.m, self._starts(step)
+        first, *more = [m.load(src + at * (step * self.item) + start * self.item, m.block) for start in starts]
+        found = [step * e if step * e < m.block else 0 for e in range(m.block)]
+        for number, vector in enumerate(more, 1):
+            lanes = []
+            for e in range(m.block):
+                place = step * e - starts[number]
+                mine = 0 <= place < m.block and step * e >= starts[number - 1] + m.block
+                lanes.append(m.block + place if mine else found[e] if number == 1 else e)
+            first = self._shuffle(first, vector, lanes)
+        m.store(first, dst + at * self.item)
+
+    def _put(self, step: int, src: Val, dst: Val, at: Val) -> None:
+        f, m = self.f, self.m
+        value = m.load(src + at * self.item, m.block)
+        for start in self._starts(step):
+            places = range(start, start + m.block)
+            mask = [int(place % step == 0) for place in places for _ in range(m.group)]
+            spread = self._shuffle(value, value, [place // step for place in places])
+            to = dst + at * (step * self.item) + start * self.item
+            f.store_masked(spread, to, f.vector(I1, mask))
+
+    def _shuffle(self, a: Val, b: Val, lanes: list[int]) -> Val:
+        """`Fn.shuffle` by elements."""
+        return self.f.shuffle(a, b, [lane * self.m.group + g for lane in lanes for g in range(self.m.group)])
 
     # -- tiles -----------------------------------------------------------------------------------------------
     def _tile(self) -> None:

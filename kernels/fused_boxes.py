@@ -1,0 +1,98 @@
+"""The boxes of fused maps: along which loops, how operands reach scratch, and what that takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Sequence
+
+from .cpu import nest_abi as na
+from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, run_of, take, without
+from .nest_problem import Dim
+from .nest_rows import WIDEST, move_mode
+
+STAGED_BYTES = 24 << 10  # of a box, so that what is staged stays in the L1 cache
+_APART = {na.MOVE_GATHER: na.MOVE_APART, na.MOVE_SCATTER: na.MOVE_SPREAD}  # where elements are few bytes apart
+VECTOR = 64  # bytes
+
+# cycles, about
+ROW, ROW_OPERAND = 15, 4  # of beginning a row, and of each of its operands
+BOX = 60  # of beginning a box, and of each move
+SPILT = 1.3  # factor, where what is staged does not stay in the L1 cache; tiles are no larger than is best for them
+FAR = 2  # factor of an entry by itself that has a cache line of its own
+MOVES = {  # of an entry that is moved
+    na.MOVE_RUN: 0.15,
+    na.MOVE_FILL: 0.15,
+    na.MOVE_TILE: 0.4,
+    na.MOVE_APART: 0.4,
+    na.MOVE_SPREAD: 0.5,
+    na.MOVE_GATHER: 1.2,
+    na.MOVE_SCATTER: 1.5,
+}
+
+
+@lru_cache(maxsize=1024)
+def choose_map(
+    dims: tuple[Dim, ...], items: tuple[int, ...], outputs: int, price: int, budget: int
+) -> tuple[Group, Group, list[Dim]]:
+    """O, J and the loops left over: as a nest has them, or with O along the fastest loops of any operand, whichever
+    takes least by `boxed_cost`. ``price``: about how many cycles the arithmetic on a vector takes."""
+    first = choose(list(dims), list(items), budget)
+    if all(first[0].contiguous(x, item) or first[0].constant(x) for x, item in enumerate(items)):
+        if first[0].count >= LONG_ROW:
+            return first
+    entries = max(LINE, min(budget, STAGED_BYTES // sum(items)))
+    orders: dict[tuple[Dim, ...], None] = {}  # loops, the fastest of an operand first
+    for x in range(len(items)):
+        mine = sorted((d for d in dims if d[1 + x]), key=lambda d: abs(d[1 + x]))
+        orders[(*mine, *without(dims, mine))] = None
+    found = [first]
+    for order in orders:
+        o, left = take(order, min(entries, GATHERED))
+        j, outer = take(sorted(left, key=by_output), max(1, entries // o.count))
+        found.append((o, j, outer))
+    return min(found, key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
+
+
+def movement(o: Group, j: Group, number: int, item: int, output: bool) -> tuple[int, int, int]:
+    """Mode of an operand's move, how many neighbours are moved as one element (2**), and `fused_abi.O_RUN`."""
+    mode = na.MOVE_SCATTER if output else move_mode(o, j, number, item)
+    wide, run = 0, run_of(j, number, item)
+    if mode not in _APART:
+        return mode, wide, run
+    while item << wide < WIDEST and o.dims[0][0] % (2 << wide) == 0 and o.dims[0][1 + number] == item:
+        wide += 1
+    step = _step(o, number, item, wide)
+    if step in [steps * (item << wide) for steps in na.STEPS]:
+        return _APART[mode], wide, step
+    return mode, wide, run
+
+
+def _step(o: Group, number: int, item: int, wide: int) -> int:
+    """The distance of neighbours (of so many that are moved as one), where it is the same for all; else 0."""
+    moving = [(dim[0], dim[1 + number]) for dim in o.dims]
+    if wide:
+        moving[0] = moving[0][0] >> wide, item << wide
+    moving = [(size, stride) for size, stride in moving if size > 1]
+    for (size, stride), (_, following) in zip(moving, moving[1:]):
+        if following != size * stride:
+            return 0
+    return moving[0][1] if moving else 0
+
+
+def boxed_cost(o: Group, j: Group, items: Sequence[int], outputs: int, price: float) -> float:
+    """Cycles for each entry of a box of a map; ``price``: of the arithmetic on a vector."""
+    vectors = -(-o.count * max(items) // VECTOR)
+    cost = (ROW + ROW_OPERAND * len(items) + vectors * (price + len(items))) / o.count
+    cost += BOX / (o.count * j.count)
+    staged = 0
+    for number, item in enumerate(items):
+        output = number < outputs
+        if o.contiguous(number, item) or (not output and o.constant(number)):
+            continue
+        mode, wide, _ = movement(o, j, number, item, output)
+        rows = 1 if output or j.varies(number) else 1 / j.count
+        staged += round(item * o.count * j.count * rows) if mode != na.MOVE_TILE else 0
+        far = mode in _APART and min(abs(dim[1 + number]) for dim in o.dims) >= LINE
+        moved = MOVES[mode] / (1 << wide) * (FAR if far else 1)
+        cost += rows * (moved + ROW / o.count + BOX / (o.count * j.count))
+    return cost * (SPILT if staged > 2 * STAGED_BYTES else 1)
