@@ -23,17 +23,16 @@ from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
 from ..ops import OPS
 from ..views import View
-from . import indexed
+from . import indexed, reductions
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
 from .places import MemoryView, strided_axes, strided_value
+from .reductions import SMALL
 from .request import NotLowered
 from .scalars import apply, reduced
 
 END = 1 << 40  # the position of what a program returns
-SMALL = 4096  # elements of a step's loops up to which maps that share nothing are put together
 CHEAP = ("add", "sub", "mul", "neg", "abs", "min", "max", "cast", "copy", "select")
-FEW = 4  # entries of a reduction
 CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 
 
@@ -104,7 +103,7 @@ class Schedule:
         kind = OPS[eqn.op].kind
         if kind == "map" or eqn.op == "copy":
             self.map(eqn)
-        elif eqn.op in _REDUCTIONS:
+        elif eqn.op in reductions.MAPS:
             self.reduce(eqn)
         elif (found := _HANDLERS.get(eqn.op)) is not None:
             found(self, eqn)
@@ -296,36 +295,13 @@ class Schedule:
             raise NotLowered(f"{eqn.op} of {atom.dtype}")
         graph = Graph((atom.dtype.name,))
         reduced(graph, eqn.op, 0)
-        if atom.dtype == var.dtype and self.few(atom, axes):
-            self.unrolled(eqn)
+        if atom.dtype == var.dtype and reductions.few(self, atom, axes):
+            reductions.unrolled(self, eqn)
             return
         group = self.candidate(atom.shape, [atom], lambda group: group.may_reduce(axes) and not self.written_over(group))
         group.axes = axes
         group.over[var.number] = (self.ref(group, atom), eqn.op)
         self.home[var.number], self.ready[var.number] = group, group.at
-
-    def few(self, atom: Atom, axes: tuple[int, ...]) -> bool:
-        """Whether a reduction of memory has so few entries, and so many results, that it is better done as maps."""
-        size = prod(atom.shape[axis] for axis in axes)
-        if not 1 < size <= FEW or prod(atom.shape) <= SMALL * size:
-            return False
-        return not self.is_number(atom) and atom.number in self.places
-
-    def unrolled(self, eqn: Eqn) -> None:
-        """A reduction of a few entries as maps of these."""
-        (atom,), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
-        op = _BOOLEAN.get(eqn.op, eqn.op) if atom.dtype == bool else eqn.op
-        whole, parts = View.whole(atom.shape), []
-        for entry in np.ndindex(*(atom.shape[axis] for axis in axes)):
-            at = dict(zip(axes, entry))
-            part = self.places[atom.number].part(whole.index(tuple(at.get(a, slice(None)) for a in range(whole.ndim))))
-            parts.append(Var(next(self.extra), var.shape, var.dtype))
-            self.settle(parts[-1], part, self.ready[atom.number])
-        while len(parts) > 1:
-            one = var if len(parts) == 2 else Var(next(self.extra), var.shape, var.dtype)
-            pair = (parts.pop(0), parts.pop(0))
-            self.member(self.candidate(var.shape, list(pair), lambda group: True), one, _REDUCTIONS[op], pair)
-            parts.append(one)
 
     def access(self, eqn: Eqn) -> None:
         (atom,), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
@@ -495,16 +471,6 @@ def _touches(step: Scheduled, target: MemoryView) -> bool:
     return any(place.overlaps(target) for place in (*step.inputs, *written(step)))
 
 
-# and the map of two values that does the same
-_REDUCTIONS = {
-    "sum": "add",
-    "prod": "mul",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "any": "bit_or",
-    "all": "bit_and",
-}
-_BOOLEAN = {"reduce_max": "any", "reduce_min": "all"}
 _HANDLERS: dict[str, Any] = {
     "access": Schedule.access,
     "view": Schedule.access,

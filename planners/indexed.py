@@ -43,7 +43,7 @@ def scatter(schedule: Schedule, eqn: Eqn) -> None:
     place = schedule.place(root)
     if not schedule.overwritable(place, place):
         place = schedule.new(var.shape, var.dtype)
-        schedule.write(root, place, -1)
+        schedule.write(root, place)
     target, left = _fixed(place, indices, axes)
     arrays = [_apart(schedule, _int64(schedule, index.atom), target) for index in left]
     rest = tuple(target.view.shape[axis] for axis in _others(target, left))
