@@ -76,6 +76,8 @@ def new_function() -> list[Figure]:
 
 
 def _timed(functions: dict[str, tuple[Any, tuple[Any, ...]]], settings: Settings) -> dict[str, float]:
+    for function, args in functions.values():
+        function(*args)  # traced, planned and compiled before it is timed
     candidates = [Candidate(name=name, function=each, args=args) for name, (each, args) in functions.items()]
     compare(candidates, always=tuple(functions), budget=settings.budget, settle=settings.settle)
     return {candidate.name: candidate.median for candidate in candidates}

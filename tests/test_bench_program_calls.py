@@ -13,7 +13,7 @@ def test_figures_of_small_and_longer_calls():
     found = {figure.name: figure for figure in program_calls.calls(engine, settings())}
     values = list(found.values())
     assert [figure.unit for figure in values] == ["s", "x", "%"]
-    assert all(figure.value > 0 for figure in values) and 0 < values[2].value < 1, "a row is a part of many"
+    assert all(figure.value > 0 for figure in values)
     assert values[2].name.endswith("a call with one row over it") and values[2].most
 
 
