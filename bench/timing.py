@@ -35,7 +35,7 @@ _HOPELESS = 10
 _EARLY_ENDS = ((1.5, 2), (3.0, 1))
 # Where the fastest candidate that is always sampled and the fastest other one are within this of each other, those near
 # them get more samples, as long as so many budgets last: a comparison of two samples each is chance.
-_CLOSE, _DECIDING_BUDGETS = 1.3, 6
+_CLOSE, _DECIDING_BUDGETS = 1.3, 12
 # Calls shorter than this are repeated once untimed after a switch: each finds its own data in cache, its threads awake.
 _WARM_SECONDS = 50e-3
 
