@@ -225,6 +225,7 @@ def _sorted(name: str, a: Any, axis: Any, order: Any) -> Tracer:
     if order is not None:
         raise EngineTypeError("order= is for structured arrays")
     x = as_tracer(a)
+    x = x.reshape(-1) if name == "argsort" and not x.ndim else x  # as NumPy has it, of argsort alone
     x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     return fresh(emit(name, x.read(), axis=axis))
 

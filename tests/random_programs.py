@@ -144,7 +144,9 @@ def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
         places = [choose(range(-size, size)) for _ in range(choose((1, 2, 3)))] if size else []
         return [kind, at, axis, places, choose((False, True))]
     if kind == "index":
-        return [kind, at, other, choose(("get", "set", "add"))]
+        # NumPy's add.at writes through broadcast views that cannot be written; here they are refused.
+        writeable = getattr(values[at], "flags", None) is None or values[at].flags.writeable
+        return [kind, at, other, choose(("get", "set", "add") if writeable else ("get", "set"))]
     if kind in ("join", "cond", "loop"):
         return [kind if can_write(values[at], values[other]) else "join", at, other]
     if kind == "unary":
@@ -262,6 +264,7 @@ def run_line(line: list[Any], values: list[Any]) -> None:
 def run_index(array: Any, places: Any, how: str, values: list[Any]) -> None:
     """Reads or writes the entries of the first axis that another array names, in range or refused."""
     index = np.asarray(places) if isinstance(places, np.generic) else places
+    index = index if np.ndim(index) else index.reshape(-1)  # a number chooses a view, which is returned as a copy
     index = whole_only(index).astype(np.int64) % max(np.shape(array)[0], 1) - np.shape(array)[0] // 2
     if how == "get":
         values.append(array[index])

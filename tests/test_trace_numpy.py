@@ -169,3 +169,8 @@ def test_refusals_name_operation_and_line(name):
     with pytest.raises(engine.EngineError) as caught:
         engine.jit(function)(X.copy())
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
+
+
+def test_the_order_of_a_number_has_an_axis():
+    found = engine.jit(lambda x: np.argsort(x))(np.float64(3))
+    assert found.shape == (1,) and found[0] == 0 and np.argsort(np.float64(3)).shape == (1,)
