@@ -72,14 +72,14 @@ def _arg(name: str) -> Callable[..., Any]:
     def found(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         x = as_tracer(a)
         ndim = x.ndim
-        if axis is None:
+        if axis is None or (not ndim and axis in (0, -1)):  # NumPy lets a number have an axis here
             x, axis = x.reshape(-1), 0
             axes = tuple(range(ndim))
         else:
             axis = normal_axis(axis, ndim, x.shape)
             axes = (axis,)
         result = fresh(emit(name, x.read(), axis=axis))
-        return finish(keep_dims(result, axes) if keepdims else result, out)
+        return finish(keep_dims(result, axes) if keepdims and ndim else result, out)
 
     return found
 

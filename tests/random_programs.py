@@ -321,18 +321,19 @@ def describe(array: Any) -> str:
     return f"{type(array).__name__} {np.shape(array)} {np.asarray(array).dtype} {np.asarray(array).tolist()}"
 
 
-def compare(what: str, wanted: Any, found: Any, exact: bool) -> None:
-    """Types, shapes and dtypes are equal; values too, or nearly where functions or long sums round."""
+def compare(what: str, wanted: Any, found: Any, rounding: float) -> None:
+    """Types, shapes and dtypes are equal; values too, or nearly where functions or long sums round: ``rounding`` is then
+    the eps of the narrowest dtype that they may have had, else 0."""
     same = type(wanted) is type(found) and np.shape(wanted) == np.shape(found) and wanted.dtype == found.dtype
-    if same and np.asarray(wanted).dtype.kind in "fc" and not exact:
-        eps = 64 * np.finfo(wanted.dtype).eps
+    if same and np.asarray(wanted).dtype.kind in "fc" and rounding:
+        eps = 64 * max(np.finfo(wanted.dtype).eps, rounding)
         same = np.allclose(found, wanted, rtol=eps, atol=eps, equal_nan=True)
     else:
         same = same and np.array_equal(wanted, found, equal_nan=np.asarray(wanted).dtype.kind in "fc")
     assert same, f"{what}: NumPy has {describe(wanted)}, the program {describe(found)}"
 
 
-def check_storage(program: Program, table: StorageTable, exact: bool) -> None:
+def check_storage(program: Program, table: StorageTable, rounding: float = np.finfo(np.float64).eps) -> None:
     """Running a program by its storage table, in place, gives what `eval` gives, and writes no other input."""
     rng = np.random.default_rng(0)
     avals = [var.aval for var in program.inputs]
@@ -341,12 +342,12 @@ def check_storage(program: Program, table: StorageTable, exact: bool) -> None:
     wanted, found = program.eval(*given), storage_run.run(table, memory)
     after = list(given)
     for at, (one, two, result) in enumerate(zip(wanted, found, table.returns, strict=True)):
-        compare(f"result {at} in memory", one, two, exact)
+        compare(f"result {at} in memory", one, two, rounding)
         slot = table.slots[result.target.slot]
         if slot.kind == "input":
             after[slot.of] = one
     for at, (one, two) in enumerate(zip(after, memory)):
-        compare(f"input {at} in memory", one, two, exact)
+        compare(f"input {at} in memory", one, two, rounding)
 
 
 def check_case(case: dict[str, Any], passes: tuple[str, ...] | None = None) -> engine.EngineError | None:
@@ -358,7 +359,9 @@ def check_case(case: dict[str, Any], passes: tuple[str, ...] | None = None) -> e
     body, jitted = body_of(case), engine.jit(body_of(case), passes=passes)
     eager, given = (make_inputs(case["inputs"]) for _ in range(2))
     rounded = {"tanh", "exp", "div", "mean"} | ({"abs"} if any(np.iscomplexobj(one) for one in eager) else set())
-    exact = not any(rounded.intersection(map(str, line)) for line in case["lines"])
+    floats = [np.finfo(one.dtype).eps for one in eager if one.dtype.kind in "fc"]
+    rounds = any(rounded.intersection(map(str, line)) for line in case["lines"])
+    rounding = float(max(floats, default=np.finfo(np.float64).eps)) if rounds else 0.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         wanted = body(*eager)
@@ -370,12 +373,12 @@ def check_case(case: dict[str, Any], passes: tuple[str, ...] | None = None) -> e
             return error
         program.check()
         assert program == engine.jit(body_of(case), passes=passes).program(*given), "two traces differ"
-        check_storage(program, jitted.storage(*given), exact)
+        check_storage(program, jitted.storage(*given), rounding)
         found = jitted(*given)
     for at, (one, two) in enumerate(zip(wanted, found, strict=True)):
-        compare(f"result {at}", one, two, exact)
+        compare(f"result {at}", one, two, rounding)
     for at, (one, two) in enumerate(zip(eager, given)):
-        compare(f"input {at} after the call", one, two, exact)
+        compare(f"input {at} after the call", one, two, rounding)
         for k, (left, right) in enumerate(zip(wanted, found)):
             if isinstance(left, np.ndarray) and left.size and left.flags.writeable == right.flags.writeable:
                 shared = np.shares_memory(one, left), np.shares_memory(two, right)

@@ -20,7 +20,7 @@ def table_of(function, *arrays, passes=None):
     """The table of a jitted function, checked by running it."""
     jitted = engine.jit(function, passes=passes)
     table = jitted.storage(*arrays)
-    check_storage(jitted.program(*arrays), table, False)
+    check_storage(jitted.program(*arrays), table)
     return table
 
 
@@ -264,7 +264,7 @@ def test_tables_of_random_programs_as_traced(data):
     jitted, arrays = engine.jit(body_of(case), passes=()), make_inputs(case["inputs"])
     try:
         with np.errstate(all="ignore"):
-            check_storage(jitted.program(*arrays), jitted.storage(*arrays), False)
+            check_storage(jitted.program(*arrays), jitted.storage(*arrays))
     except engine.EngineValueError as error:
         assert "NumPy would share its memory" in str(error)
     except Exception as error:
@@ -295,7 +295,7 @@ def test_lifetimes_that_end_too_early_are_found():
     table = jitted.storage(A)
     short = [replace(slot, last=slot.first) if slot.kind == "temp" else slot for slot in table.slots]
     with pytest.raises(AssertionError, match="NumPy has"):
-        check_storage(table.program, replace(table, slots=tuple(short)), False)
+        check_storage(table.program, replace(table, slots=tuple(short)))
 
 
 def test_an_operand_in_the_way_is_an_error():

@@ -171,6 +171,12 @@ def test_refusals_name_operation_and_line(name):
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
 
 
+def test_a_number_has_an_axis_for_argmax():
+    found = engine.jit(lambda x: (np.argmax(x, keepdims=True), np.argmin(x, axis=0), np.argmax(x, axis=-1, keepdims=True)))
+    wanted = found.function(np.float64(3))
+    assert [(type(one), one) for one in found(np.float64(3))] == [(type(one), one) for one in wanted]
+
+
 def test_the_order_of_a_number_has_an_axis():
     found = engine.jit(lambda x: np.argsort(x))(np.float64(3))
     assert found.shape == (1,) and found[0] == 0 and np.argsort(np.float64(3)).shape == (1,)
