@@ -84,9 +84,7 @@ class Compiled:
         if traced_among((*arrays, out)):
             return self._traced(arrays, out, alpha, beta)
         operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
-        for position, (array, shape) in enumerate(zip(operands, expr.shapes)):
-            if array.shape != shape:
-                raise _shape_error(position, array.shape, shape, expr)
+        _check_shapes(operands, expr)
         contractor = self._contractor if not conj else self._conjugated(conj)
         alpha = options.alpha if alpha is None else parse_factor("alpha", alpha)
         beta = options.beta if beta is None else parse_factor("beta", beta)
@@ -99,11 +97,9 @@ class Compiled:
         return out
 
     def _traced(self, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
-        expr, options = self._contractor.expr, self._contractor.options
+        options = self._contractor.options
         arrays = readable(self._with_constants(operands))
-        for position, (array, shape) in enumerate(zip(arrays, expr.shapes)):
-            if array.shape != shape:
-                raise _shape_error(position, array.shape, shape, expr)
+        _check_shapes(arrays, self._contractor.expr)
         alpha, beta = options.alpha if alpha is None else alpha, options.beta if beta is None else beta
         return contract_traced(self._contractor, arrays, out, alpha, beta)
 
@@ -309,6 +305,12 @@ def hand_back(result: np.ndarray, wrap: Callable[[np.ndarray], Any] | None) -> A
 
 def _no_entry(*arrays: Any) -> Any:
     return NotImplemented
+
+
+def _check_shapes(arrays: Sequence[Any], expr: Expr) -> None:
+    for position, (array, shape) in enumerate(zip(arrays, expr.shapes)):
+        if array.shape != shape:
+            raise _shape_error(position, array.shape, shape, expr)
 
 
 def _shape_error(position: int, given: tuple[int, ...], wanted: tuple[int, ...], expr: Expr) -> EngineValueError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, count
@@ -71,9 +71,13 @@ class Expr:
         >>> parse("...i,i", [(5, 3), (3,)]).eq
         'ai,i->a'
         """
-        letter = letters(chain(*self.inputs, self.output))
-        terms = ["".join([letter[index] for index in term]) for term in (*self.inputs, self.output)]
-        return ",".join(terms[:-1]) + "->" + terms[-1]
+        return spelled(self.inputs, self.output, letters(chain(*self.inputs, self.output)))
+
+    @property
+    def is_view(self) -> bool:
+        """Whether NumPy's einsum returns a view: one operand, each of its indices in the result, none there twice."""
+        output = set(self.output)
+        return len(self.inputs) == 1 and len(output) == len(self.output) and set(self.inputs[0]) == output
 
 
 def parse(subscripts: str | bytes, shapes: Sequence[Sequence[int]], *, strict: bool = False) -> Expr:
@@ -144,6 +148,26 @@ def letters(indices: Iterable[Index]) -> dict[Index, str]:
     taken = {index for index in found if isinstance(index, str) and len(index) == 1}
     free = (symbol for symbol in symbols() if symbol not in taken)
     return {index: index if index in taken else next(free) for index in found}
+
+
+def spelled(terms: Sequence[Term], output: Term, names: Mapping[Index, str]) -> str:
+    """Explicit subscripts of terms, with the name of each index.
+
+    >>> spelled([(5, 7), (7,)], (5,), {5: "a", 7: "b"})
+    'ab,b->a'
+    """
+    words = ["".join([names[index] for index in term]) for term in (*terms, output)]
+    return f"{','.join(words[:-1])}->{words[-1]}"
+
+
+def kept(terms: Iterable[Term], others: Iterable[Term]) -> Term:
+    """Indices of what is left of ``terms`` where ``others`` still need it, in the order in which they come.
+
+    >>> kept([("i", "j"), ("j", "k")], [("k", "l"), ("i",)])
+    ('i', 'k')
+    """
+    needed = set(chain.from_iterable(others))
+    return tuple(dict.fromkeys(index for index in chain.from_iterable(terms) if index in needed))
 
 
 def symbols() -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineValueError
-from .expr import Term, parse
+from .expr import Term, kept, parse, spelled
 from .views import View
 
 _AT_ONCE = 16  # operands of one call of np.einsum
@@ -96,20 +96,17 @@ def einsum(*operands: np.ndarray, subscripts: str) -> np.ndarray:
     found = parse(subscripts, [np.shape(operand) for operand in operands])
     result, term = operands[0], found.inputs[0]
     for at, (operand, other) in enumerate(zip(operands[1:], found.inputs[1:]), 1):
-        needed = {index for each in (*found.inputs[at + 1 :], found.output) for index in each}
-        kept = tuple(dict.fromkeys(index for index in (*term, *other) if index in needed))
-        result, term = _pair(((result, term), (operand, other)), kept), kept
-    return np.array(_pair(((result, term),), found.output))
+        left = kept((term, other), (*found.inputs[at + 1 :], found.output))
+        result, term = _pair((result, operand), (term, other), left), left
+    return np.array(_pair((result,), (term,), found.output))
 
 
-def _pair(operands: tuple[tuple[np.ndarray, Term], ...], output: Term) -> np.ndarray:
+def _pair(operands: tuple[np.ndarray, ...], terms: tuple[Term, ...], output: Term) -> np.ndarray:
     """One or two operands with their indices, in NumPy's letters."""
-    distinct = dict.fromkeys(index for _, term in operands for index in term)
+    distinct = dict.fromkeys(index for term in terms for index in term)
     if len(distinct) > len(ascii_letters):
         raise EngineValueError(f"two operands have {len(distinct)} indices together: NumPy has {len(ascii_letters)} letters")
-    names = dict(zip(distinct, ascii_letters))
-    spelled = ["".join(names[index] for index in term) for term in (*(term for _, term in operands), output)]
-    return np.einsum(f"{','.join(spelled[:-1])}->{spelled[-1]}", *(operand for operand, _ in operands))
+    return np.einsum(spelled(terms, output, dict(zip(distinct, ascii_letters))), *operands)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

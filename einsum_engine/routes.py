@@ -15,7 +15,7 @@ import numpy as np
 
 from .errors import EngineTypeError
 from .executor import address
-from .expr import Expr
+from .expr import Expr, kept
 from .memory import empty
 from .plan import Plan
 from .profile import Profile
@@ -206,8 +206,7 @@ class ExternalRoute:
         """The term of one step's result: in the output's order where it is the last step."""
         if not pending:
             return self.expr.output
-        later = {index for _, term in pending for index in term} | set(self.expr.output)
-        return tuple(dict.fromkeys(index for _, term in chosen for index in term if index in later))
+        return kept([term for _, term in chosen], [*(term for _, term in pending), self.expr.output])
 
     def _contract(self, chosen: Any, output: tuple[Any, ...]) -> tuple[np.ndarray, tuple[Any, ...]]:
         numbers: dict[Any, int] = {}
@@ -279,10 +278,7 @@ class ViewRoute:
     @staticmethod
     def exists(expr: Expr) -> bool:
         """Whether the result of ``expr`` is a view of its only operand."""
-        if len(expr.inputs) != 1 or len(set(expr.output)) != len(expr.output):
-            return False
-        (term,) = expr.inputs
-        return set(term) == set(expr.output) and 0 not in expr.shapes[0]
+        return expr.is_view and 0 not in expr.shapes[0]
 
     def fresh(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         (array,) = arrays

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import result_type
-from .expr import Expr, Index, Term, from_terms, letters, parse, parse_interleaved
+from .expr import Expr, Index, Term, from_terms, kept, letters, parse, parse_interleaved, spelled
 from .trace import Tracer, apply_map, as_tracer, given_dtype, implements, located
 from .trace_functions import zeros
 from .trace_ufuncs import apply_einsum, finish
@@ -41,7 +41,7 @@ def contract(
     """
     with located("einsum", *operands):
         arrays = [as_tracer(x) for x in operands]
-        if view and not conj and out is None and arrays[0].dtype == dtype and views(expr):
+        if view and not conj and out is None and arrays[0].dtype == dtype and expr.is_view:
             return arrays[0].derive(lambda old: diagonal_view(old, expr))
         arrays = [np.conjugate(x) if at in conj and x.dtype.kind == "c" else x for at, x in enumerate(arrays)]
         found = _whole(expr, arrays, path, dtype if accumulate is None else np.result_type(dtype, accumulate), fortran)
@@ -49,13 +49,8 @@ def contract(
         return finish(found, out)
 
 
-def views(expr: Expr) -> bool:
-    """Whether NumPy's einsum returns a view: one operand, each of its indices in the result, none there twice."""
-    return len(expr.inputs) == 1 and len(set(expr.output)) == len(expr.output) and {*expr.inputs[0]} == {*expr.output}
-
-
 def diagonal_view(old: View, expr: Expr) -> View:
-    """The view of an operand that the expression, one of `views`, names.
+    """The view of an operand that the expression names (`Expr.is_view`).
 
     >>> from einsum_engine.expr import parse
     >>> print(diagonal_view(View.whole((3, 2, 3)), parse("iji->ji", [(3, 2, 3)])))
@@ -92,11 +87,12 @@ def _whole(expr: Expr, arrays: list[Tracer], path: Path | None, dtype: np.dtype,
     terms, names = list(expr.inputs), letters([index for term in expr.inputs for index in term])
     for group in path or ():
         chosen = [(arrays.pop(at), terms.pop(at)) for at in sorted(group, reverse=True)][::-1]
-        kept = _kept([term for _, term in chosen], [*terms, output]) if terms else output
-        arrays.append(_einsum(chosen, kept, names, dtype))
-        terms.append(kept)
-    found = arrays[0].astype(dtype)
-    if terms != [output]:
+        left = kept([term for _, term in chosen], [*terms, output]) if terms else output
+        arrays.append(_einsum(chosen, left, names, dtype))
+        terms.append(left)
+    if terms == [output]:
+        found = arrays[0].astype(dtype)
+    else:
         found = _einsum(list(zip(arrays, terms)), output, names, dtype)
     found = found.transpose() if fortran else found
     if len(output) == len(expr.output):
@@ -115,15 +111,9 @@ def _strides(old: View, term: Term, wanted: Term) -> tuple[int, ...]:
     return tuple(strides.values())
 
 
-def _kept(chosen: Sequence[Term], others: Sequence[Term]) -> Term:
-    """Indices of a step's result: those that somebody else needs, in the order in which they come."""
-    needed = {index for term in others for index in term}
-    return tuple(dict.fromkeys(index for term in chosen for index in term if index in needed))
-
-
 def _einsum(chosen: Sequence[tuple[Tracer, Term]], output: Term, names: dict[Index, str], dtype: np.dtype) -> Tracer:
-    spelled = ["".join(names[index] for index in term) for term in (*(term for _, term in chosen), output)]
-    return apply_einsum(f"{','.join(spelled[:-1])}->{spelled[-1]}", *(array for array, _ in chosen), dtype=dtype)
+    subscripts = spelled([term for _, term in chosen], output, names)
+    return apply_einsum(subscripts, *(array for array, _ in chosen), dtype=dtype)
 
 
 def _scaled(found: Tracer, factors: tuple[Any, Any], out: Any, dtype: np.dtype) -> Tracer:
@@ -135,4 +125,4 @@ def _scaled(found: Tracer, factors: tuple[Any, Any], out: Any, dtype: np.dtype) 
     return found
 
 
-__all__ = ["contract", "diagonal_view", "views"]
+__all__ = ["contract", "diagonal_view"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
-from ..expr import Expr, letters, parse
+from ..expr import Expr, letters, parse, spelled
 from ..ir import Atom, Eqn, Program, Var
 from ..ops import OPS, WRITES
 from .order import Order, find_order
@@ -140,10 +140,7 @@ def _put(outer: _Chain, place: int, inner: _Chain) -> _Chain:
 def _equation(eqn: Eqn, found: _Chain) -> tuple[Eqn, Order]:
     numbers = {index: at for at, index in enumerate(dict.fromkeys(chain(*found.terms, found.output)))}
     letter = letters(numbers.values())
-    text = [
-        "".join(letter[numbers[index]] for index in term) for term in (*found.terms, found.output)
-    ]
-    subscripts = ",".join(text[:-1]) + "->" + text[-1]
+    subscripts = spelled(found.terms, found.output, {index: letter[at] for index, at in numbers.items()})
     path, current = [], list(range(len(found.atoms)))
     for at, step in enumerate(found.steps):
         group = tuple(sorted(current.index(number) for number in step))
