@@ -151,7 +151,7 @@ def test_readme_has_the_two_commands():
     lines = [line for line in text.splitlines() if line.startswith("python3 -m venv")]
     assert [line.rsplit("&& ", 1)[1] for line in lines] == [
         ".venv/bin/einsum-engine bench thesis",
-        ".venv/bin/python -m pytest",
+        ".venv/bin/python -m pytest -n 2",
     ]
 
 

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
 import pytest
@@ -159,13 +158,12 @@ def test_step_cost(a, b, keep, flops, elements):
 
 
 @pytest.mark.parametrize("name", [each for each in ROWS if get_optimizer(each.id).max_time != RUNS_ON])
-def test_max_time_is_kept(name):
+@pytest.mark.timeout(100)
+def test_max_time_ends_the_search(name):
+    """A trial may run on, but not the search."""
     each = lattice(5, 5, size=3)
     find_order(*NAMED["nine"], optimize=name, max_time=0.01)  # imports count for nobody
-    start = time.monotonic()
-    order = find_order(*each, optimize=name, max_time=0.2)
-    assert time.monotonic() - start < 3, "a trial may run on, but not the search"
-    check(each, order)
+    check(each, find_order(*each, optimize=name, max_time=0.2))
 
 
 def test_optimal_of_many_operands_ends():
@@ -241,21 +239,18 @@ def test_orders_do_not_depend_on_the_hash_seed(request):
 # ---- scale -------------------------------------------------------------------------------------------------------
 
 
-def test_two_thousand_operands():
+@pytest.mark.parametrize("name", ["greedy", "auto", "left-to-right"])
+@pytest.mark.timeout(100)
+def test_two_thousand_operands(name):
     each = lattice(20, 100)
-    for name, seconds in (("greedy", 10), ("auto", 20), ("left-to-right", 10)):
-        start = time.monotonic()
-        check(each, find_order(*each, optimize=name))
-        assert time.monotonic() - start < seconds
+    check(each, find_order(*each, optimize=name))
 
 
+@pytest.mark.timeout(100)
 def test_an_index_that_thousands_share():
     terms = [("h", f"x{n}", f"x{n + 1}") for n in range(2000)] + [("x0",), ("x2000",)]
     sizes = {index: 2 for term in terms for index in term}
-    start = time.monotonic()
-    order = find_order(terms, (), sizes)
-    assert time.monotonic() - start < 20
-    check((terms, (), sizes), order)
+    check((terms, (), sizes), find_order(terms, (), sizes))
 
 
 def test_few_operands_need_no_other_package():

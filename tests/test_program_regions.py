@@ -1,7 +1,6 @@
 """Branches and loops in plans: what they compute, that it is one native call, in place, and that Ctrl-C stops them."""
 
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -284,11 +283,9 @@ def test_an_endless_loop_is_interrupted(calls):
 
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        start = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
             jitted(x, np.array(1 << 62))
-        assert time.monotonic() - start < 20
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

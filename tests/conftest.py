@@ -1,0 +1,9 @@
+"""Random cases are the same in every run unless ``--hypothesis-profile=random`` asks for new ones."""
+
+from hypothesis import HealthCheck, settings
+
+# Other programs share the machine: neither a slow example nor slow drawing is a failure.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+settings.register_profile("repeatable", derandomize=True, **_COMMON)
+settings.register_profile("random", print_blob=True, **_COMMON)
+settings.load_profile("repeatable")
