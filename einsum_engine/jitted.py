@@ -137,12 +137,13 @@ class Jitted:
             raise EngineValueError("nothing was traced yet: give arguments")
         lines = [explained(self._name, self._last)]
         for route in self._last.routes.values()[-1:]:
-            lines += [f"no plan: {route.why}"] if isinstance(route, NoPlan) else _planned(route.plan, self._last.program)
+            program = self._last.program
+            lines += [f"no plan: {route.why}"] if isinstance(route, NoPlan) else _planned(route.plan, program)
         return "\n".join(lines)
 
     def storage(self, *args: Any, **kwargs: Any) -> StorageTable | None:
-        """Where the plan for these arguments has the values of the program: what it writes in place, and what it copies.
-        None where the program is interpreted, which copies every value."""
+        """Where the plan for these arguments has the values of the program: what it writes in place, and what it
+        copies. None where the program is interpreted, which copies every value."""
         plan = self.plan(*args, **kwargs)
         return None if plan is None else plan.storage
 

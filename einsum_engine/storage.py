@@ -11,7 +11,7 @@ plan, a row for each value of the program, the copies that no equation asks for,
 | ``copy`` | its steps copy elements that are written where they are while they are needed |
 | ``write`` | an assign or scatter in place: its steps write the target, a part of the version before |
 | ``done`` | an assign in place whose value was computed where it belongs: nothing |
-| ``begin`` | an assign to new memory, of which it writes the target; nothing of the root is needed, or nothing is left |
+| ``begin`` | an assign to new memory, of which it writes the target; nothing of the root is needed |
 | ``fresh`` | an assign (scatter) to a copy of the root, for the reason that is given |
 | ``number`` | nothing: it is one number, which steps know |
 | ``unused`` | nothing: no step needs it |

@@ -36,8 +36,8 @@ CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 class Schedule(Placing):
     """The steps of ``program``. ``places``: those of its inputs and constants; the others as for `Placing`.
 
-    Afterwards ``steps`` are in order, ``results`` are values of kind ``output`` of the results with memory of their own,
-    None for the others.
+    Afterwards ``steps`` are in order, ``results`` are values of kind ``output`` of the results with memory of their
+    own, None for the others.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class Schedule(Placing):
         self.settle(var, place, max(ready, *done.by, -1))
 
     def renewed(self, var: Var, root: Atom, done: Done, why: str) -> tuple[MemoryView, int]:
-        """Memory of its own for a new version of ``root``, which is copied there for the reason given, if there is one."""
+        """Memory of its own for a new version of ``root``, which is copied there for a reason, if one is given."""
         place = self.new(var.shape, var.dtype)
         done.kind, done.why = "fresh" if why else "begin", why
         if why:
@@ -410,7 +410,8 @@ class Schedule(Placing):
     def moved(self, atom: Atom, place: MemoryView, at: int, why: str) -> None:
         """Takes down that a step copies a value, or fills in a number."""
         number = self.scalars.get(atom.number) if isinstance(atom, Var) else atom
-        self.moves.append(Move(atom=number or atom, place=place, at=at, why="it is read from memory" if number else why))
+        why = "it is read from memory" if number else why
+        self.moves.append(Move(atom=number or atom, place=place, at=at, why=why))
 
     def write_back(self) -> None:
         """Results that were not written where they belong are copied there at the end, none over another that is

@@ -8,12 +8,13 @@ decided (`done`, `moves`), and shown as the storage table of the plan (`planners
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Iterator
 
 import numpy as np
 
-from ..ir import Atom, Literal, Program, Var
+from ..ir import Atom, Program, Var
 from ..views import View
 from .operations import Value, itemsize
 from .places import MemoryView, strided_value
@@ -42,7 +43,7 @@ class Move:
     why: str
 
 
-class Placing:
+class Placing(ABC):
     """The memory of a program's values. ``homes``: for each result the place where it belongs, or None; memory in which
     one lies may be written. ``values``: all that have memory, to which it adds its own, with ``numbers``."""
 
@@ -57,7 +58,7 @@ class Placing:
         self.writable = {id(home.memory) for home in homes if home is not None}
         self.done: dict[int, Done] = {}
         self.moves: list[Move] = []
-        self.was: dict[int, MemoryView] = {}  # where a value was before it was put aside
+        self.was: dict[int, MemoryView] = {}  # where a value was computed before it was put aside
         self.left_at: list[MemoryView] = []  # where each result is in the end
         self.position = -1
         # equation, the view that is read (None: all), the part of it that is not (None: nothing)
@@ -94,7 +95,7 @@ class Placing:
 
     # -- what may be written
     def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
-        """Whether nobody reads the elements of ``target``, a part of ``place``, later, and they may be written at all."""
+        """Whether nobody reads the elements of ``target``, a part of ``place``, later, and they may be written."""
         return self.may_change(place, target) and not self.readers(target)
 
     def may_change(self, place: MemoryView, target: MemoryView) -> bool:
@@ -114,8 +115,8 @@ class Placing:
         return False
 
     def cleared(self, place: MemoryView, target: MemoryView) -> bool:
-        """Whether ``target``, a part of ``place``, may be written now. What is read there later is copied out of the way,
-        where that is no more than all of ``place``."""
+        """Whether ``target``, a part of ``place``, may be written now. What is read there later is copied out of the
+        way, where that is no more than all of ``place``."""
         if self.overwritable(place, target):
             return True
         found = self.readers(target)
@@ -151,13 +152,9 @@ class Placing:
             return f"{root} is a broadcast"
         return f"{', '.join(map(str, self.readers(target)))} is read there"
 
+    @abstractmethod
     def write(self, atom: Atom, target: MemoryView) -> int:
         """Stores a value, broadcast, to ``target``; the number of the step."""
-        raise NotImplementedError
-
-    def is_number(self, atom: Atom) -> bool:
-        """Whether a value is one number everywhere."""
-        return isinstance(atom, Literal)
 
 
 def _within(target: MemoryView, place: MemoryView, part: View | None) -> bool:

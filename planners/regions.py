@@ -111,8 +111,8 @@ class ProgramSchedule(Schedule):
         self.region(eqn, "while", places, homes, flag, {"test": before, "body and test": then})
 
     def destination(self, var: Var, others: list[MemoryView]) -> MemoryView:
-        """Memory for a result: where it belongs, or the part of an array to which it is assigned, if that can be written
-        now and is none of the others; or new one."""
+        """Memory for a result: where it belongs, or the part of an array to which it is assigned, if that can be
+        written now and is none of the others; or new one."""
         for home in (self.goals.get(var.number), *self.assigned(var)):
             if home is not None and self.overwritable(home, home) and not any(home.overlaps(other) for other in others):
                 return home

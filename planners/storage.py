@@ -17,8 +17,8 @@ from .regions import ProgramSchedule
 
 
 def storage_of(builder: Any, ends: Sequence[int]) -> StorageTable:
-    """The table of what a `programs.ProgramBuilder` built. ``ends``: the first step of each operation, then the number of
-    all steps."""
+    """The table of what a `programs.ProgramBuilder` built. ``ends``: the first step of each operation, then the number
+    of all steps."""
     at = {id(operation): number for number, operation in enumerate(builder.list.operations)}
     did = {
         step: tuple(n for each in found for n in range(ends[at[id(each)]], ends[at[id(each)] + 1]))
@@ -151,8 +151,8 @@ def stored(place: MemoryView) -> bool:
 
 
 def _with_memory(table: StorageTable, memory: tuple[Memory, ...]) -> StorageTable:
-    rows = tuple(
-        replace(row, tables=tuple((name, _with_memory(each, memory)) for name, each in row.tables)) if row.tables else row
-        for row in table.rows
-    )
-    return replace(table, rows=rows, memory=memory)
+    rows = []
+    for row in table.rows:
+        inner = tuple((name, _with_memory(each, memory)) for name, each in row.tables)
+        rows.append(replace(row, tables=inner) if inner else row)
+    return replace(table, rows=tuple(rows), memory=memory)
