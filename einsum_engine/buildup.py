@@ -1,7 +1,4 @@
-"""What is needed of a program: the equations behind its results, and roots of which writes leave anything.
-
-Arrays are built up by assigns to disjoint parts, one after the other, until nothing of the root is left.
-"""
+"""Arrays that are built up by assigns to disjoint parts, one after the other, until nothing of the root is left."""
 
 from __future__ import annotations
 
@@ -50,14 +47,3 @@ def _chain(eqn: Eqn, users: dict[int, list[tuple[Eqn, int]]], returned: set[int]
         chain.append(eqn)
         views.append(view)
     return tuple(chain)
-
-
-def live(program: Program) -> list[Eqn]:
-    """The equations that the results depend on, in order."""
-    wanted = {atom.number for atom in program.outputs if isinstance(atom, Var)}
-    found = []
-    for eqn in reversed(program.eqns):
-        if any(var.number in wanted for var in eqn.outputs):
-            found.append(eqn)
-            wanted.update(atom.number for atom in eqn.inputs if isinstance(atom, Var))
-    return found[::-1]

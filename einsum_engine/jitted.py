@@ -19,11 +19,10 @@ from .errors import EngineError, EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
 from .overlap import members_of, overlapping, span_of
-from .passes.allocate import storage
 from .passes.pipeline import optimised, selected
-from .passes.storage import StorageTable
 from .plan import Plan
 from .program_route import NoPlan, ProgramRoute
+from .storage import StorageTable
 from .trace import Component, Root, Scope, Tracer, lift, line_of, scoped
 from .trace_masked import Masked
 from .trace_memory import numpy_memory
@@ -131,20 +130,22 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """The stages of the program for these arguments, or of the last call: the view tree as it was traced, the
-        program, what each pass made of it, the storage table; then the steps of its plan, or why it has none."""
+        program, what each pass made of it, the storage table of its plan and its steps, or why it has none."""
         if args or kwargs:
             self._route(*args, **kwargs)
         if self._last is None:
             raise EngineValueError("nothing was traced yet: give arguments")
         lines = [explained(self._name, self._last)]
         for route in self._last.routes.values()[-1:]:
-            lines += [f"no plan: {route.why}" if isinstance(route, NoPlan) else explain(route.plan)]
+            program = self._last.program
+            lines += [f"no plan: {route.why}"] if isinstance(route, NoPlan) else _planned(route.plan, program)
         return "\n".join(lines)
 
-    def storage(self, *args: Any, **kwargs: Any) -> StorageTable:
-        """Where the values of the program for these arguments live: what is written in place, and what is copied."""
-        traced, _ = self._traced(*flatten((args, kwargs)))
-        return storage(traced.program, traced.written)
+    def storage(self, *args: Any, **kwargs: Any) -> StorageTable | None:
+        """Where the plan for these arguments has the values of the program: what it writes in place, and what it
+        copies. None where the program is interpreted, which copies every value."""
+        plan = self.plan(*args, **kwargs)
+        return None if plan is None else plan.storage
 
     # -- the cache
     def _traced(self, leaves: list[Any], tree: Any) -> tuple[Traced, list[Any]]:
@@ -274,13 +275,19 @@ def _tell_autoray() -> None:
 
 def explained(name: str, traced: Traced) -> str:
     """All stages of a program as text."""
-    table = storage(traced.program, traced.written)
-    copies = [f"  {line}" for line in table.copies()] or ["  none"]
     lines = [f"jit of {name}", "views and writes, as they were traced:", *_links(traced.source, "  ")]
     lines += ["as it was traced:", traced.source.show(where=True)]
     for stage, program in traced.stages:
         lines += [f"after the pass {stage!r}:", program.show()]
-    return "\n".join([*lines, "storage:", table.show(), "copies:", *copies])
+    return "\n".join(lines)
+
+
+def _planned(plan: Plan, program: Program) -> list[str]:
+    """The program as it was planned, where planners made something else of it, its storage, and the steps."""
+    table = plan.storage
+    copies = [f"  {line}" for line in table.copies()] or ["  none"]
+    changed = [] if table.program == program else ["as it is planned:", table.program.show()]
+    return [*changed, "storage:", table.show(), "copies:", *copies, explain(plan)]
 
 
 def _links(program: Program, indent: str) -> list[str]:

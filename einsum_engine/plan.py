@@ -165,6 +165,8 @@ class Plan:
 
     ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls.
 
+    ``storage``: of a program, where its values live (`storage.StorageTable`).
+
     ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
     """
 
@@ -184,6 +186,7 @@ class Plan:
     constant_bytes: int = 0
     call_seconds: float = 0.0
     request: Any = field(repr=False, default=None)
+    storage: Any = field(repr=False, compare=False, default=None)
 
     @property
     def peak_bytes(self) -> int:

@@ -4,9 +4,8 @@ Equations are taken in order. A map joins a step before it whose loops have its 
 computed in that step or before, and where it has something in common with it; else it begins a step of its own. A value
 is stored when somebody outside of its step asks for it, once. Accesses are places in memory, not steps.
 
-An assign writes to the memory of the version before where the program lets it: memory that may be written (of a value
-made here, or of an input that the program writes for its caller), of which nobody reads the overwritten part later on,
-by the order of the equations. It comes in a step after all steps that read that part. Else the old version is copied.
+An assign writes to the memory of the version before where it may (`placing`), in a step after all steps that read that
+part. Else the old version is copied.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from itertools import count
 from math import prod
 from typing import Any, Callable, Iterator
 
-import numpy as np
-
-from ..buildup import chains, live
+from ..buildup import chains
 from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import Graph
@@ -26,22 +23,21 @@ from ..views import View
 from . import indexed, reductions
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
-from .places import MemoryView, strided_axes, strided_value
+from .places import MemoryView, strided_axes
+from .placing import END, Done, Move, Placing
 from .reductions import SMALL
 from .request import NotLowered
 from .scalars import apply, reduced
 
-END = 1 << 40  # the position of what a program returns
 CHEAP = ("add", "sub", "mul", "neg", "abs", "min", "max", "cast", "copy", "select")
 CHEAP_OPERATIONS = 3  # of such, up to which a large value is computed twice
 
 
-class Schedule:
-    """The steps of ``program``. ``places``: those of its inputs and constants.
+class Schedule(Placing):
+    """The steps of ``program``. ``places``: those of its inputs and constants; the others as for `Placing`.
 
-    ``homes``: for each result the place where it belongs, or None; memory in which one lies may be written. ``values``:
-    all that have memory, to which it adds its own, with ``numbers``. Afterwards ``steps`` are in order, ``results`` are
-    values of kind ``output`` of the results with memory of their own, None for the others.
+    Afterwards ``steps`` are in order, ``results`` are values of kind ``output`` of the results with memory of their
+    own, None for the others.
     """
 
     def __init__(
@@ -52,18 +48,12 @@ class Schedule:
         values: list[Value],
         numbers: Iterator[int],
     ) -> None:
-        self.program = program
+        super().__init__(program, homes, values, numbers)
         self.steps: list[Scheduled] = []
-        self.values, self.numbers = values, numbers
         self.results: list[Value | None] = []
-        self.places: dict[int, MemoryView] = {}
         self.home: dict[int, FusedGroup] = {}
-        self.ready: dict[int, int] = {}  # number of the step that a value is there after
         self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
-        self.inside: dict[int, list[Var]] = {}  # number of a value with memory -> what lies there
-        self.homes = homes
         self.extra = count(-1, -1)  # numbers of values that no equation makes
-        self.writable = {id(home.memory) for home in homes if home is not None}
         given = [*program.inputs, *(var for var, _ in program.consts)]
         for var, place in zip(given, places, strict=True):
             self.settle(var, place, -1)
@@ -73,24 +63,12 @@ class Schedule:
             for atom, home in zip(program.outputs, homes)
             if isinstance(atom, Var) and home is not None
         }
-        self.live = live(program)
         self.begun = {  # writes build up an array from here on, in new memory
             chain[0].outputs[0].number for chain in chains(program) if chain[-1].outputs[0].number not in self.goals
         }
-        # equation, the view that is read (None: all), the part of it that is not (None: nothing)
-        self.uses: dict[int, list[tuple[int, View | None, View | None]]] = {}
-        for at, eqn in enumerate(self.live):
-            view = eqn.named["view"] if eqn.op in ("access", "view") else None
-            for operand, atom in enumerate(eqn.inputs):
-                unread = eqn.named["view"] if eqn.op == "assign" and operand == 0 else None
-                if isinstance(atom, Var):
-                    self.uses.setdefault(atom.number, []).append((at, view, unread))
-        for atom in program.outputs:
-            if isinstance(atom, Var):
-                self.uses.setdefault(atom.number, []).append((END, None, None))
 
     def run(self) -> None:
-        for at, eqn in enumerate(self.live):
+        for at, eqn in enumerate(self.program.eqns):
             self.position = at
             try:
                 self.lower(eqn)
@@ -98,6 +76,7 @@ class Schedule:
                 raise NotLowered(f"{eqn}: {why}" + (f" ({eqn.where})" if eqn.where else "")) from None
         self.position = END
         self.finish()
+        self.order = tuple(self.steps)  # by the numbers that they have now
 
     def lower(self, eqn: Eqn) -> None:
         kind = OPS[eqn.op].kind
@@ -111,27 +90,12 @@ class Schedule:
             raise NotLowered(f"there is no kernel for the primitive {eqn.op} yet")
 
     # -- values and memory
-    def settle(self, var: Var, place: MemoryView, ready: int) -> None:
-        """Says where a value lies, and after which step."""
-        self.places[var.number] = place
-        self.ready[var.number] = ready
-        self.inside.setdefault(place.memory.number, []).append(var)
-
-    def new(self, shape: tuple[int, ...], dtype: np.dtype, kind: str = "arena") -> MemoryView:
-        """Memory of its own in C order."""
-        name = np.dtype(dtype).name
-        view = View.whole(shape, itemsize(name))
-        value = strided_value(next(self.numbers), shape, view.strides, name, kind)
-        self.values.append(value)
-        if kind == "arena":
-            self.writable.add(id(value))
-        return MemoryView(value, view)
-
     def place(self, atom: Atom) -> MemoryView:
         """Where a value lies; one that was not stored yet is from now on."""
         if self.is_number(atom):
             place = self.new(atom.shape, atom.dtype)
             self.last_ready = self.write(atom, place)
+            self.moved(atom, place, self.last_ready, "")
             return place
         if atom.number not in self.places:
             group = self.home[atom.number]
@@ -157,7 +121,7 @@ class Schedule:
         """Whether an equation may write to a place before ``atom``, which would lie there, is read for the last time."""
         last = max(at for at, *_ in self.uses[atom.number])
         roots = {self.places[var.number].view for var in self.inside[place.memory.number]}
-        for eqn in self.live[min(self.position, END) + 1 : last]:
+        for eqn in self.program.eqns[min(self.position, END) + 1 : last]:
             for root in roots if eqn.op == "assign" else ():
                 if root.shape == eqn.outputs[0].shape:
                     part = MemoryView(place.memory, root).part(eqn.named["view"])
@@ -314,8 +278,10 @@ class Schedule:
         if found is None:
             copy = self.new(atom.shape, atom.dtype)
             ready = self.write(atom, copy)
+            self.moved(atom, copy, ready, f"{var} is no single view of its memory")
             found = copy.part(view)
         self.settle(var, found, ready)
+        self.done[var.number] = Done("view")
 
     def einsum(self, eqn: Eqn) -> None:
         (var,) = eqn.outputs
@@ -333,39 +299,38 @@ class Schedule:
 
     def assign(self, eqn: Eqn) -> None:
         (root, value), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]
+        done = self.done[var.number] = Done("write")
         if var.number in self.begun:
             place, ready = self.new(var.shape, var.dtype), -1
+            done.kind = "begin"
         else:
             place = self.place(root)  # stored, if it was not yet
             ready = self.last_ready
         target = place.part(view)
-        if view.size and (target is None or not self.overwritable(place, target)):
-            old, place = root, self.new(var.shape, var.dtype)
+        if view.size and (target is None or not self.cleared(place, target)):
+            why = self.refusal(place, target, root)
+            place, ready = self.renewed(var, root, done, "" if view.covers(prod(var.shape)) else why)
             target = place.part(view)
-            ready = -1 if view.covers(prod(var.shape)) else self.write(old, place)
         own = self.place_of(value)
         if own is not None and view.size and own.same(target):
             ready = max(ready, self.ready[value.number])  # it was made there
+            done.kind = "done"
         elif view.size:
-            ready = max(ready, self.write(value, target))
-        self.settle(var, place, ready)
+            done.by.append(self.write(value, target))
+        done.target = target
+        self.settle(var, place, max(ready, *done.by, -1))
+
+    def renewed(self, var: Var, root: Atom, done: Done, why: str) -> tuple[MemoryView, int]:
+        """Memory of its own for a new version of ``root``, which is copied there for a reason, if one is given."""
+        place = self.new(var.shape, var.dtype)
+        done.kind, done.why = "fresh" if why else "begin", why
+        if why:
+            done.by.append(self.write(root, place))
+        return place, max(done.by, default=-1)
 
     def is_number(self, atom: Atom) -> bool:
         """Whether a value is one number everywhere."""
         return isinstance(atom, Literal) or atom.number in self.scalars
-
-    def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
-        """Whether nobody reads the elements of ``target`` later, and their memory may be written."""
-        memory = place.memory
-        if id(memory) not in self.writable or not place.view.injective() or not target.view.injective():
-            return False
-        for var in self.inside.get(memory.number, ()):
-            for at, view, unread in self.uses.get(var.number, ()):
-                own = self.places[var.number]
-                part = own if view is None else own.part(view) or own
-                if at > self.position and part.overlaps(target) and not _within(target, own, unread):
-                    return False
-        return True
 
     def write(self, atom: Atom, target: MemoryView) -> int:
         """Stores a value, broadcast, to ``target``, behind all steps that touch it; the number of the step."""
@@ -389,30 +354,36 @@ class Schedule:
         """A copy of a value, in memory of its own."""
         var, place = Var(next(self.extra), atom.shape, atom.dtype), self.new(atom.shape, atom.dtype)
         self.settle(var, place, self.write(atom, place))
+        self.done[var.number] = Done("view")
+        self.moved(atom, place, self.ready[var.number], "it is read while it is written")
         return var
 
     def concatenate(self, eqn: Eqn) -> None:
         (var,), axis = eqn.outputs, eqn.named["axis"]
-        out, start, ready = self.new(var.shape, var.dtype), 0, -1
+        out, start, done = self.new(var.shape, var.dtype), 0, Done("compute")
         for atom in eqn.inputs:
             stop = start + atom.shape[axis]
             part = View.whole(var.shape).index((slice(None),) * axis + (slice(start, stop),))
-            ready, start = max(ready, self.write(atom, out.part(part))), stop
-        self.settle(var, out, ready)
+            done.by.append(self.write(atom, out.part(part)))
+            start = stop
+        self.settle(var, out, max(done.by))
+        self.done[var.number] = done
 
     def pad(self, eqn: Eqn) -> None:
         (atom, value), (var,) = eqn.inputs, eqn.outputs
         out = self.new(var.shape, var.dtype)
-        ready = self.write(value, out)
         key = tuple(slice(before, before + n) for n, (before, _) in zip(atom.shape, eqn.named["widths"]))
         inner = out.part(View.whole(var.shape).index(key))
-        self.settle(var, out, max(ready, self.write(atom, inner)))
+        done = self.done[var.number] = Done("compute", [self.write(value, out), self.write(atom, inner)])
+        self.settle(var, out, max(done.by))
 
     # -- results
     def finish(self) -> None:
         """Results get memory of their own, or the memory where they belong."""
         for atom, home in zip(self.program.outputs, self.homes):
             self.results.append(self.result(atom) if home is None else None)
+            own = self.results[-1]
+            self.left_at.append(home or MemoryView(own, View.whole(atom.shape, itemsize(own.dtype))))
         self.write_back()
 
     def result(self, atom: Atom) -> Value:
@@ -424,8 +395,23 @@ class Schedule:
                 memory.term, memory.axes = strided_axes(place.view.shape, place.view.strides)
                 return memory
         place = self.new(atom.shape, atom.dtype, "output")
-        self.write(atom, place)
+        self.left(atom, place, "it has memory of its own")
         return place.memory
+
+    def left(self, atom: Atom, place: MemoryView, why: str) -> None:
+        """Writes a result where it belongs."""
+        computed = isinstance(atom, Var) and atom.number in self.home and atom.number not in self.places
+        at = self.write(atom, place)
+        if computed and atom.number not in self.places:
+            self.settle(atom, place, at)
+        else:
+            self.moved(atom, place, at, why)
+
+    def moved(self, atom: Atom, place: MemoryView, at: int, why: str) -> None:
+        """Takes down that a step copies a value, or fills in a number."""
+        number = self.scalars.get(atom.number) if isinstance(atom, Var) else atom
+        why = "it is read from memory" if number else why
+        self.moves.append(Move(atom=number or atom, place=place, at=at, why=why))
 
     def write_back(self) -> None:
         """Results that were not written where they belong are copied there at the end, none over another that is
@@ -442,11 +428,7 @@ class Schedule:
             if at is None:
                 late[0] = (self.aside(late[0][0]), late[0][1])
             else:
-                self.write(*late.pop(at))
-
-    def place_of(self, atom: Atom) -> MemoryView | None:
-        """Where a value lies, if it was stored."""
-        return self.places.get(atom.number) if isinstance(atom, Var) else None
+                self.left(*late.pop(at), "its memory was not free when it was computed")
 
 
 def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
@@ -455,12 +437,6 @@ def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
         ref, reduce = group.over[number]
         return Stored(ref=ref, place=place, reduce=reduce)
     return Stored(ref=number, place=place)
-
-
-def _within(target: MemoryView, place: MemoryView, part: View | None) -> bool:
-    """Whether ``target`` lies in a part of a place."""
-    found = None if part is None else place.part(part)
-    return found is not None and found.view.contains(target.view)
 
 
 def _needed_by_others(sources: list[MemoryView | None], at: int, home: MemoryView) -> bool:

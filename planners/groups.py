@@ -141,6 +141,13 @@ class FusedGroup:
 
     def needed(self) -> list[MemoryView]:
         """The inputs that what is stored depends on."""
+        return self._followed()[0]
+
+    def used(self) -> set[int]:
+        """The members that what is stored depends on."""
+        return self._followed()[1]
+
+    def _followed(self) -> tuple[list[MemoryView], set[int]]:
         found: dict[int, MemoryView] = {}
         seen: set[int] = set()
         left: list[Ref] = [store.ref for store in self.stores]
@@ -151,7 +158,7 @@ class FusedGroup:
             elif isinstance(ref, int) and ref not in seen:
                 seen.add(ref)
                 left += self.members[ref].args
-        return [place for place in self.inputs if id(place) in found]
+        return [place for place in self.inputs if id(place) in found], seen
 
     def _values(self, graph: Graph, reads: list[MemoryView]):
         known = {id(place): at for at, place in enumerate(reads)}

@@ -21,6 +21,7 @@ from ..kernels.sort import DTYPES as SORTED
 from ..kernels.sort import SortProblem
 from ..op_rules import BOOL, INDEX
 from .places import MemoryView
+from .placing import Done
 from .request import NotLowered
 from .single import SingleStep, operands
 
@@ -41,14 +42,16 @@ def scatter(schedule: Schedule, eqn: Eqn) -> None:
     """Of the new version: the old one, written in place or copied first."""
     (root, value, *indices), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
     place = schedule.place(root)
-    if not schedule.overwritable(place, place):
-        place = schedule.new(var.shape, var.dtype)
-        schedule.write(root, place)
+    done = schedule.done[var.number] = Done("write")
+    if not schedule.cleared(place, place):
+        place, _ = schedule.renewed(var, root, done, schedule.refusal(place, place, root))
     target, left = _fixed(place, indices, axes)
     arrays = [_apart(schedule, _int64(schedule, index.atom), target) for index in left]
     rest = tuple(target.view.shape[axis] for axis in _others(target, left))
     dense = _apart(schedule, value, target).broadcast((*_broadcast(arrays), *rest))
     problem = _problem(eqn.op, target, dense, arrays, left)
+    done.target = place
+    done.by.append(len(schedule.steps))
     add(schedule, var, "indexed", [dense, *arrays], target, problem, whole=place)
 
 

@@ -41,6 +41,7 @@ from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
 from .single import SinglePlan, SingleStep
+from .storage import storage_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,7 @@ class ProgramBuilder(PlanBuilder):
         self.scheduled: list[Scheduled] = []  # the steps of all programs, those of branches and loops too
         self.firsts: list[int] = []  # the first step of each operation
         self.jumps: dict[int, Control] = {}  # by number of the step
+        self.did: dict[int, list[Operation]] = {}  # id of a scheduled step -> its operations
 
     # -- operations ------------------------------------------------------------------------------------------
     def _draw_up(self) -> None:
@@ -144,6 +146,7 @@ class ProgramBuilder(PlanBuilder):
         wanted = [homes.get(at) for at in range(len(self.program.outputs))]
         schedule = ProgramSchedule(self.program, places, wanted, list(inputs), count(len(inputs)))
         schedule.run()
+        self.schedule = schedule
         self.fresh = [value for value in schedule.results if value is not None]
         self.request = _Request(self.wanted, self.program, self.fresh)
         for value in schedule.values:
@@ -180,9 +183,12 @@ class ProgramBuilder(PlanBuilder):
                 drawn[id(step)] = self._drawn(step, steps, made, done)
         for run in runs([step for step in steps if id(step) not in done]):
             if isinstance(run[0], Region):
+                start = len(self.list.operations)
                 self.rows.region(run[0])
+                self.did[id(run[0])] = self.list.operations[start:]
             elif isinstance(run[0], Contraction):
                 self.list.operations += drawn[id(run[0])]
+                self.did[id(run[0])] = drawn[id(run[0])]
             elif isinstance(run[0], SingleStep):
                 self._single(run[0])
             else:
@@ -190,6 +196,7 @@ class ProgramBuilder(PlanBuilder):
 
     def _stretch(self, born: dict[int, int], dies: dict[int, int]) -> None:
         self.rows.stretch(born, dies)
+        self.born, self.dies = born, dies
 
     def _first_slot(self) -> int:
         """Of the first result."""
@@ -225,6 +232,7 @@ class ProgramBuilder(PlanBuilder):
                     streams = leaves(group, run)
                     part = plan.block(start, min(start + rows, count), self.wanted.threads, streams, places)
                 operation = self._map(group, part)
+                self.did.setdefault(id(group), []).append(operation)
                 self.list.blocks[id(operation)] = (number, blocks)
                 self.list.operations.append(operation)
 
@@ -238,10 +246,13 @@ class ProgramBuilder(PlanBuilder):
             before = prologue(step, steps, self.values, made, self.machine, self.wanted.threads)
         if before is not None and id(before.group) not in done:
             done.add(id(before.group))
-            return list(self._in_blocks(before))
+            found = list(self._in_blocks(before))
+            self.did[id(before.group)] = [each for each in found if id(each) in self.list.groups]
+            return found
         operations = self._contraction(step)
         if step.then is not None and self._epilogue(step, operations[-1], steps, made):
             done.add(id(step.then))
+            self.did[id(step.then)] = operations[-1:]
         return operations
 
     def _in_blocks(self, before: Prologue) -> Iterator[Operation]:
@@ -269,6 +280,7 @@ class ProgramBuilder(PlanBuilder):
         operation.parts = (Planned(part=Part(plan=plan)),)
         self.list.groups[id(operation)] = step
         self.list.operations.append(operation)
+        self.did[id(step)] = [operation]
 
     def _contraction(self, step: Contraction) -> list[Operation]:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
@@ -386,7 +398,7 @@ class ProgramBuilder(PlanBuilder):
             step, target = self.steps[number], ends[jump.target]
             self.steps[number] = replace(step, expr=jump.text(target), args=jump.row(target))
         # a result that is handed in is memory of the call, too
-        return replace(super()._plan(arena, kept), output_bytes=self._output_bytes())
+        return replace(super()._plan(arena, kept), output_bytes=self._output_bytes(), storage=storage_of(self, ends))
 
 
 class _Request:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir import Atom, Eqn, Var
 from ..views import View
+from .placing import Done
 
 Schedule = Any  # `fusion.Schedule`, which imports this module
 
@@ -45,6 +46,7 @@ def unrolled(schedule: Schedule, eqn: Eqn) -> None:
         index = tuple(at.get(axis, slice(None)) for axis in range(whole.ndim))
         parts.append(Var(next(schedule.extra), var.shape, var.dtype))
         schedule.settle(parts[-1], schedule.places[atom.number].part(whole.index(index)), schedule.ready[atom.number])
+        schedule.done[parts[-1].number] = Done("view")
     while len(parts) > 1:
         one = var if len(parts) == 2 else Var(next(schedule.extra), var.shape, var.dtype)
         pair = (parts.pop(0), parts.pop(0))

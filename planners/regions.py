@@ -24,10 +24,11 @@ from ..kernels.cpu import abi
 from ..kernels.row import Row
 from ..ops import WRITES
 from .chains import chained
-from .fusion import END, Schedule
+from .fusion import Schedule
 from .groups import Contraction, Region, Scheduled
 from .operations import Operation, Value
 from .places import MemoryView
+from .placing import PINNED
 
 Pass = Callable[[Program], Program]
 
@@ -51,9 +52,10 @@ class ProgramSchedule(Schedule):
         program, self.orders = chained(program)
         self.made: set[int] = set()
         self.within_it: list[ProgramSchedule] = [self]
+        self.tables: dict[int, list[tuple[str, ProgramSchedule]]] = {}  # of branches and loops, by their first result
         super().__init__(program, places, homes, values, numbers)
         for at in pinned:
-            self.uses.setdefault(program.inputs[at].number, []).append((END + 1, None, None))
+            self.uses.setdefault(program.inputs[at].number, []).append((PINNED, None, None))
 
     def run(self) -> None:
         super().run()
@@ -80,12 +82,13 @@ class ProgramSchedule(Schedule):
         pairs, homes = _pairs(eqn), []
         for at, var in enumerate(eqn.outputs):
             own = places[pairs[at]] if at in pairs else None
-            if own is None or not self.overwritable(own, own) or any(own.overlaps(home) for home in homes):
+            if own is None or any(own.overlaps(home) for home in homes) or not self.cleared(own, own):
                 own = self.destination(var, homes)
             homes.append(own)
-        pinned = [at for at, place in enumerate(places) if not any(place.same(home) for home in homes)]
+        kept = [place is self.place_of(atom) for place, atom in zip(places, eqn.inputs[1:])]  # not put aside just now
+        pinned = [at for at, place in enumerate(places) if kept[at] and not any(place.same(home) for home in homes)]
         then, otherwise = (self.inner(eqn.named[name], places, homes, pinned) for name in ("true", "false"))
-        self.region(eqn, "if", [flag, *places], homes, flag, [], then, otherwise)
+        self.region(eqn, "if", [flag, *places], homes, flag, {"true": then, "false": otherwise})
 
     def loop(self, eqn: Eqn) -> None:
         """A `while`: carried values stay where they are, if nobody needs what is there, or are copied first."""
@@ -93,34 +96,44 @@ class ProgramSchedule(Schedule):
         given = [self.place(atom) for atom in eqn.inputs]
         fixed = given[count:]
         for atom, var, own in zip(eqn.inputs, eqn.outputs, given):
-            if not self.overwritable(own, own) or any(own.overlaps(other) for other in (*homes, *fixed)):
+            if any(own.overlaps(other) for other in (*homes, *fixed)) or not self.cleared(own, own):
                 own = self.destination(var, [*homes, *given])
                 copied.append((atom, own))
             homes.append(own)
         for atom, own in copied:
-            self.write(atom, own)
+            why = "the loop starts from it, and it is read later or is not written"
+            self.moved(atom, own, self.write(atom, own), why)
         flag = self.new((), _BOOL)
         test, places = eqn.named["test"], [*homes, *fixed]
         before = self.inner(test, places, [flag], range(len(places)))
         turn = _turn(eqn.named["body"], test, count)
         then = self.inner(turn, places, [*homes, flag], range(count, len(places)))
-        self.region(eqn, "while", places, homes, flag, before, then, [])
+        self.region(eqn, "while", places, homes, flag, {"test": before, "body and test": then})
 
     def destination(self, var: Var, others: list[MemoryView]) -> MemoryView:
-        """Memory for a result: where it belongs, if it can be written now and is none of the others, or new one."""
-        home = self.goals.get(var.number)
-        if home is None or not self.overwritable(home, home) or any(home.overlaps(other) for other in others):
-            return self.new(var.shape, var.dtype)
-        return home
+        """Memory for a result: where it belongs, or the part of an array to which it is assigned, if that can be
+        written now and is none of the others; or new one."""
+        for home in (self.goals.get(var.number), *self.assigned(var)):
+            if home is not None and self.overwritable(home, home) and not any(home.overlaps(other) for other in others):
+                return home
+        return self.new(var.shape, var.dtype)
+
+    def assigned(self, var: Var) -> Iterator[MemoryView]:
+        """The parts of arrays to which a value is assigned as it is."""
+        for eqn in self.program.eqns[self.position + 1 :]:
+            if eqn.op == "assign" and eqn.inputs[1] == var and (root := self.place_of(eqn.inputs[0])) is not None:
+                part = root.part(eqn.named["view"])
+                if part is not None and part.view.shape == var.shape:
+                    yield part
 
     def inner(
         self, program: Program, places: list[MemoryView], homes: list[MemoryView], pinned: Iterable[int]
-    ) -> list[Scheduled]:
-        """The steps of a program whose inputs and results lie in memory of this one."""
+    ) -> ProgramSchedule:
+        """The schedule of a program whose inputs and results lie in memory of this one."""
         schedule = ProgramSchedule(program, places, homes, self.values, self.numbers, pinned)
         schedule.run()
         self.within_it += schedule.within_it
-        return schedule.steps
+        return schedule
 
     def region(
         self,
@@ -129,11 +142,10 @@ class ProgramSchedule(Schedule):
         inputs: list[MemoryView],
         homes: list[MemoryView],
         flag: MemoryView,
-        before: list[Scheduled],
-        then: list[Scheduled],
-        otherwise: list[Scheduled],
+        inside: dict[str, ProgramSchedule],
     ) -> None:
-        at = len(self.steps)
+        at, steps = len(self.steps), [each.steps for each in inside.values()]
+        before, then, otherwise = ([], *steps) if kind == "if" else (*steps, [])
         self.steps.append(
             Region(
                 at=at, kind=kind, inputs=inputs, homes=homes, flag=flag, before=before, then=then, otherwise=otherwise
@@ -141,6 +153,7 @@ class ProgramSchedule(Schedule):
         )
         for var, home in zip(eqn.outputs, homes):
             self.settle(var, home, at)
+        self.tables[eqn.outputs[0].number] = list(inside.items())
 
 
 _BOOL = Literal.of(True, "bool").dtype

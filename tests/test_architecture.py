@@ -50,7 +50,7 @@ GROUPS = {
     "einsum_engine.arrays": "arrays",
     "einsum_engine.passes": "passes",
     "einsum_engine.passes.": "passes",
-    **{f"einsum_engine.{name}": "ir" for name in ("ops", "op_rules", "op_numpy", "avals", "views", "ir", "buildup")},
+    **{f"einsum_engine.{name}": "ir" for name in ("ops", "op_rules", "op_numpy", "avals", "views", "ir", "buildup", "storage")},
     "einsum_engine.trace": "trace",
     **{f"einsum_engine.trace_{part}": "trace" for part in TRACE_PARTS},
     **{f"einsum_engine.{name}": "trace" for name in ("control", "functions", "nnfunctions")},

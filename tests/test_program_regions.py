@@ -187,7 +187,7 @@ def test_random_regions():
     [
         (regions.Rows, "stretch", lambda self, born, dies: None, power_iteration),
         (regions.ProgramSchedule, "overwritable", lambda self, place, target: True, recurrence),
-        (regions, "END", -(1 << 50), fixed_beside_carried),  # nothing is pinned
+        (regions, "PINNED", -(1 << 50), fixed_beside_carried),  # nothing is pinned
     ],
 )
 def test_wrong_plans_are_found(owner, name, wrong, function, monkeypatch):

@@ -10,8 +10,8 @@ pass-up and pass-down). Here what that says twice goes, by exact analysis of the
   is left;
 - an assign of the whole root is the value, in the order of the root; one that writes all that an earlier one wrote
   starts from the version before that; one that writes what stands there already is nothing;
-- a copy is the value, since values do not change; but one of a version that is written in place later stays, so that
-  `storage` can copy it rather than that version.
+- a copy is the value, since values do not change; but one of a version that is written in place later stays: it can be
+  taken before the write, by the step that needs it.
 
 An access that overlaps a write without lying inside stays. So does one of an access where the places have no constant
 strides. `View.overlaps`, `within` and `contains` say where they are conservative.
