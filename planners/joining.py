@@ -1,0 +1,204 @@
+"""Which neighbouring operations of a contraction are one pass over memory.
+
+Products without a matrix in them (Hadamard, outer, scaling by a vector), sums, diagonals and casts move bytes and little
+else: a value between two of them is written and read for nothing. `join` makes such neighbours one operation of kind
+``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `fused_part` plans
+it, by the same group as a map of a program.
+
+Joined is what the roofline says takes less, by `GAIN` at least:
+
+- never where it would compute at more points than the larger of both: an index that only one has, and sums;
+- a matrix product stays what it is; one in which an operand has all indices is a sum of products, and may be joined;
+- a complex tensor times a real one is worked on as real numbers, and scaled results read alpha and beta: neither is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from math import prod
+from typing import Mapping, Sequence
+
+from .. import cost
+from ..kernels import packs
+from ..kernels.tiles import COMPLEX
+from ..plan import Axis, Index
+from .operations import Operation, OperationList, Value, itemsize
+from .parts import Part
+
+GAIN = 0.15  # of the predicted time of both
+LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
+MOST_OPERANDS = 8  # of a fused operation: each number of them is another kernel
+EPILOGUE_GAIN = 0.04  # of the predicted time of the product
+LEAST_EPILOGUE = 4e-6  # seconds
+CROSSWISE = 3e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
+RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
+HALVES = ("float16", "bfloat16")
+
+
+def join(listed: OperationList, machine: cost.Machine) -> None:
+    """Joins operations of a list, none of which has a layout yet."""
+    operations = listed.operations
+    if len(operations) > 1 and any([operation.kind != "gemm" for operation in operations]):
+        _Joining(listed, machine).run()
+
+
+class _Joining:
+    def __init__(self, listed: OperationList, machine: cost.Machine) -> None:
+        self.list, self.machine = listed, machine
+        self.makers = read_once(listed)
+        self.dropped: set[int] = set()
+
+    def run(self) -> None:
+        for operation in self.list.operations:
+            while self._joined(operation):
+                pass
+        if self.dropped:
+            self.list.drop(self.dropped)
+
+    def _joined(self, operation: Operation) -> bool:
+        """Whether an operation does one of those before it besides, from now on: the one that is worth most."""
+        best, most = None, 0.0
+        for value in operation.inputs:
+            maker = self.makers.get(value.number)
+            if maker is not None and value.constant == operation.output.constant:
+                gain = self._gain(maker, operation)
+                if gain > most:
+                    best, most = maker, gain
+        if best is None:
+            return False
+        value = best.output
+        self.dropped |= {id(best), id(value)}
+        operation.compute = _computed(best, operation)
+        operation.inputs = (*_read_through(best, operation), *(x for x in operation.inputs if x is not value))
+        operation.kind, operation.work = "fused", None
+        return True
+
+    def _gain(self, maker: Operation, operation: Operation) -> float:
+        """Predicted seconds that both take less as one; 0 where they stay two."""
+        if not (streams(maker) and streams(operation)):
+            return 0.0
+        inputs = [*maker.inputs, *(each for each in operation.inputs if each is not maker.output)]
+        together = self._points(inputs)
+        if len(inputs) > MOST_OPERANDS or together > max(self._points(maker.inputs), self._points(operation.inputs)):
+            return 0.0
+        one = Operation("fused", tuple(inputs), operation.output, compute=_computed(maker, operation))
+        if not one.compute or (one.compute != one.output.dtype and sums(one)):
+            return 0.0
+        apart = self._seconds(maker) + self._seconds(operation)
+        gain = apart - self._seconds(one)
+        if gain <= max(GAIN * apart, LEAST_GAIN):
+            return 0.0
+        run, crosswise = self._runs(one)
+        gain += CROSSWISE * crosswise * (not sums(one))
+        return gain if gain > max(GAIN * apart, LEAST_GAIN) and run >= RUN else 0.0
+
+    def _runs(self, one: Operation) -> tuple[int, int]:
+        """Entries along which the operands of a fused kernel run together, and minus the elements of those that lie
+        otherwise: its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
+        known = [one.output, *one.inputs] if sums(one) else [one.output]
+        found = [self._run(one, by_stride(value.axes)) for value in known if value.axes is not None]
+        free = min([self.list.sizes[index] for value in one.inputs for index in value.term], default=RUN)
+        return max(found, default=(free, 0))
+
+    def _run(self, one: Operation, order: list[Index]) -> tuple[int, int]:
+        """Entries along which each operand runs, or is one element, in loops of this order, fastest first; and minus the
+        elements of operands that lie otherwise, which go through scratch one box after the other."""
+        if not order:
+            return 1 << 40, 0
+        near = order[0]
+        crosswise = [v for v in one.inputs if v.axes and near in v.axes and abs(v.axes[near].stride) != itemsize(v.dtype)]
+        others = [v for v in one.inputs if not any([v is each for each in crosswise])]
+        run = 1
+        for index in order:
+            if any([(index in v.term) != (near in v.term) for v in others]):
+                return run, -sum([self._points([v]) for v in crosswise])
+            run *= self.list.sizes[index]
+        return run, -sum([self._points([v]) for v in crosswise])
+
+    def _points(self, inputs: Sequence[Value]) -> int:
+        return prod(map(self.list.sizes.__getitem__, set().union(*[value.term for value in inputs])))
+
+    def _seconds(self, operation: Operation) -> float:
+        flops, moved = self.list.work(operation)
+        return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def read_once(listed: OperationList) -> dict[int, Operation]:
+    """By number of the value: what makes each intermediate that one operation reads, and nobody under another name."""
+    readers = Counter([value.memory.number for operation in listed.operations for value in operation.inputs])
+    return {
+        operation.output.number: operation
+        for operation in listed.operations
+        if operation.output.kind == "arena" and readers[operation.output.number] == 1
+    }
+
+
+def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
+    """Products, and the operation on the result of each that had better be its epilogue: one that only it reads, element
+    by element. All have their plans."""
+    if all([operation.kind == "gemm" for operation in listed.operations]):
+        return []
+    makers, found = read_once(listed), {}
+    for operation in listed.operations:
+        if operation.kind in ("gemm", "sum") or not streams(operation) or sums(operation):
+            continue
+        for value in operation.inputs:
+            maker = makers.get(value.number)
+            if maker is None or maker.kind != "gemm" or value.constant != operation.output.constant:
+                continue
+            times = [each.times.total for each in maker.parts if each.times is not None]
+            if times and len(value.term) == len(operation.output.term):
+                beside = sum([listed.nbytes(each) for each in operation.inputs if each is not value])
+                gain = cost.seconds(*listed.work(operation), listed.compute, machine) - beside / machine.bandwidth(beside)
+                if gain > max(LEAST_EPILOGUE, EPILOGUE_GAIN * sum(times)):
+                    found[operation.output.number] = maker, operation
+    return list(found.values())
+
+
+def streams(operation: Operation) -> bool:
+    """Whether a fused kernel can do what an operation does."""
+    if operation.mixed or operation.scaled or any([value.swapped_bytes for value in operation.inputs]):
+        return False
+    if operation.kind == "gemm":
+        one, two = (set(value.term) for value in operation.inputs)
+        return one <= two or two <= one
+    if operation.kind == "copy":
+        source, target = operation.inputs[0].dtype, operation.output.dtype
+        narrows = source == "float32" and target in HALVES or (source, target) == ("float64", "float32")
+        return source == target or narrows or packs.widens(source, target)
+    return True
+
+
+def sums(operation: Operation) -> bool:
+    """Whether an input has an index that the result has not."""
+    kept = operation.output.term
+    return any([index not in kept for value in operation.inputs for index in value.term])
+
+
+def by_stride(axes: Mapping[Index, Axis]) -> list[Index]:
+    """Indices, those whose entries lie nearest first."""
+    return sorted(axes, key=lambda index: abs(axes[index].stride) or sys.maxsize)
+
+
+def _computed(maker: Operation, operation: Operation) -> str:
+    """The dtype in which both compute; empty where they do in several."""
+    if operation.kind == "copy":
+        return "" if maker.kind == "copy" else _dtype(maker) if _dtype(maker) == maker.output.dtype else ""
+    return _dtype(operation) if _dtype(operation) == maker.output.dtype else ""
+
+
+def _dtype(operation: Operation) -> str:
+    """In which an operation computes."""
+    return operation.compute or operation.output.dtype
+
+
+def _read_through(maker: Operation, operation: Operation) -> tuple[Value, ...]:
+    """The inputs of what makes a value that an operation reads, conjugated as they are read there. A sum leaves it to
+    whoever reads the result."""
+    value = maker.output
+    conj = value.conj and operation.kind != "sum"
+    for each in maker.inputs:
+        if each.dtype in COMPLEX:
+            each.conj = conj if maker.kind == "sum" else conj != each.conj
+    return maker.inputs
