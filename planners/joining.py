@@ -2,8 +2,8 @@
 
 Products without a matrix in them (Hadamard, outer, scaling by a vector), sums, diagonals and casts move bytes and little
 else: a value between two of them is written and read for nothing. `join` makes such neighbours one operation of kind
-``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `fused_part` plans
-it, by the same group as a map of a program.
+``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `joined` plans it, by
+the same group as a map of a program.
 
 Joined is what the roofline says takes less, by `GAIN` at least:
 
@@ -24,7 +24,6 @@ from ..kernels import packs
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
 from .operations import Operation, OperationList, Value, itemsize
-from .parts import Part
 
 GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
@@ -38,15 +37,16 @@ HALVES = ("float16", "bfloat16")
 
 def join(listed: OperationList, machine: cost.Machine) -> None:
     """Joins operations of a list, none of which has a layout yet."""
-    operations = listed.operations
-    if len(operations) > 1 and any([operation.kind != "gemm" for operation in operations]):
-        _Joining(listed, machine).run()
+    if all([operation.kind == "gemm" for operation in listed.operations]):
+        return
+    makers = read_once(listed, LEAST_GAIN * machine.memory_bandwidth / 2)
+    if makers:
+        _Joining(listed, machine, makers).run()
 
 
 class _Joining:
-    def __init__(self, listed: OperationList, machine: cost.Machine) -> None:
-        self.list, self.machine = listed, machine
-        self.makers = read_once(listed)
+    def __init__(self, listed: OperationList, machine: cost.Machine, makers: dict[int, Operation]) -> None:
+        self.list, self.machine, self.makers = listed, machine, makers
         self.dropped: set[int] = set()
 
     def run(self) -> None:
@@ -76,7 +76,7 @@ class _Joining:
 
     def _gain(self, maker: Operation, operation: Operation) -> float:
         """Predicted seconds that both take less as one; 0 where they stay two."""
-        if not (streams(maker) and streams(operation)):
+        if maker.kind == operation.kind == "gemm" or not (streams(operation) and streams(maker)):
             return 0.0
         inputs = [*maker.inputs, *(each for each in operation.inputs if each is not maker.output)]
         together = self._points(inputs)
@@ -124,14 +124,18 @@ class _Joining:
         return cost.seconds(flops, moved, self.list.compute, self.machine)
 
 
-def read_once(listed: OperationList) -> dict[int, Operation]:
-    """By number of the value: what makes each intermediate that one operation reads, and nobody under another name."""
-    readers = Counter([value.memory.number for operation in listed.operations for value in operation.inputs])
-    return {
+def read_once(listed: OperationList, least: float) -> dict[int, Operation]:
+    """By number of the value: what makes each intermediate of so many bytes at least that one operation reads, and
+    nobody under another name."""
+    makers = {
         operation.output.number: operation
         for operation in listed.operations
-        if operation.output.kind == "arena" and readers[operation.output.number] == 1
+        if operation.output.kind == "arena" and listed.nbytes(operation.output) >= least
     }
+    if makers and listed.request.same:  # else nothing is read twice
+        readers = Counter([value.memory.number for operation in listed.operations for value in operation.inputs])
+        makers = {number: maker for number, maker in makers.items() if readers[number] == 1}
+    return makers
 
 
 def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
@@ -139,13 +143,16 @@ def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation
     by element. All have their plans."""
     if all([operation.kind == "gemm" for operation in listed.operations]):
         return []
-    makers, found = read_once(listed), {}
-    for operation in listed.operations:
-        if operation.kind in ("gemm", "sum") or not streams(operation) or sums(operation):
+    makers, found = read_once(listed, LEAST_EPILOGUE * machine.memory_bandwidth / 2), {}
+    for operation in listed.operations if makers else ():
+        if operation.kind in ("gemm", "sum"):
             continue
-        for value in operation.inputs:
-            maker = makers.get(value.number)
-            if maker is None or maker.kind != "gemm" or value.constant != operation.output.constant:
+        values = [value for value in operation.inputs if value.number in makers]
+        if not values or not streams(operation) or sums(operation):
+            continue
+        for value in values:
+            maker = makers[value.number]
+            if maker.kind != "gemm" or value.constant != operation.output.constant:
                 continue
             times = [each.times.total for each in maker.parts if each.times is not None]
             if times and len(value.term) == len(operation.output.term):
@@ -161,8 +168,10 @@ def streams(operation: Operation) -> bool:
     if operation.mixed or operation.scaled or any([value.swapped_bytes for value in operation.inputs]):
         return False
     if operation.kind == "gemm":
-        one, two = (set(value.term) for value in operation.inputs)
-        return one <= two or two <= one
+        one, two = operation.inputs[0].term, operation.inputs[1].term
+        if len(operation.output.term) >= max(len(one), len(two)):
+            return False
+        return set(one) <= set(two) or set(two) <= set(one)
     if operation.kind == "copy":
         source, target = operation.inputs[0].dtype, operation.output.dtype
         narrows = source == "float32" and target in HALVES or (source, target) == ("float64", "float32")
