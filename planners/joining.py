@@ -31,6 +31,7 @@ MOST_OPERANDS = 8  # of a fused operation: each number of them is another kernel
 EPILOGUE_GAIN = 0.04  # of the predicted time of the product
 LEAST_EPILOGUE = 4e-6  # seconds
 CROSSWISE = 3e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
+COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along faster indices of its operand
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
 HALVES = ("float16", "bfloat16")
 
@@ -90,31 +91,40 @@ class _Joining:
         if gain <= max(GAIN * apart, LEAST_GAIN):
             return 0.0
         run, crosswise = self._runs(one)
-        gain += CROSSWISE * crosswise * (not sums(one))
+        gain -= COLUMNS * self._columns(one) if sums(one) else CROSSWISE * crosswise
         return gain if gain > max(GAIN * apart, LEAST_GAIN) and run >= RUN else 0.0
 
+    def _columns(self, one: Operation) -> int:
+        """Pieces of the result that a sum along a slower index adds up row by row, one after the other."""
+        known = max([value for value in one.inputs if value.axes], key=self.list.nbytes, default=one.output)
+        pieces = self._points([one.output])
+        for index in by_stride(known.axes or {}):
+            if index not in one.output.term:
+                return pieces if pieces < self._points([one.output]) else 0
+            pieces //= self.list.sizes[index]
+        return 0
+
     def _runs(self, one: Operation) -> tuple[int, int]:
-        """Entries along which the operands of a fused kernel run together, and minus the elements of those that lie
-        otherwise: its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
+        """Entries along which the operands of a fused kernel run together, and the elements of those that lie otherwise:
+        its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
         known = [one.output, *one.inputs] if sums(one) else [one.output]
         found = [self._run(one, by_stride(value.axes)) for value in known if value.axes is not None]
         free = min([self.list.sizes[index] for value in one.inputs for index in value.term], default=RUN)
-        return max(found, default=(free, 0))
+        return max(found, key=lambda each: (each[0], -each[1]), default=(free, 0))
 
     def _run(self, one: Operation, order: list[Index]) -> tuple[int, int]:
-        """Entries along which each operand runs, or is one element, in loops of this order, fastest first; and minus the
+        """Entries along which each operand runs, or is one element, in loops of this order, fastest first; and the
         elements of operands that lie otherwise, which go through scratch one box after the other."""
         if not order:
             return 1 << 40, 0
-        near = order[0]
-        crosswise = [v for v in one.inputs if v.axes and near in v.axes and abs(v.axes[near].stride) != itemsize(v.dtype)]
+        near, run = order[0], 1
+        crosswise = [v for v in one.inputs if v.axes and _moves(v, near) and abs(v.axes[near].stride) != itemsize(v.dtype)]
         others = [v for v in one.inputs if not any([v is each for each in crosswise])]
-        run = 1
         for index in order:
-            if any([(index in v.term) != (near in v.term) for v in others]):
-                return run, -sum([self._points([v]) for v in crosswise])
+            if any([_moves(v, index) != _moves(v, near) for v in others]):
+                break
             run *= self.list.sizes[index]
-        return run, -sum([self._points([v]) for v in crosswise])
+        return run, sum([self._points([v]) for v in crosswise])
 
     def _points(self, inputs: Sequence[Value]) -> int:
         return prod(map(self.list.sizes.__getitem__, set().union(*[value.term for value in inputs])))
@@ -183,6 +193,11 @@ def sums(operation: Operation) -> bool:
     """Whether an input has an index that the result has not."""
     kept = operation.output.term
     return any([index not in kept for value in operation.inputs for index in value.term])
+
+
+def _moves(value: Value, index: Index) -> bool:
+    """Whether a value has several entries along an index."""
+    return index in value.term and (value.axes is None or value.axes[index].stride != 0)
 
 
 def by_stride(axes: Mapping[Index, Axis]) -> list[Index]:
