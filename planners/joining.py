@@ -9,7 +9,9 @@ Joined is what the roofline says takes less, by `GAIN` at least:
 
 - never where it would compute at more points than the larger of both: an index that only one has, and sums;
 - a matrix product stays what it is; one in which an operand has all indices is a sum of products, and may be joined;
-- a complex tensor times a real one is worked on as real numbers, and scaled results read alpha and beta: neither is.
+- a complex tensor times a real one is worked on as real numbers, scaled results read alpha and beta, and what is
+  conjugated or in another byte order is so on its way: none of these is joined;
+- and only what `kernels.fused_products` has a kernel for.
 """
 
 from __future__ import annotations
@@ -20,20 +22,17 @@ from math import prod
 from typing import Mapping, Sequence
 
 from .. import cost
-from ..kernels import packs
-from ..kernels.tiles import COMPLEX
+from ..kernels.fused_products import CASTS, PRODUCTS, Product
 from ..plan import Axis, Index
 from .operations import Operation, OperationList, Value, itemsize
 
 GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
-MOST_OPERANDS = 8  # of a fused operation: each number of them is another kernel
 EPILOGUE_GAIN = 0.04  # of the predicted time of the product
 LEAST_EPILOGUE = 4e-6  # seconds
 CROSSWISE = 3e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
 COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along faster indices of its operand
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
-HALVES = ("float16", "bfloat16")
 
 
 def join(listed: OperationList, machine: cost.Machine) -> None:
@@ -71,7 +70,7 @@ class _Joining:
         value = best.output
         self.dropped |= {id(best), id(value)}
         operation.compute = _computed(best, operation)
-        operation.inputs = (*_read_through(best, operation), *(x for x in operation.inputs if x is not value))
+        operation.inputs = (*best.inputs, *(x for x in operation.inputs if x is not value))
         operation.kind, operation.work = "fused", None
         return True
 
@@ -80,11 +79,10 @@ class _Joining:
         if maker.kind == operation.kind == "gemm" or not (streams(operation) and streams(maker)):
             return 0.0
         inputs = [*maker.inputs, *(each for each in operation.inputs if each is not maker.output)]
-        together = self._points(inputs)
-        if len(inputs) > MOST_OPERANDS or together > max(self._points(maker.inputs), self._points(operation.inputs)):
-            return 0.0
         one = Operation("fused", tuple(inputs), operation.output, compute=_computed(maker, operation))
-        if not one.compute or (one.compute != one.output.dtype and sums(one)):
+        if kernel_of(one) not in PRODUCTS:
+            return 0.0
+        if self._points(inputs) > max(self._points(maker.inputs), self._points(operation.inputs)):
             return 0.0
         apart = self._seconds(maker) + self._seconds(operation)
         gain = apart - self._seconds(one)
@@ -158,7 +156,7 @@ def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation
         if operation.kind in ("gemm", "sum"):
             continue
         values = [value for value in operation.inputs if value.number in makers]
-        if not values or not streams(operation) or sums(operation):
+        if not values or not streams(operation) or sums(operation) or kernel_of(operation) not in PRODUCTS:
             continue
         for value in values:
             maker = makers[value.number]
@@ -174,19 +172,23 @@ def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation
 
 
 def streams(operation: Operation) -> bool:
-    """Whether a fused kernel can do what an operation does."""
-    if operation.mixed or operation.scaled or any([value.swapped_bytes for value in operation.inputs]):
+    """Whether it is a product of all operands, summed, that a fused kernel may do."""
+    if operation.mixed or operation.scaled or operation.output.conj:
+        return False
+    if any([value.swapped_bytes or value.conj for value in operation.inputs]):
         return False
     if operation.kind == "gemm":
         one, two = operation.inputs[0].term, operation.inputs[1].term
         if len(operation.output.term) >= max(len(one), len(two)):
             return False
         return set(one) <= set(two) or set(two) <= set(one)
-    if operation.kind == "copy":
-        source, target = operation.inputs[0].dtype, operation.output.dtype
-        narrows = source == "float32" and target in HALVES or (source, target) == ("float64", "float32")
-        return source == target or narrows or packs.widens(source, target)
     return True
+
+
+def kernel_of(operation: Operation) -> Product:
+    """What the fused kernel of an operation would do."""
+    inputs = tuple(sorted([value.dtype for value in operation.inputs]))
+    return Product(inputs, _dtype(operation), operation.output.dtype, sums(operation))
 
 
 def sums(operation: Operation) -> bool:
@@ -207,22 +209,14 @@ def by_stride(axes: Mapping[Index, Axis]) -> list[Index]:
 
 def _computed(maker: Operation, operation: Operation) -> str:
     """The dtype in which both compute; empty where they do in several."""
-    if operation.kind == "copy":
-        return "" if maker.kind == "copy" else _dtype(maker) if _dtype(maker) == maker.output.dtype else ""
-    return _dtype(operation) if _dtype(operation) == maker.output.dtype else ""
+    computed = maker if operation.kind == "copy" else operation
+    alike = _dtype(maker) == maker.output.dtype == _dtype(computed)
+    return _dtype(computed) if alike and not maker.kind == operation.kind == "copy" else ""
 
 
 def _dtype(operation: Operation) -> str:
-    """In which an operation computes."""
-    return operation.compute or operation.output.dtype
-
-
-def _read_through(maker: Operation, operation: Operation) -> tuple[Value, ...]:
-    """The inputs of what makes a value that an operation reads, conjugated as they are read there. A sum leaves it to
-    whoever reads the result."""
-    value = maker.output
-    conj = value.conj and operation.kind != "sum"
-    for each in maker.inputs:
-        if each.dtype in COMPLEX:
-            each.conj = conj if maker.kind == "sum" else conj != each.conj
-    return maker.inputs
+    """In which an operation computes; a copy in the wider of both dtypes."""
+    source, target = operation.inputs[0].dtype, operation.output.dtype
+    if operation.kind == "copy" and (target, source) in CASTS:
+        return source
+    return operation.compute or target
