@@ -30,7 +30,7 @@ GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
 EPILOGUE_GAIN = 0.04  # of the predicted time of the product
 LEAST_EPILOGUE = 4e-6  # seconds
-CROSSWISE = 3e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
+CROSSWISE = 6e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
 COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along faster indices of its operand
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
 
@@ -107,8 +107,11 @@ class _Joining:
         its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
         known = [one.output, *one.inputs] if sums(one) else [one.output]
         found = [self._run(one, by_stride(value.axes)) for value in known if value.axes is not None]
+        if found:
+            return max(found, key=lambda each: (each[0], -each[1]))
+        likely = max([value for value in one.inputs if value.axes], key=self.list.nbytes, default=None)
         free = min([self.list.sizes[index] for value in one.inputs for index in value.term], default=RUN)
-        return max(found, key=lambda each: (each[0], -each[1]), default=(free, 0))
+        return free, self._run(one, by_stride(likely.axes))[1] if likely else 0
 
     def _run(self, one: Operation, order: list[Index]) -> tuple[int, int]:
         """Entries along which each operand runs, or is one element, in loops of this order, fastest first; and the
