@@ -1,7 +1,7 @@
 """The fused kernels of einsums: a product of a few operands, stored or summed, with casts at both ends.
 
-Programs have structures of their own, which are compiled when they come. Those of einsums are this table, so that warm-up
-compiles them as it does all kernels of einsums: planners join what has a row, and leave the rest in steps.
+Programs have structures of their own, which are compiled when they come. Those of einsums are this table, so that
+warm-up compiles them as it does all kernels of einsums: planners join what has a row, and leave the rest in steps.
 """
 
 from __future__ import annotations

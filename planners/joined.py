@@ -1,7 +1,7 @@
 """What `joining` finds, as the groups that programs are made of: a fused kernel, or the epilogue of a product.
 
-A `FusedGroup` says what a Hadamard product, a scaling, a sum of products or a cast computes. It is planned as a map of a
-program is, and by the same code it becomes the epilogue of the GEMM whose result it reads.
+A `FusedGroup` says what a Hadamard product, a scaling, a sum of products or a cast computes. It is planned as a map of
+a program is, and by the same code it becomes the epilogue of the GEMM whose result it reads.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which neighbouring operations of a contraction are one pass over memory.
 
-Products without a matrix in them (Hadamard, outer, scaling by a vector), sums, diagonals and casts move bytes and little
-else: a value between two of them is written and read for nothing. `join` makes such neighbours one operation of kind
-``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `joined` plans it, by
-the same group as a map of a program.
+Products without a matrix in them (Hadamard, outer, scaling by a vector), sums, diagonals and casts move bytes and
+little else: a value between two of them is written and read for nothing. `join` makes such neighbours one operation of
+kind ``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `joined`
+plans it, by the same group as a map of a program.
 
 Joined is what the roofline says takes less, by `GAIN` at least:
 
@@ -103,8 +103,8 @@ class _Joining:
         return 0
 
     def _runs(self, one: Operation) -> tuple[int, int]:
-        """Entries along which the operands of a fused kernel run together, and the elements of those that lie otherwise:
-        its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
+        """Entries along which the operands of a fused kernel run together, and the elements of those that lie
+        otherwise: its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
         known = [one.output, *one.inputs] if sums(one) else [one.output]
         found = [self._run(one, by_stride(value.axes)) for value in known if value.axes is not None]
         if found:
@@ -119,7 +119,8 @@ class _Joining:
         if not order:
             return 1 << 40, 0
         near, run = order[0], 1
-        crosswise = [v for v in one.inputs if v.axes and _moves(v, near) and abs(v.axes[near].stride) != itemsize(v.dtype)]
+        known = [v for v in one.inputs if v.axes and _moves(v, near)]
+        crosswise = [v for v in known if abs(v.axes[near].stride) != itemsize(v.dtype)]
         others = [v for v in one.inputs if not any([v is each for each in crosswise])]
         for index in order:
             if any([_moves(v, index) != _moves(v, near) for v in others]):
@@ -150,8 +151,8 @@ def read_once(listed: OperationList, least: float) -> dict[int, Operation]:
 
 
 def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
-    """Products, and the operation on the result of each that had better be its epilogue: one that only it reads, element
-    by element. All have their plans."""
+    """Products, and the operation on the result of each that had better be its epilogue: one that only it reads,
+    element by element. All have their plans."""
     if all([operation.kind == "gemm" for operation in listed.operations]):
         return []
     makers, found = read_once(listed, LEAST_EPILOGUE * machine.memory_bandwidth / 2), {}
@@ -168,7 +169,8 @@ def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation
             times = [each.times.total for each in maker.parts if each.times is not None]
             if times and len(value.term) == len(operation.output.term):
                 beside = sum([listed.nbytes(each) for each in operation.inputs if each is not value])
-                gain = cost.seconds(*listed.work(operation), listed.compute, machine) - beside / machine.bandwidth(beside)
+                gain = cost.seconds(*listed.work(operation), listed.compute, machine)
+                gain -= beside / machine.bandwidth(beside)
                 if gain > max(LEAST_EPILOGUE, EPILOGUE_GAIN * sum(times)):
                     found[operation.output.number] = maker, operation
     return list(found.values())

@@ -2,8 +2,8 @@
 
 Each value is produced once and consumed at most once, unless `sharing` finds that it is the value of others too.
 Operations: ``copy`` (cast, permutation, diagonal, scaling),
-``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices); `joining` makes
-``fused`` ones of them: the product of several operands, summed.
+``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices); `joining`
+makes ``fused`` ones of them: the product of several operands, summed.
 """
 
 from __future__ import annotations

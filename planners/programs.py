@@ -21,7 +21,6 @@ import numpy as np
 from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
-from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
 from .blocking import folds, lags, leaves, rows_of_a_block, runs
@@ -39,7 +38,7 @@ from .prologue import Prologue, prologue
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
-from .single import SinglePlan, SingleStep
+from .single import SingleStep
 from .storage import storage_of
 
 
