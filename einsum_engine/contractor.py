@@ -316,16 +316,19 @@ class Contractor:
     ) -> Plan:
         """The plan of these operands: of the first order tried that meets a limit in bytes.
 
-        What is computed once for several uses is kept for longer, so under a limit it is also tried without that.
+        What is computed once for several uses is kept for longer, and what is fused reads more values at a time, so
+        under a limit both are also tried without that.
 
         ``fresh``: the result is memory of the call, also where it has strides of its own (order F).
         """
         limit = self.options.memory_limit
         best = None
-        sharing = [same, ()] if same and limit.nbytes is not None else [same]
-        for order, shared in ((order, shared) for order in self._orders() for shared in sharing):
+        limited = limit.nbytes is not None
+        sharing, fusing = [same, ()] if same and limited else [same], [True, False] if limited else [True]
+        ways = ((order, shared, fuse) for order in self._orders() for shared in sharing for fuse in fusing)
+        for order, shared, fuse in ways:
             request = self.request(
-                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared
+                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared, fuse=fuse
             )
             plan = build_plan(request, self.machine)
             if fresh and out_strides is not None:
@@ -369,6 +372,7 @@ class Contractor:
         scaled: bool = False,
         order: Order | None = None,
         same: tuple[int, ...] = (),
+        fuse: bool = True,
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
         native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
@@ -388,6 +392,7 @@ class Contractor:
             layouts=self.options.layouts,
             byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
             same=same,
+            fuse=fuse,
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, indexed, packs, random, small, sort, tiles
+from . import batched, fused_products, indexed, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 
@@ -94,8 +94,8 @@ def _sum(isa: ISA) -> tuple[str, ...]:
 
 
 def _fused(isa: ISA) -> tuple[str, ...]:
-    """Row functions of structures are compiled when a program has them, and come from disk from then on."""
-    return ("fused_run", "fused_tile")
+    """Row functions of other structures are compiled when a program has them, and come from disk from then on."""
+    return ("fused_run", "fused_tile", *fused_products.names())
 
 
 def _indexed(isa: ISA) -> tuple[str, ...]:

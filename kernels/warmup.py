@@ -60,6 +60,7 @@ def main() -> None:
     from .cpu import library
 
     isa = get(sys.argv[1])
+    kernel_names(isa)  # from now on, structures are known by their names
     # A module is a web of objects: to look for garbage as often as Python does costs a fifth of the time to write one.
     gc.freeze()
     gc.set_threshold(5000)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Iterator
+from typing import Any, Iterator
 
 from .. import cost
 from ..kernels import isa as isa_table
@@ -22,6 +22,7 @@ from ..plan import Buffer, Index, Layout, Plan, Step
 from ..records import changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
+from .joining import join, mapped
 from .layouts import LayoutSolver
 from .memo import Times
 from .nests import NestPlan
@@ -48,6 +49,18 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
     summation convention to LIBXSMM library calls" (2023), section 5; separable blocks and packing are this engine's.
     """
     return PlanBuilder(request, machine).build()
+
+
+def lay_out(listed: OperationList, isa: isa_table.ISA, machine: cost.Machine) -> None:
+    """Joins operations, gives all values layouts and all operations parts, and products their epilogues."""
+    request = listed.request
+    if request.fuse:
+        join(listed, machine)
+    LayoutSolver(listed, isa, request.threads, machine, request.layouts).solve()
+    for maker, operation in mapped(listed, machine) if request.fuse else ():
+        from .joined import give_epilogue  # loads what programs are made of
+
+        give_epilogue(maker, operation, listed, machine)
 
 
 class PlanBuilder:
@@ -77,7 +90,7 @@ class PlanBuilder:
         self.list.build()
         if self.request.same and not share(self.list):
             self.request = replace(self.request, same=())
-        LayoutSolver(self.list, self.isa, self.request.threads, self.machine, self.request.layouts).solve()
+        lay_out(self.list, self.isa, self.machine)
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _allocate(self) -> tuple[int, int]:
@@ -166,6 +179,9 @@ class PlanBuilder:
     def _emit(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
         whole = Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
+        if operation.kind == "fused":
+            yield from self._emit_fused(operation, operation.parts[0].part, whole)
+            return
         for each in operation.parts:
             part = each.part
             work = whole if part.contraction is None else whole.share(part)
@@ -173,6 +189,13 @@ class PlanBuilder:
                 yield from self._emit_gemm(operation, part, work, each.times)
             else:
                 yield from self._emit_rows(operation, part, work, each.times)
+
+    def _emit_fused(self, operation: Operation, part: Part, work: "Work") -> Iterator[Step]:
+        """Of a `groups.FusedPlan`, or of what has rows as it has."""
+        for row in part.plan.rows(self._place(operation, part, "temporary"), self.request.threads):
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+            yield self._step(operation, work, row, operation.kind, (), (), seconds)
+            work = changed(work, flops=0, moved=0)  # later rows combine what the first left
 
     def _emit_rows(self, operation: Operation, part: Part, work: "Work", times: Times | None) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
@@ -232,11 +255,26 @@ class PlanBuilder:
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
+        step = self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
+        found = self.list.epilogues.get(id(operation))
+        yield step if found is None else self._shown(operation, step, found)
 
     def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
-        """Of a product."""
-        return part.plan.row.placed(out, a, b)
+        """Of a product, with its epilogue where it has one."""
+        found = self.list.epilogues.get(id(operation))
+        if found is None:
+            return part.plan.row.placed(out, a, b)
+        number = next(at for at, each in enumerate(operation.parts) if each.part is part)
+        return found.row(number, out, a, b)
+
+    def _shown(self, operation: Operation, step: Step, found: Any) -> Step:
+        """The step of a product with its epilogue says what that does, reads and writes."""
+        inputs = (*step.inputs, *[self.position[id(value)] for value in operation.beside])
+        output = self.position[id(operation.more[0])]
+        layouts = (*[self.layouts[place] for place in (*inputs, output)], *step.layouts[len(step.inputs) + 1 :])
+        seconds = step.seconds + found.seconds(self.machine) * (step.flops / max(1, self.list.work(operation)[0]))
+        expr = f"{step.expr} + {found.group.text()}"
+        return changed(step, expr=expr, inputs=inputs, output=output, layouts=layouts, seconds=seconds)
 
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
@@ -292,8 +330,11 @@ class PlanBuilder:
         return self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
 
     def _dims(self, operation: Operation) -> dict:
-        """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
+        """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed; of more than
+        two inputs what is in the output is B."""
         terms, dims = [v.term for v in operation.inputs], self._owner(operation).dims
+        if len(terms) > 2:
+            terms = [tuple(dict.fromkeys([i for term in terms for i in term]))] * 2
         groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
         return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
 

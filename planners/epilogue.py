@@ -31,7 +31,7 @@ from ..kernels.row import Operand, Row
 from ..kernels.tiles import ITEMSIZE
 from .gemm import GemmPlan
 from .groups import Contraction, FusedGroup, Scheduled, written
-from .operations import Operation, Value, itemsize
+from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
 from .places import MemoryView
 from .sides import OUT
@@ -129,6 +129,17 @@ class Fused:
         memory = self.places[c[0]].memory
         over = any(place.memory is memory.source for place in written(self.group))
         return added if self.stored and not over else added - _nbytes(self.places[c[0]])
+
+    def seconds(self, machine: cost.Machine) -> float:
+        """What it is predicted to add: bytes that the product does not move."""
+        added = max(0, self.moved)
+        return added / machine.bandwidth(added)
+
+    def taken_by(self, operation: Operation, listed: OperationList) -> None:
+        """The operation of a list, which is the product, does this besides."""
+        flops, moved = listed.work(operation)
+        operation.more, operation.beside = self.group.outputs, self.reads
+        operation.work = flops + self.flops, moved + self.moved
 
     @property
     def reads(self) -> tuple[Value, ...]:

@@ -186,7 +186,12 @@ class LayoutSolver:
 
     def _nest(self, operation: Operation) -> Draft:
         given = self._natural(operation, operation.inputs)
-        part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
+        if operation.kind == "fused":
+            from .joined import fused_part  # loads what programs are made of
+
+            part = fused_part(operation, self.list.sizes, self.threads)
+        else:
+            part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
         return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:

@@ -2,7 +2,8 @@
 
 Each value is produced once and consumed at most once, unless `sharing` finds that it is the value of others too.
 Operations: ``copy`` (cast, permutation, diagonal, scaling),
-``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices).
+``sum`` (indices that occur in one operand only), ``mul`` (no summed index) and ``gemm`` (summed indices); `joining`
+makes ``fused`` ones of them: the product of several operands, summed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from .. import cost
 from ..kernels.tiles import COMPLEX
@@ -63,7 +65,7 @@ class Value:
 @dataclass(eq=False, slots=True)
 class Operation:
     """One step: ``kind``, the values read and the value written; ``more``: further values that it writes; ``beside``:
-    that its epilogue reads."""
+    that its epilogue reads; ``compute``: of a ``fused`` one, the dtype in which it multiplies and adds."""
 
     kind: str
     inputs: tuple[Value, ...]
@@ -71,13 +73,14 @@ class Operation:
     scaled: bool = False
     more: tuple[Value, ...] = ()
     beside: tuple[Value, ...] = ()
+    compute: str = ""
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
     work: tuple[int, int] | None = None  # what `OperationList.work` found
 
     @property
     def mixed(self) -> bool:
         """A complex tensor times a real one: done on real numbers, the complex one having an index more."""
-        return len(self.inputs) == 2 and self.inputs[0].dtype != self.inputs[1].dtype
+        return len(self.inputs) == 2 and not self.compute and self.inputs[0].dtype != self.inputs[1].dtype
 
     @property
     def outputs(self) -> tuple[Value, ...]:
@@ -97,6 +100,7 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
+        self.epilogues: dict[int, Any] = {}  # id of a product -> `epilogue.Fused`, where it has one
         sizes = request.expr.sizes
         self.sizes = {i: s for i, s in sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
@@ -203,6 +207,10 @@ class OperationList:
         points = math.prod(map(self.sizes.__getitem__, indices))
         if operation.kind == "sum":
             return points, moved
+        if operation.kind == "fused":
+            times = len(operation.inputs) - 1
+            adds = any([i not in operation.output.term for i in indices])
+            return times * cost.contraction_flops(points, self.compute, False) + adds * points, moved
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
 
     # -- operations ------------------------------------------------------------------------------------------

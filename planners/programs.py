@@ -21,16 +21,14 @@ import numpy as np
 from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
-from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
 from .blocking import folds, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
-from .build import PlanBuilder, Work, compute_dtype
+from .build import PlanBuilder, Work, compute_dtype, lay_out
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
-from .layouts import LayoutSolver
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
@@ -40,7 +38,7 @@ from .prologue import Prologue, prologue
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .sharing import share
-from .single import SinglePlan, SingleStep
+from .single import SingleStep
 from .storage import storage_of
 
 
@@ -97,7 +95,7 @@ class _List:
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
-        self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
+        self.epilogues: dict[int, Fused] = {}  # id of a product -> what it does besides
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -114,9 +112,7 @@ class _List:
         if group is not None:
             plan = operation.parts[0].part.plan
             return plan.flops, round(moved(group) * plan.share) if operation.kind == "fused" else plan.problem.bytes
-        flops, nbytes = self.owners[id(operation)].work(operation)
-        more = self.epilogues.get(id(operation))
-        return (flops, nbytes) if more is None else (flops + more.flops, nbytes + more.moved)
+        return self.owners[id(operation)].work(operation)
 
 
 class ProgramBuilder(PlanBuilder):
@@ -289,7 +285,7 @@ class ProgramBuilder(PlanBuilder):
         listed.build()
         if request.same:
             share(listed)
-        LayoutSolver(listed, self.isa, self.wanted.threads, self.machine, self.wanted.layouts).solve()
+        lay_out(listed, self.isa, self.machine)
         for value in listed.values:
             if value.kind in ("input", "output"):
                 place = step.inputs[value.slot] if value.kind == "input" else step.output
@@ -298,6 +294,7 @@ class ProgramBuilder(PlanBuilder):
             self.list.add(value)
         for operation in listed.operations:
             self.list.owners[id(operation)] = listed
+        self.list.epilogues |= listed.epilogues
         return listed.operations
 
     def _epilogue(self, step: Contraction, operation: Operation, steps: list[Scheduled], made: set[int]) -> bool:
@@ -306,21 +303,14 @@ class ProgramBuilder(PlanBuilder):
         others = [each for each in steps if each is not step and each is not step.then]
         kept = result.kind != "arena" or id(result) not in made
         kept = kept or any(place.memory is result for each in others for place in each.inputs)
-        found = epilogue(step, operation, kept, self.machine)
+        found = "it has one" if operation.more else epilogue(step, operation, kept, self.machine)
         if isinstance(found, str):
             return False
         self.list.epilogues[id(operation)] = found
-        operation.more, operation.beside = step.then.outputs, found.reads
+        found.taken_by(operation, self.list.owners[id(operation)])
         if not found.stored:
             result.nbytes, result.source = 0, None
         return True
-
-    def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
-        found = self.list.epilogues.get(id(operation))
-        if found is None:
-            return super()._row(operation, part, out, a, b)
-        number = next(at for at, each in enumerate(operation.parts) if each.part is part)
-        return found.row(number, out, a, b)
 
     # -- what differs from an einsum -------------------------------------------------------------------------
     def _owner(self, operation: Operation) -> OperationList:
@@ -359,28 +349,13 @@ class ProgramBuilder(PlanBuilder):
         if id(operation) not in self.list.groups:
             self.compute = self.list.owners[id(operation)].compute
             for step in super()._emit(operation):
-                yield replace(self._shown(operation, step), block=self.list.blocks.get(id(operation), (0, 1)))
+                yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
             return
         part = operation.parts[0].part
-        plan: FusedPlan | SinglePlan = part.plan
         flops, nbytes = self.list.work(operation)
-        work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for row in plan.rows(self._place(operation, part, "temporary"), self.wanted.threads):
-            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
-            step = self._step(operation, work, row, operation.kind, (), (), seconds)
+        work = Work(expr=part.plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
+        for step in self._emit_fused(operation, part, work):
             yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
-            work = replace(work, flops=0, moved=0)
-
-    def _shown(self, operation: Operation, step: Step) -> Step:
-        """The step of a product with its epilogue says what that does and where it writes."""
-        found = self.list.epilogues.get(id(operation))
-        if found is None or step.family != "gemm":
-            return step
-        inputs = (*step.inputs, *(self.position[id(value)] for value in operation.beside))
-        output = self.position[id(operation.more[0])]
-        layouts = (*(self.layouts[place] for place in (*inputs, output)), *step.layouts[len(step.inputs) + 1 :])
-        expr = f"{step.expr} + {found.group.text()}"
-        return replace(step, expr=expr, inputs=inputs, output=output, layouts=layouts)
 
     def _output_name(self, value: Value) -> str:
         place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)

@@ -39,7 +39,8 @@ class PlanRequest:
     kept, None for the default; ``conj``: operand positions; ``scaled``: the call passes alpha and beta;
     ``order``: an `order.Order`; ``constants``: operand positions whose values never change; ``layouts``: one of
     `LAYOUTS`; ``same``: for each operand the first position that is the same array (memory, shape, strides and dtype),
-    empty where each is another one. In the request of a plan it is empty unless the plan makes use of it.
+    empty where each is another one. In the request of a plan it is empty unless the plan makes use of it. ``fuse``:
+    whether neighbouring operations become one step (`joining`), which may keep more values at a time.
     """
 
     expr: Any
@@ -57,3 +58,4 @@ class PlanRequest:
     byteswapped: tuple[int, ...] = ()
     layouts: str = "solve"
     same: tuple[int, ...] = ()
+    fuse: bool = True

@@ -46,7 +46,8 @@ LARGE = {
         ["float64"] * 4,
         {"optimize": False},
     ),
-    "operands cast": ("ij,ij->i", [(4000, 3500)] * 2, ["float16"] * 2, {}),
+    "operands cast": ("ij,ij->i", [(4000, 3500)] * 2, [">f4"] * 2, {}),
+    "fused": ("ij,ij,i->ij", [(2000, 8000), (2000, 8000), (2000,)], ["float64"] * 3, {}),
     "operand of halves": ("mk,kn->mn", [(8000, 3500), (3500, 60)], ["float16"] * 2, {}),
     "operand widened": ("mk,kn->mn", [(4000, 4000), (4000, 64)], ["int8", "int64"], {}),
     "other byte order": ("mk,kn->mn", [(4000, 4000), (4000, 64)], [">f8", "float64"], {}),
@@ -123,7 +124,7 @@ def test_large_cases_cover_packing_intermediates_and_casts():
         options = {key: value for key, value in options.items() if key != "constants"}
         families[name] = {step.family for step in engine.compile(expression, *arrays, **options).plan.steps}
     assert "pack" in families["packing"] and "copy" in families["operands cast"]
-    assert families["operand widened"] == {"pack", "gemm"}
+    assert families["operand widened"] == {"pack", "gemm"} and families["fused"] == {"fused"}
     assert {"gemm", "pack", "copy", "mul"} <= set().union(*families.values())
 
 

@@ -1,0 +1,62 @@
+"""The fused kernels of einsums: a product of a few operands, stored or summed, with casts at both ends.
+
+Programs have structures of their own, which are compiled when they come. Those of einsums are this table, so that
+warm-up compiles them as it does all kernels of einsums: planners join what has a row, and leave the rest in steps.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Iterator, NamedTuple
+
+from .fused_structure import Graph, Structure, name
+from .tiles import DTYPES
+
+MAPS = (2, 3, 4)  # operands of a product that is stored, all of one dtype
+SUMS = (3,)  # of one that is summed: sums of products of two are matrix products
+MOST_CAST = 3  # operands where some are cast
+CASTS = (("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"))  # stored in, computed in
+
+
+class Product(NamedTuple):
+    """``inputs``: dtypes as they are stored, sorted; ``compute``: in which they are multiplied and added; ``output``:
+    in which the result is stored, that of ``compute`` where it is ``summed``."""
+
+    inputs: tuple[str, ...]
+    compute: str
+    output: str
+    summed: bool
+
+    def structure(self) -> Structure:
+        """What the kernel computes.
+
+        >>> Product(("float16", "float32"), "float32", "float16", False).structure().text()
+        'float16 float32; cast 0 float32; mul 2 1 float32; cast 3 float16; -> 4'
+        """
+        graph, boolean = Graph(self.inputs), self.compute == "bool"
+        total = graph.cast(0, self.compute)
+        for number in range(1, len(self.inputs)):
+            total = graph.op("and" if boolean else "mul", total, graph.cast(number, self.compute))
+        total = graph.cast(total, self.output)
+        return graph.structure((total, "any" if boolean else "sum") if self.summed else total)
+
+
+def _products() -> Iterator[Product]:
+    for dtype in DTYPES:
+        yield from (Product((dtype,) * count, dtype, dtype, False) for count in MAPS)
+        yield from (Product((dtype,) * count, dtype, dtype, True) for count in SUMS)
+    for (stored, compute), count in product(CASTS, range(1, MOST_CAST + 1)):
+        for casts in range(count + 1):
+            inputs = (stored,) * casts + (compute,) * (count - casts)
+            yield Product(inputs, compute, stored, False)
+            if casts:
+                yield Product(inputs, compute, compute, False)
+                yield Product(inputs, compute, compute, True)
+
+
+PRODUCTS = frozenset(_products())
+
+
+def names() -> tuple[str, ...]:
+    """Of all kernels of the table."""
+    return tuple(name(each.structure()) for each in sorted(PRODUCTS))

@@ -1,0 +1,93 @@
+"""What `joining` finds, as the groups that programs are made of: a fused kernel, or the epilogue of a product.
+
+A `FusedGroup` says what a Hadamard product, a scaling, a sum of products or a cast computes. It is planned as a map of
+a program is, and by the same code it becomes the epilogue of the GEMM whose result it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from .. import cost
+from ..kernels.epilogue import nested
+from ..plan import Axis, Index
+from ..views import View
+from .epilogue import Fused, epilogue
+from .groups import Contraction, FusedGroup, Member, Ref, Stored, fused_plan
+from .operations import Operation, OperationList, Value, itemsize
+from .parts import Part
+from .places import MemoryView
+
+def fused_part(operation: Operation, sizes: Mapping[Index, int], threads: int) -> Part:
+    """The plan of a fused operation, whose values all have strided layouts."""
+    return Part(plan=fused_plan(group_of(operation, sizes), threads))
+
+
+def group_of(operation: Operation, sizes: Mapping[Index, int]) -> FusedGroup:
+    """The loops of a product of all operands, summed over what the result does not have: kept indices, then these."""
+    output = operation.output
+    summed = dict.fromkeys(i for value in operation.inputs for i in value.term if i not in output.term)
+    loops = (*output.term, *summed)
+    group = FusedGroup(at=0, shape=tuple(sizes[i] for i in loops))
+    compute = operation.compute or output.dtype
+    # the order of `fused_products`
+    refs = [_operand(group, value, loops, compute) for value in sorted(operation.inputs, key=lambda v: v.dtype)]
+    total = refs[0]
+    for ref in refs[1:]:
+        total = _member(group, "mul", (total, ref), compute)
+    if output.dtype != compute:
+        total = _member(group, "cast", (total,), output.dtype)
+    reduce = ("any" if output.dtype == "bool" else "sum") if summed else ""
+    group.axes = tuple(range(len(output.term), len(loops))) if summed else None
+    group.stores.append(Stored(ref=total, place=_place(output, output.term), reduce=reduce))
+    return group
+
+
+def _operand(group: FusedGroup, value: Value, loops: tuple[Index, ...], compute: str) -> Ref:
+    place = _place(value, loops, group.shape)
+    group.inputs.append(place)
+    return place if value.dtype == compute else _member(group, "cast", (place,), compute)
+
+
+def _member(group: FusedGroup, op: str, args: tuple[Ref, ...], dtype: str) -> int:
+    number = len(group.members)
+    group.members[number] = Member(op=op, args=args, dtype=dtype)
+    return number
+
+
+def _place(value: Value, loops: tuple[Index, ...], shape: tuple[int, ...] = ()) -> MemoryView:
+    """A value in loops, of which it may not have all."""
+    axes = [value.axes.get(i) for i in loops]
+    assert all(axis is None or axis.linear for axis in axes), "fused operands are strided"
+    sizes = shape or tuple(axis.size for axis in axes)
+    return MemoryView(value, View(sizes, tuple(0 if axis is None else axis.stride for axis in axes)))
+
+
+def give_epilogue(maker: Operation, operation: Operation, listed: OperationList, machine: cost.Machine) -> bool:
+    """Makes an operation on the result of a GEMM its epilogue, in the place of the operation, if it can be; both have
+    their plans."""
+    value, output = maker.output, operation.output
+    if id(maker) in listed.epilogues or not all(i in value.axes and value.axes[i].linear for i in output.term):
+        return False
+    group = group_of(operation, listed.sizes)
+    place = next(place for place in group.inputs if place.memory is value)
+    if not nested(place.view.shape, place.view.strides, itemsize(value.dtype)):
+        return False
+    if _same_place(value.axes, output.axes) and value.dtype == output.dtype:
+        value.source = output  # it is made where it is mapped
+    contraction = Contraction(at=0, eqn=None, inputs=[], output=place, then=group)
+    found = epilogue(contraction, maker, False, machine)
+    if not isinstance(found, Fused):
+        value.source = None
+        return False
+    if not found.stored:
+        value.source = output  # which is never read: it has no memory of its own
+    found.taken_by(maker, listed)
+    listed.epilogues[id(maker)] = found
+    listed.operations.remove(maker)
+    listed.operations[listed.operations.index(operation)] = maker
+    return True
+
+
+def _same_place(one: Mapping[Index, Axis], other: Mapping[Index, Axis]) -> bool:
+    return all(one[i] == other[i] for i in other)

@@ -1,0 +1,227 @@
+"""Which neighbouring operations of a contraction are one pass over memory.
+
+Products without a matrix in them (Hadamard, outer, scaling by a vector), sums, diagonals and casts move bytes and
+little else: a value between two of them is written and read for nothing. `join` makes such neighbours one operation of
+kind ``fused``: the product of all operands, summed over what the result does not have, in one set of loops. `joined`
+plans it, by the same group as a map of a program.
+
+Joined is what the roofline says takes less, by `GAIN` at least:
+
+- never where it would compute at more points than the larger of both: an index that only one has, and sums;
+- a matrix product stays what it is; one in which an operand has all indices is a sum of products, and may be joined;
+- a complex tensor times a real one is worked on as real numbers, scaled results read alpha and beta, and what is
+  conjugated or in another byte order is so on its way: none of these is joined;
+- and only what `kernels.fused_products` has a kernel for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from math import prod
+from typing import Mapping, Sequence
+
+from .. import cost
+from ..kernels.fused_products import CASTS, PRODUCTS, Product
+from ..plan import Axis, Index
+from .operations import Operation, OperationList, Value, itemsize
+
+GAIN = 0.15  # of the predicted time of both
+LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
+EPILOGUE_GAIN = 0.04  # of the predicted time of the product
+LEAST_EPILOGUE = 4e-6  # seconds
+CROSSWISE = 6e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
+COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along faster indices of its operand
+RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
+
+
+def join(listed: OperationList, machine: cost.Machine) -> None:
+    """Joins operations of a list, none of which has a layout yet."""
+    if all([operation.kind == "gemm" for operation in listed.operations]):
+        return
+    makers = read_once(listed, LEAST_GAIN * machine.memory_bandwidth / 2)
+    if makers:
+        _Joining(listed, machine, makers).run()
+
+
+class _Joining:
+    def __init__(self, listed: OperationList, machine: cost.Machine, makers: dict[int, Operation]) -> None:
+        self.list, self.machine, self.makers = listed, machine, makers
+        self.dropped: set[int] = set()
+
+    def run(self) -> None:
+        for operation in self.list.operations:
+            while self._joined(operation):
+                pass
+        if self.dropped:
+            self.list.drop(self.dropped)
+
+    def _joined(self, operation: Operation) -> bool:
+        """Whether an operation does one of those before it besides, from now on: the one that is worth most."""
+        best, most = None, 0.0
+        for value in operation.inputs:
+            maker = self.makers.get(value.number)
+            if maker is not None and value.constant == operation.output.constant:
+                gain = self._gain(maker, operation)
+                if gain > most:
+                    best, most = maker, gain
+        if best is None:
+            return False
+        value = best.output
+        self.dropped |= {id(best), id(value)}
+        operation.compute = _computed(best, operation)
+        operation.inputs = (*best.inputs, *(x for x in operation.inputs if x is not value))
+        operation.kind, operation.work = "fused", None
+        return True
+
+    def _gain(self, maker: Operation, operation: Operation) -> float:
+        """Predicted seconds that both take less as one; 0 where they stay two."""
+        if maker.kind == operation.kind == "gemm" or not (streams(operation) and streams(maker)):
+            return 0.0
+        inputs = [*maker.inputs, *(each for each in operation.inputs if each is not maker.output)]
+        one = Operation("fused", tuple(inputs), operation.output, compute=_computed(maker, operation))
+        if kernel_of(one) not in PRODUCTS:
+            return 0.0
+        if self._points(inputs) > max(self._points(maker.inputs), self._points(operation.inputs)):
+            return 0.0
+        apart = self._seconds(maker) + self._seconds(operation)
+        gain = apart - self._seconds(one)
+        if gain <= max(GAIN * apart, LEAST_GAIN):
+            return 0.0
+        run, crosswise = self._runs(one)
+        gain -= COLUMNS * self._columns(one) if sums(one) else CROSSWISE * crosswise
+        return gain if gain > max(GAIN * apart, LEAST_GAIN) and run >= RUN else 0.0
+
+    def _columns(self, one: Operation) -> int:
+        """Pieces of the result that a sum along a slower index adds up row by row, one after the other."""
+        known = max([value for value in one.inputs if value.axes], key=self.list.nbytes, default=one.output)
+        pieces = self._points([one.output])
+        for index in by_stride(known.axes or {}):
+            if index not in one.output.term:
+                return pieces if pieces < self._points([one.output]) else 0
+            pieces //= self.list.sizes[index]
+        return 0
+
+    def _runs(self, one: Operation) -> tuple[int, int]:
+        """Entries along which the operands of a fused kernel run together, and the elements of those that lie
+        otherwise: its loops go as what is written, or where it sums, as an operand. What has no layout yet gets any."""
+        known = [one.output, *one.inputs] if sums(one) else [one.output]
+        found = [self._run(one, by_stride(value.axes)) for value in known if value.axes is not None]
+        if found:
+            return max(found, key=lambda each: (each[0], -each[1]))
+        likely = max([value for value in one.inputs if value.axes], key=self.list.nbytes, default=None)
+        free = min([self.list.sizes[index] for value in one.inputs for index in value.term], default=RUN)
+        return free, self._run(one, by_stride(likely.axes))[1] if likely else 0
+
+    def _run(self, one: Operation, order: list[Index]) -> tuple[int, int]:
+        """Entries along which each operand runs, or is one element, in loops of this order, fastest first; and the
+        elements of operands that lie otherwise, which go through scratch one box after the other."""
+        if not order:
+            return 1 << 40, 0
+        near, run = order[0], 1
+        known = [v for v in one.inputs if v.axes and _moves(v, near)]
+        crosswise = [v for v in known if abs(v.axes[near].stride) != itemsize(v.dtype)]
+        others = [v for v in one.inputs if not any([v is each for each in crosswise])]
+        for index in order:
+            if any([_moves(v, index) != _moves(v, near) for v in others]):
+                break
+            run *= self.list.sizes[index]
+        return run, sum([self._points([v]) for v in crosswise])
+
+    def _points(self, inputs: Sequence[Value]) -> int:
+        return prod(map(self.list.sizes.__getitem__, set().union(*[value.term for value in inputs])))
+
+    def _seconds(self, operation: Operation) -> float:
+        flops, moved = self.list.work(operation)
+        return cost.seconds(flops, moved, self.list.compute, self.machine)
+
+
+def read_once(listed: OperationList, least: float) -> dict[int, Operation]:
+    """By number of the value: what makes each intermediate of so many bytes at least that one operation reads, and
+    nobody under another name."""
+    makers = {
+        operation.output.number: operation
+        for operation in listed.operations
+        if operation.output.kind == "arena" and listed.nbytes(operation.output) >= least
+    }
+    if makers and listed.request.same:  # else nothing is read twice
+        readers = Counter([value.memory.number for operation in listed.operations for value in operation.inputs])
+        makers = {number: maker for number, maker in makers.items() if readers[number] == 1}
+    return makers
+
+
+def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
+    """Products, and the operation on the result of each that had better be its epilogue: one that only it reads,
+    element by element. All have their plans."""
+    if all([operation.kind == "gemm" for operation in listed.operations]):
+        return []
+    makers, found = read_once(listed, LEAST_EPILOGUE * machine.memory_bandwidth / 2), {}
+    for operation in listed.operations if makers else ():
+        if operation.kind in ("gemm", "sum"):
+            continue
+        values = [value for value in operation.inputs if value.number in makers]
+        if not values or not streams(operation) or sums(operation) or kernel_of(operation) not in PRODUCTS:
+            continue
+        for value in values:
+            maker = makers[value.number]
+            if maker.kind != "gemm" or value.constant != operation.output.constant:
+                continue
+            times = [each.times.total for each in maker.parts if each.times is not None]
+            if times and len(value.term) == len(operation.output.term):
+                beside = sum([listed.nbytes(each) for each in operation.inputs if each is not value])
+                gain = cost.seconds(*listed.work(operation), listed.compute, machine)
+                gain -= beside / machine.bandwidth(beside)
+                if gain > max(LEAST_EPILOGUE, EPILOGUE_GAIN * sum(times)):
+                    found[operation.output.number] = maker, operation
+    return list(found.values())
+
+
+def streams(operation: Operation) -> bool:
+    """Whether it is a product of all operands, summed, that a fused kernel may do."""
+    if operation.mixed or operation.scaled or operation.output.conj:
+        return False
+    if any([value.swapped_bytes or value.conj for value in operation.inputs]):
+        return False
+    if operation.kind == "gemm":
+        one, two = operation.inputs[0].term, operation.inputs[1].term
+        if len(operation.output.term) >= max(len(one), len(two)):
+            return False
+        return set(one) <= set(two) or set(two) <= set(one)
+    return True
+
+
+def kernel_of(operation: Operation) -> Product:
+    """What the fused kernel of an operation would do."""
+    inputs = tuple(sorted([value.dtype for value in operation.inputs]))
+    return Product(inputs, _dtype(operation), operation.output.dtype, sums(operation))
+
+
+def sums(operation: Operation) -> bool:
+    """Whether an input has an index that the result has not."""
+    kept = operation.output.term
+    return any([index not in kept for value in operation.inputs for index in value.term])
+
+
+def _moves(value: Value, index: Index) -> bool:
+    """Whether a value has several entries along an index."""
+    return index in value.term and (value.axes is None or value.axes[index].stride != 0)
+
+
+def by_stride(axes: Mapping[Index, Axis]) -> list[Index]:
+    """Indices, those whose entries lie nearest first."""
+    return sorted(axes, key=lambda index: abs(axes[index].stride) or sys.maxsize)
+
+
+def _computed(maker: Operation, operation: Operation) -> str:
+    """The dtype in which both compute; empty where they do in several."""
+    computed = maker if operation.kind == "copy" else operation
+    alike = _dtype(maker) == maker.output.dtype == _dtype(computed)
+    return _dtype(computed) if alike and not maker.kind == operation.kind == "copy" else ""
+
+
+def _dtype(operation: Operation) -> str:
+    """In which an operation computes; a copy in the wider of both dtypes."""
+    source, target = operation.inputs[0].dtype, operation.output.dtype
+    if operation.kind == "copy" and (target, source) in CASTS:
+        return source
+    return operation.compute or target
