@@ -107,28 +107,6 @@ def test_the_entry_is_not_used_for_other_arrays():
         jitted(np.random.rand(6), np.random.rand(6))
 
 
-def test_arguments_are_written_by_the_entry_where_they_lie_apart():
-    """One of several, with a result that is fixed or none; read-only ones and those that share memory are not taken."""
-
-    @engine.jit
-    def write(a, b):
-        a += b
-        return "done", None
-
-    a, b = np.zeros(8), np.arange(8.0)
-    for _ in range(3):
-        assert write(a, b) == ("done", None)
-    (quick, _), *_ = write._quick
-    assert quick(a, b) == ("done", None) and (a == 4 * b).all()
-    assert quick(a, a) is NotImplemented and quick(a) is NotImplemented and quick(a, list(b)) is NotImplemented
-    x = np.arange(12.0)
-    wanted = x.copy()
-    wanted[:8] += wanted[4:].copy()
-    assert write(x[:8], x[4:]) == ("done", None) and (x == wanted).all()
-    b.flags.writeable = False
-    assert quick(a, b) == ("done", None) and quick(b, a) is NotImplemented
-
-
 def test_a_read_only_argument_is_not_written_by_the_entry():
     @engine.jit
     def write(a):
