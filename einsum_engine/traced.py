@@ -110,20 +110,19 @@ def strides_of(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
 
 def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
     """A function for the arrays that a route was made for, NotImplemented for others; None where a call does more than
-    to compute fresh results and to write a single argument."""
-    fresh = all(leaf.kind == "output" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
-    alone = all(len(group) == 1 for group in traced.groups)
-    if not fresh or not alone or (traced.written and len(traced.groups) > 1):
+    to compute fresh results and to write arguments."""
+    fresh = all(_is_fresh(leaf) for leaf in traced.leaves)
+    alone = all(len(group) == 1 and group[0][0] == at for at, group in enumerate(traced.groups))
+    if not fresh or not alone:
         return None
     entry = route.quick()
-    single = traced.tree == LEAF and entry is not None
+    single = traced.tree == LEAF and traced.leaves[0].kind == "output" and entry is not None
 
     def several(*arrays: Any) -> Any:
         own = route.enter(arrays)
         if own is None:
             return NotImplemented
-        found = (own[route.places[leaf.at]] for leaf in traced.leaves)
-        return unflatten(traced.tree, [x[()] if leaf.scalar else x for x, leaf in zip(found, traced.leaves)])
+        return unflatten(traced.tree, [_made(leaf, own, route.places) for leaf in traced.leaves])
 
     def array(*arrays: Any) -> Any:
         found = entry(*arrays)
@@ -136,11 +135,31 @@ def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
     if not traced.written:
         return quick
 
+    count, written = len(traced.groups), [at for at, _ in traced.written]
+    pairs = sorted({(min(at, x), max(at, x)) for at in written for x in range(count) if x != at})
+
     def writing(*arrays: Any) -> Any:
-        fits = len(arrays) == 1 and type(arrays[0]) is np.ndarray and arrays[0].flags.writeable
-        return quick(*arrays) if fits else NotImplemented
+        if len(arrays) != count or any(type(array) is not np.ndarray for array in arrays):
+            return NotImplemented
+        if not all([arrays[at].flags.writeable for at in written]):
+            return NotImplemented
+        if any([np.may_share_memory(arrays[one], arrays[two]) for one, two in pairs]):
+            return NotImplemented
+        return quick(*arrays)
 
     return writing
+
+
+def _is_fresh(leaf: Leaf) -> bool:
+    return leaf.kind == "static" or (leaf.kind == "output" and leaf.view is None and not leaf.locked)
+
+
+def _made(leaf: Leaf, own: list[np.ndarray], places: tuple[int | None, ...]) -> Any:
+    """A fresh leaf of the result; ``own``: what the call computed."""
+    if leaf.kind == "static":
+        return leaf.value
+    found = own[places[leaf.at]]
+    return found[()] if leaf.scalar else found
 
 
 def _leaf(leaf: Leaf, made: tuple[np.ndarray, ...], arrays: list[Any]) -> Any:

@@ -17,8 +17,8 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
-from .fused_boxes import choose_map, movement
-from .fused_structure import Graph, Node, Output, Structure, name, parse
+from .fused_boxes import choose_apart, choose_map, movement
+from .fused_structure import Graph, Node, Output, Structure, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, share
@@ -27,6 +27,7 @@ from .row import Operand, Row
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
+PAGE = 4096  # bytes
 BOX = 4096  # entries of O or J of a reduction's box
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
@@ -38,6 +39,10 @@ class FusedProblem:
     is reduced. ``operands``: where outputs and inputs start. Outputs may be inputs with the same strides, where nothing
     is reduced; they overlap nothing else.
 
+    ``late``: the only output may be written over what is read, where both are one entry of the second loop apart: each
+    row, which is the first loop, is stored after the next one is computed. All operands run along a row or are one
+    element there; no stride is negative. A third loop counts tasks.
+
     >>> g = Graph(("float32",))
     >>> s = g.structure((g.op("mul", 0, 0), "sum"))
     >>> FusedProblem(structure=s, dims=((5, 0, 4),), operands=(Operand(slot=0, offset=0), Operand(slot=1, offset=0))).reduced
@@ -47,6 +52,7 @@ class FusedProblem:
     structure: Structure
     dims: tuple[Dim, ...]
     operands: tuple[Operand, ...]
+    late: bool = False
 
     def __post_init__(self) -> None:
         s = self.structure
@@ -167,6 +173,8 @@ def normalise(problem: FusedProblem) -> FusedProblem:
             shifts = [shift + s * (size - 1) for shift, s in zip(shifts, strides, strict=True)]
             strides = [-s for s in strides]
         dims.append((size, *strides))
+    if problem.late:
+        return problem
     dims.sort(key=lambda d: tuple(map(abs, d[1:])))
     moved = (Operand(slot=o.slot, offset=o.offset + s) for o, s in zip(problem.operands, shifts, strict=True))
     return replace(problem, dims=tuple(fuse(dims)), operands=tuple(moved))
@@ -201,10 +209,20 @@ class _Lowering:
         dims = list(problem.dims) or [(1, *self.items)]
         budget = max(256, problem.elements // self.tasks)
         reduced = [d for d in dims if problem.is_reduced(d)]
+        apart = None
+        if goes_apart(self.s) and not problem.late:
+            apart = choose_apart(dims, self.items, self.outputs, budget)
+        self.apart = 2 if apart else 1  # how many elements neighbours along O are apart
+        self.mode, self.inner = ua.MAP, []
         if reduced:
             self._choose_reduction(dims, reduced, budget)
+        elif problem.late:
+            self.o, rest = take(dims[:1], dims[0][0])
+            self.j, self.outer = take(rest, 1)[0], dims[1:]
+            self.tasks = dims[2][0] if len(dims) > 2 else 1
+        elif apart:
+            self.o, self.j, self.outer = apart
         else:
-            self.mode, self.inner = ua.MAP, []
             price = len(self.s.nodes)
             self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget)
             self.outer = list(outer)
@@ -272,7 +290,8 @@ class _Lowering:
         for number in range(self.count):
             self._operand(number, operands[number])
         boxes = prod(d[0] for d in kept)
-        words = {
+        late = self._late() if self.p.late else {}
+        words = late | {
             ua.U_OPERANDS: self.count,
             ua.U_OUTPUTS: self.outputs,
             ua.U_KEPT: 8 * head,
@@ -287,13 +306,23 @@ class _Lowering:
             ua.U_J_TOTAL: self.j.total,
             ua.U_MODE: self.mode,
             ua.U_STREAM: int(self._streams()),
+            ua.U_APART: int(self.apart > 1),
+            ua.U_ALIGN: int(self._aligns()),
             ua.U_SHARE: share,
         }
         tasks = sharers if share else max(1, min(self.tasks, boxes))
         words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= PARALLEL_BYTES)
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])
         kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}
-        return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=self.scratch, tasks=tasks)
+        scratch = self.scratch + (LINE if self.scratch else 0)
+        return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=scratch, tasks=tasks)
+
+    def _late(self) -> dict[int, int]:
+        """Words of two rows of the output in scratch."""
+        nbytes = self.o.count * self.items[0]
+        stride = -(-nbytes // LINE) * LINE + PAGE
+        place, self.scratch = self.scratch, self.scratch + 2 * stride
+        return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}
 
     def _chunks(self, group: Group) -> Dim:
         return (*group.chunks, *self.one)[: 1 + self.count]
@@ -302,7 +331,12 @@ class _Lowering:
         """Outputs that do not fit in cache, in long rows."""
         large = self.part or self.items[0] * self.p.elements >= STREAM_BYTES
         large = large and self.o.count * self.items[0] >= STREAM_ROW
-        return self.mode == ua.MAP and large and not self._in_place()
+        return self.mode == ua.MAP and large and self.apart == 1 and not (self.p.late or self._in_place())
+
+    def _aligns(self) -> bool:
+        """Rows of the first output are so long that they are written by lines, and something is staged beside it."""
+        runs = self.mode == ua.MAP and self.apart == 1 and not self.p.late and self.o.contiguous(0, self.items[0])
+        return bool(runs and self.scratch and self.o.count * self.items[0] >= ua.LONG_ROW)
 
     def _in_place(self) -> bool:
         """An output lies where an input does: its lines are in cache when they are written."""
@@ -323,7 +357,7 @@ class _Lowering:
         output = number < self.outputs
         result = output and self.mode != ua.MAP and bool(self.s.outputs[number].reduce)
         words[ua.O_ROWS] = int(not result if output else j.varies(number))
-        runs = o.contiguous(number, item)
+        runs = o.contiguous(number, item * self.apart)
         if runs or (result and self.mode == ua.ROWS) or (not output and o.constant(number)):
             words[ua.O_MODE] = na.CONTIGUOUS if runs or output else na.BROADCAST
             words[ua.O_ALONG_J] = self._vector(j.offsets(number))

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Sequence
 
 from .cpu import nest_abi as na
-from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, run_of, take, without
+from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, run_of, take, without
 from .nest_problem import Dim
 from .nest_rows import WIDEST, move_mode
 
@@ -50,7 +50,26 @@ def choose_map(
         o, left = take(order, min(entries, GATHERED))
         j, outer = take(sorted(left, key=by_output), max(1, entries // o.count))
         found.append((o, j, outer))
+        o, left = take(order, entries)
+        if not any(_moved(o, x, item, x < outputs) and any(d[1 + x] for d in left) for x, item in enumerate(items)):
+            found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, budget // o.count)))))
     return min(found, key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
+
+
+def _moved(o: Group, number: int, item: int, output: bool) -> bool:
+    return not (o.contiguous(number, item) or (not output and o.constant(number)))
+
+
+def choose_apart(
+    dims: Sequence[Dim], items: Sequence[int], outputs: int, budget: int
+) -> tuple[Group, Group, list[Dim]] | None:
+    """O, J and the loops left over, where along the first loop elements are two apart in all operands that run along
+    it, outputs among them; else None."""
+    size, *strides = dims[0]
+    steps = [stride / item for stride, item in zip(strides, items, strict=True)]
+    if size < LONG_ROW or any(step != 2 and (step or x < outputs) for x, step in enumerate(steps)):
+        return None
+    return choose_rows(list(dims), [2 * item for item in items], budget)
 
 
 def movement(o: Group, j: Group, number: int, item: int, output: bool) -> tuple[int, int, int]:
@@ -87,7 +106,7 @@ def boxed_cost(o: Group, j: Group, items: Sequence[int], outputs: int, price: fl
     staged = 0
     for number, item in enumerate(items):
         output = number < outputs
-        if o.contiguous(number, item) or (not output and o.constant(number)):
+        if not _moved(o, number, item, output):
             continue
         mode, wide, _ = movement(o, j, number, item, output)
         rows = 1 if output or j.varies(number) else 1 / j.count

@@ -277,6 +277,22 @@ def parse(text: str) -> Structure:
 _known: dict[str, Structure] = {}
 
 
+# What costs so little that it may be computed for elements that nobody wants.
+_LIGHT = {*"const cast select add sub mul neg abs min max eq ne lt le gt ge and or xor not invert shl shr".split()}
+_APART_BYTES = 4  # of an element, at least: bytes are stored by mask as slowly as one by one
+
+
+def goes_apart(structure: Structure) -> bool:
+    """Whether its kernel has a loop over elements that are two apart (`fused_abi.U_APART`).
+
+    >>> goes_apart(parse("float64; add 0 0 float64; -> 1")), goes_apart(parse("float64; exp 0 float64; -> 1"))
+    (True, False)
+    """
+    if structure.reduces or any(node.op not in _LIGHT for node in structure.nodes):
+        return False
+    return all(STORAGES[dtype].itemsize >= _APART_BYTES for dtype in structure.stored)
+
+
 @lru_cache(maxsize=4096)
 def name(structure: Structure) -> str:
     """Name of the structure's kernel; `find` knows it from now on."""

@@ -262,7 +262,7 @@ class FusedPlan:
             Operand(slot=value.slot, offset=value.offset + operand.offset)
             for value, operand in zip(self.memory, self.problem.operands)
         )
-        placed = FusedProblem(structure=self.problem.structure, dims=self.problem.dims, operands=operands)
+        placed = replace(self.problem, operands=operands)
         return lower_fused(placed, threads, temp if self.temporary_bytes else None, self.streams)
 
     def block(self, start: int, stop: int, threads: int, streams: bool, places: dict[int, int] | None = None) -> FusedPlan:

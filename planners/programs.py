@@ -29,6 +29,7 @@ from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype, lay_out
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
+from .late import late
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
@@ -215,6 +216,13 @@ class ProgramBuilder(PlanBuilder):
         behind = lags(run, rows) if blocks > 1 else [0] * len(run)
         others = [step for step in self.scheduled if step not in run]
         folded = folds(run, behind, others) if blocks > 1 else {}
+        if over := late(run, plans, folded, self.wanted.threads):
+            for group, part in over.parts():
+                operation = self._map(group, part)
+                for each in run if part.problem.late else [group]:
+                    self.did.setdefault(id(each), []).append(operation)
+                self.list.operations.append(operation)
+            return
         for value, several, pitch in folded.values():
             value.nbytes = min(value.nbytes, several * rows * pitch)
         for turn in range(blocks + max(behind)):
@@ -225,8 +233,7 @@ class ProgramBuilder(PlanBuilder):
                 part, start = plan, number * rows
                 if blocks > 1:
                     places = {memory: number % several * rows for memory, (_, several, _) in folded.items()}
-                    streams = leaves(group, run)
-                    part = plan.block(start, min(start + rows, count), self.wanted.threads, streams, places)
+                    part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run), places)
                 operation = self._map(group, part)
                 self.did.setdefault(id(group), []).append(operation)
                 self.list.blocks[id(operation)] = (number, blocks)

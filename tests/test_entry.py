@@ -10,6 +10,7 @@ import numpy as np
 import plan_cases
 import pytest
 
+import einsum_engine as engine
 from einsum_engine import executor, fastcall, recycle
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="the entry knows no such Python or NumPy")
@@ -328,3 +329,25 @@ def test_an_output_over_an_operand_is_not_taken():
 def test_its_checks_of_the_array_struct_can_fail(monkeypatch):
     monkeypatch.setattr(fastcall.entry, "STRIDES", fastcall.entry.SHAPE)
     assert not fastcall.available.__wrapped__()
+
+
+def test_arguments_are_written_by_the_entry_where_they_lie_apart():
+    """One of several, with a result that is fixed or none; read-only ones and those that share memory are not taken."""
+
+    @engine.jit
+    def write(a, b):
+        a += b
+        return "done", None
+
+    a, b = np.zeros(8), np.arange(8.0)
+    for _ in range(3):
+        assert write(a, b) == ("done", None)
+    (quick, _), *_ = write._quick
+    assert quick(a, b) == ("done", None) and (a == 4 * b).all()
+    assert quick(a, a) is NotImplemented and quick(a) is NotImplemented and quick(a, list(b)) is NotImplemented
+    x = np.arange(12.0)
+    wanted = x.copy()
+    wanted[:8] += wanted[4:].copy()
+    assert write(x[:8], x[4:]) == ("done", None) and (x == wanted).all()
+    b.flags.writeable = False
+    assert quick(a, b) == ("done", None) and quick(b, a) is NotImplemented

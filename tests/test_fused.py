@@ -174,16 +174,76 @@ def test_elements_that_are_few_apart(isa, dtype):
 
 @pytest.mark.parametrize("apart, modes", [(2, [9, 8]), (4, [9, 8]), (5, [7, 5])])
 def test_elements_that_are_few_apart_move_as_vectors(apart, modes):
-    g = fs.Graph(("float32",))
-    structure = g.structure(g.op("neg", 0))
-    problem = fused.FusedProblem(
-        structure=structure,
-        dims=((1000, 4 * apart, 4 * apart),),
-        operands=tuple(fused.Operand(slot=slot, offset=0) for slot in range(2)),
-    )
-    (row,) = fused.lower(problem)
-    table = row.tables[fused_abi.U_TABLE][: 2 * fused_abi.O_WORDS].reshape(2, -1)
-    assert table[:, fused_abi.O_MODE].tolist() == modes
+    for op, found in (("exp", modes), ("neg", [0, 0] if apart == 2 else modes)):
+        g = fs.Graph(("float32",))
+        problem = fused.FusedProblem(
+            structure=g.structure(g.op(op, 0)),
+            dims=((1000, 4 * apart, 4 * apart),),
+            operands=tuple(fused.Operand(slot=slot, offset=0) for slot in range(2)),
+        )
+        (row,) = fused.lower(problem)
+        table = row.tables[fused_abi.U_TABLE][: 2 * fused_abi.O_WORDS].reshape(2, -1)
+        assert table[:, fused_abi.O_MODE].tolist() == found
+        assert row.words[fused_abi.U_APART] == (found == [0, 0])
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "int64", "complex128"])
+def test_rows_of_elements_that_are_two_apart(isa, dtype):
+    """Two outputs between each other, in place, beside what is one element in a row."""
+    g = fs.Graph((dtype, dtype, dtype))
+    structure = g.structure(g.op("sub", g.op("mul", 0, 1), 2), g.op("add", 2, 1))
+    rng = np.random.default_rng(0)
+    for size in (16, 17, 31, 40, 65, 300):
+        x, one = rng.integers(-9, 9, (3, 2 * size)).astype(dtype), rng.integers(-9, 9, (3, 1)).astype(dtype)
+        even, odd = x[:, ::2], x[:, 1::2]
+        expected = even * odd - one, one + odd
+        (row,) = fused_case.run(isa, structure, [even, odd], [even, odd, one])
+        assert row.words[fused_abi.U_APART]
+        np.testing.assert_array_equal(even, expected[0])
+        np.testing.assert_array_equal(odd, expected[1])
+
+
+@ISAS
+@pytest.mark.parametrize("shift", [0, 4, 16, 2])
+def test_what_is_staged_lies_in_its_lines_as_the_output(isa, shift):
+    """Of long rows, whose first elements are a part of a vector; 2 bytes: no element is aligned."""
+    g, n = fs.Graph(("float32",) * 2), 5003
+    structure = g.structure(g.op("mul", 0, 1))
+    memory = oracle.guarded(3 * n * 4 + shift)
+    x = np.ndarray((n, 3), "f", memory.data, shift)
+    x[:], factor = np.arange(3 * n).reshape(n, 3) % 100, np.array([[1, 2, 3]], "f")
+    expected = x * factor
+    (row,) = fused_case.run(isa, structure, [x], [x, factor])
+    assert row.words[fused_abi.U_ALIGN]
+    np.testing.assert_array_equal(x, expected)
+
+
+@ISAS
+@pytest.mark.parametrize("columns", [1, 7, 70, 1030])
+def test_rows_that_are_stored_late(isa, columns):
+    """Each row is what the rows around it were; three tasks leave the rows between theirs as they are."""
+    g = fs.Graph(("float64",) * 3)
+    structure = g.structure(g.op("sub", g.op("add", 0, 1), 2))
+    pitch = 8 * (columns + 2)
+    for height, tasks in ((3, 1), (12, 1), (10, 3)):
+        rows = height - 2 if tasks == 1 else 2
+        memory = oracle.guarded(height * pitch)
+        x = memory.view(np.float64).reshape(height, -1)
+        x[:] = np.random.default_rng(0).integers(-9, 9, x.shape)
+        expected = x.copy()
+        inner = [row for row in range(1, height - 1) if tasks == 1 or row % 3]
+        expected[inner, 1:-1] = [x[row - 1, 1:-1] + x[row + 1, 1:-1] - x[row, 2:] for row in inner]
+        starts = (pitch + 8, 8, 2 * pitch + 8, pitch + 16)
+        dims = [(columns, 8, 8, 8, 8), (rows, *(pitch,) * 4)] + [(tasks, *(3 * pitch,) * 4)] * (tasks > 1)
+        problem = fused.FusedProblem(
+            structure=structure,
+            dims=tuple(dims),
+            operands=tuple(fused.Operand(slot=0, offset=start) for start in starts),
+            late=True,
+        )
+        launch.run(fused.lower(problem, tasks), [memory.ctypes.data], isa)
+        np.testing.assert_array_equal(x, expected)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from program_calls import assert_like_numpy
 import einsum_engine as engine
 from einsum_engine.avals import Aval
 from einsum_engine.ir import Builder, Literal
-from einsum_engine.planners import blocking, fusion, regions
+from einsum_engine.kernels.cpu import fused_abi
+from einsum_engine.planners import blocking, fusion, late, regions
 from einsum_engine.planners import programs as program_plans
 from einsum_engine.planners.chains import chained
 from einsum_engine.planners.fusion import Schedule
@@ -174,6 +175,52 @@ def test_memory_between_steps_holds_a_few_blocks(monkeypatch):
     x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
     plan = assert_like_numpy(jacobi, x, y).plan(x, y)
     assert plan.arena_bytes < x.nbytes / 4
+
+
+# -- rows stored late --------------------------------------------------------------------------------------------------
+def beside(x, y):
+    x[1:, 2:] = x[:-1, :-2] * 2 - y[1:, 2:]
+    return y[0] * 2
+
+
+def whole_rows(x, y):
+    x[1:-1] = x[2:] - x[:-2] + y[1:-1] * x[1:-1]
+    return y[0] * 2
+
+
+def two_away(x, y):
+    x[2:] = x[:-2] + y[2:]
+    return y[0] * 2
+
+
+@pytest.fixture
+def long_rows(monkeypatch):
+    """Arrays of 64 x 64 are as large and their rows as long as those that are stored late."""
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 4)
+    monkeypatch.setattr(late, "SHORTEST", 0)
+    monkeypatch.setattr(late, "FEWEST", 3)
+    monkeypatch.setattr(late, "share", lambda nbytes, threads: 4 * threads if threads > 1 else 1)
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_rows_are_stored_after_the_next_one_is_computed(threads, long_rows, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
+    for body in (jacobi, beside, whole_rows):
+        x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
+        jitted = assert_like_numpy(body, x, y)
+        steps = [step for step in jitted.plan(x, y).steps if step.flops or step.expr == "copy"]
+        late_ones = [step for step in steps if step.args.words.get(fused_abi.U_LATE)]
+        assert len(late_ones) == 1 and len(steps) < 10 and all(step.block == (0, 1) for step in steps)
+        assert threads != "1" or "copy" not in [step.expr for step in steps]
+    x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
+    steps = assert_like_numpy(two_away, x, y).plan(x, y).steps
+    assert not any(step.args.words.get(fused_abi.U_LATE) for step in steps)
+
+
+def test_rows_that_are_stored_too_early_are_found_wrong(long_rows, monkeypatch):
+    monkeypatch.setattr(late, "_near", lambda *arguments: True)
+    with pytest.raises(AssertionError):
+        assert_like_numpy(two_away, *np.random.default_rng(0).integers(-9, 9, (2, 64, 64)))
 
 
 # -- einsums -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Callable
 
 from llvmlite import ir
 
-from ..fused_structure import PARTS, Structure, find
+from ..fused_structure import PARTS, Structure, find, goes_apart
 from ..isa import ISA
 from . import fused_abi as ua
 from . import nest_abi as na
@@ -26,13 +26,13 @@ from .convert import Converter
 from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_type
 from .fused_frame import build_run
 from .fused_ops import Ops, Value
+from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_tile
 from .storage import STORAGES
 from .stream import LINE
 
 _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
 _LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
-_LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -104,19 +104,43 @@ class RowFunction:
 
     def _loop(self, mode: int) -> None:
         f, done = self.f, self.f.var(0)
-        if self.isa.masks and self.w > 1:
-            few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
-            with f.if_else(self.no <= self.w) as (one, more):
-                with one:
-                    _ShortRows(self, mode).emit(single=True)
-                    done.set(self.nj)
-                with more:
-                    if few > self.w:
-                        with f.if_(self.no <= few):
-                            _ShortRows(self, mode).emit(single=False)
-                            done.set(self.nj)
+        if goes_apart(self.s):
+            with f.if_(f.word(self.args, ua.R_APART).ne(0)):
+                ApartRows(self).emit()
+                done.set(self.nj)
+        with f.if_(done.get() < self.nj):
+            self._short(mode, done)
         with f.range(done.get(), self.nj) as j:
             _Row(self, mode, j).emit()
+
+    def _short(self, mode: int, done: Var) -> None:
+        """Rows that are not long, where the instruction set has masks."""
+        f = self.f
+        if not self.isa.masks or self.w == 1:
+            return
+        few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
+        with f.if_else(self.no <= self.w) as (one, more):
+            with one:
+                ShortRows(self, mode).emit(single=True)
+                done.set(self.nj)
+            with more:
+                if few > self.w:
+                    with f.if_(self.no <= few):
+                        ShortRows(self, mode).emit(single=False)
+                        done.set(self.nj)
+                if not self.s.reduces:
+                    with f.if_((done.get() < self.nj) & self._is_plain()):
+                        PlainRows(self).emit()
+                        done.set(self.nj)
+
+    def _is_plain(self) -> Val:
+        """All inputs run along rows that are not long, in cache."""
+        f = self.f
+        kinds = [f.word(self.args, ua.R_OPERANDS + ua.R_WORDS * n + ua.R_KIND) for n in range(len(self.s.stored))]
+        plain = (self.no * STORAGES[self.s.stored[0]].itemsize < ua.LONG_ROW) & self.past.eq(0)
+        for kind in kinds[self.outputs :]:
+            plain = plain & kind.ne(na.BROADCAST)
+        return plain
 
     def mask(self, count: Val) -> Val:
         """The first ``count`` lanes, of which there is at least one."""
@@ -140,11 +164,12 @@ class RowFunction:
             _Row(self, ua.COLUMNS, j).emit()
 
 
-    def compute(self, values: list[Value]) -> None:
-        """Appends the values of all nodes to those of the inputs."""
+    def compute(self, values: list[Value], ops: Ops | None = None) -> None:
+        """Appends the values of all nodes to those of the inputs; ``ops``: of another width."""
+        ops = ops or self.ops
         for node in self.s.nodes:
             args, dtypes = [values[a] for a in node.args], [self.s.dtype(a) for a in node.args]
-            values.append(self.ops.apply(node, args, dtypes))
+            values.append(ops.apply(node, args, dtypes))
 
     def combine(self, number: int, value: Value, at: Val) -> None:
         """Combine one value with a result of a row, unless that is not there yet."""
@@ -152,69 +177,6 @@ class RowFunction:
         dtype = self.s.dtype(out.value)
         old = one.select(self.first, one.identity(out.reduce, dtype), one.load(dtype, at))
         one.store(dtype, one.combine(out.reduce, dtype, old, value), at)
-
-
-class _ShortRows:
-    """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop
-    over j. For instruction sets with masks."""
-
-    def __init__(self, kernel: RowFunction, mode: int):
-        f, self.k, self.f, self.mode = kernel.f, kernel, kernel.f, mode
-        words = [kernel.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * n) for n in range(len(kernel.s.stored))]
-        self.bases = [f.word(at, ua.R_BASE) for at in words]
-        self.tables = [f.word(at, ua.R_TABLE) for at in words]
-        self.one = [f.word(at, ua.R_KIND).eq(na.BROADCAST) for at in words]
-        self.none = f.const(vector_type(I1, kernel.w), 0)
-
-    def emit(self, single: bool) -> None:
-        """``single``: a row is one vector or a part of it."""
-        f, k, first = self.f, self.k, self.k.mask(self.f.min(self.k.no, self.k.w))
-        with f.range(0, k.nj) as j:
-            at = [base + f.word(table, j) for base, table in zip(self.bases, self.tables, strict=True)]
-            inputs = range(k.outputs, len(at))
-            elements = [self._element(number, at[number]) for number in inputs]
-            totals = {n: self._total(n) for n, out in enumerate(k.s.outputs) if out.reduce and self.mode == ua.ROWS}
-            if single:
-                self._vector(at, elements, totals, first)
-            else:
-                with f.range(0, k.no, k.w) as i:
-                    here = [address + i * self._item(n) for n, address in enumerate(at)]
-                    self._vector(here, elements, totals, k.mask(f.min(k.no - i, k.w)))
-            for number, total in totals.items():
-                out = k.s.outputs[number]
-                value = k.ops.across(out.reduce, k.s.dtype(out.value), _joined([var.get() for var in total]))
-                k.combine(number, value, at[number])
-
-    def _vector(self, at: list[Val], elements: list[Val], totals: dict[int, list[Var]], mask: Val) -> None:
-        k = self.k
-        values = [self._load(n, at[n], mask, element) for n, element in enumerate(elements, k.outputs)]
-        k.compute(values)
-        for number, out in enumerate(k.s.outputs):
-            value, dtype = values[out.value], k.s.dtype(out.value)
-            if number not in totals:
-                k.ops.store(dtype, value, at[number], mask)
-                continue
-            value = k.ops.select(mask, value, k.ops.identity(out.reduce, dtype))
-            new = k.ops.combine(out.reduce, dtype, value, _joined([var.get() for var in totals[number]]))
-            for var, part in zip(totals[number], _parts(new), strict=True):
-                var.set(part)
-
-    def _item(self, number: int) -> int:
-        return STORAGES[self.k.s.stored[number]].itemsize
-
-    def _total(self, number: int) -> list[Var]:
-        out = self.k.s.outputs[number]
-        return [Var(self.f, part) for part in _parts(self.k.ops.identity(out.reduce, self.k.s.dtype(out.value)))]
-
-    def _element(self, number: int, at: Val) -> Val:
-        """The first element in all lanes."""
-        return self.k.ops.converter.splat(Converter(self.f, self.k.isa, 1).load(self.k.s.stored[number], at))
-
-    def _load(self, number: int, at: Val, mask: Val, element: Val) -> Value:
-        """An input: a vector, or its one element."""
-        k, dtype, one = self.k, self.k.s.stored[number], self.one[number]
-        vector = k.ops.converter.load(dtype, at, mask=self.f.select(one, self.none, mask))
-        return k.ops.unpack(dtype, self.f.select(one, element, vector))
 
 
 class _Row:
@@ -231,7 +193,7 @@ class _Row:
                 if out.reduce:
                     start = self.ops.identity(out.reduce, self.s.dtype(out.value))
                     for lane in range(kernel.unroll):
-                        self.totals[number, lane] = [Var(self.f, part) for part in _parts(start)]
+                        self.totals[number, lane] = [Var(self.f, part) for part in parts_of(start)]
 
     def _operand(self, number: int, dtype: str, j: Val) -> _Operand:
         """An input that is one element is repeated in a vector of its own."""
@@ -280,7 +242,7 @@ class _Row:
         for out in outs:
             past = past & ((out.at + head * out.item) & (w * out.item - 1)).eq(0)
         # a store across two lines takes as long as two
-        return past, f.select(past | (whole & (self.k.no * item >= _LONG_ROW)), head, f.i64(0))
+        return past, f.select(past | (whole & (self.k.no * item >= ua.LONG_ROW)), head, f.i64(0))
 
     def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
         """As many vectors as there are, ``unroll`` at a time, and what is left of these one by one."""
@@ -419,8 +381,8 @@ class _Row:
         if part.mask is not None:
             value = ops.select(part.mask, value, ops.identity(out.reduce, dtype))
         total = self.totals[number, part.lane]
-        old = _joined([var.get() for var in total])
-        for var, new in zip(total, _parts(ops.combine(out.reduce, dtype, value, old)), strict=True):
+        old = joined([var.get() for var in total])
+        for var, new in zip(total, parts_of(ops.combine(out.reduce, dtype, value, old)), strict=True):
             var.set(new)
 
     def _finish(self) -> None:
@@ -430,7 +392,7 @@ class _Row:
                 continue
             dtype = self.s.dtype(out.value)
             combine: Callable = self.ops.combine
-            totals = [_joined([v.get() for v in self.totals[number, lane]]) for lane in range(self.k.unroll)]
+            totals = [joined([v.get() for v in self.totals[number, lane]]) for lane in range(self.k.unroll)]
             while len(totals) > 1:
                 totals = [combine(out.reduce, dtype, a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
             self.k.combine(number, self.ops.across(out.reduce, dtype, totals[0]), self.operands[number].at)
@@ -451,14 +413,6 @@ def _emit_group(rows: list[_Row]) -> Val:
             first.add_to(number, parts[0], first.operands[number].at + i * first.operands[number].item)
         done.set(i + w)
     return done.get()
-
-
-def _parts(value: Value) -> list[Val]:
-    return list(value) if isinstance(value, tuple) else [value]
-
-
-def _joined(parts: list[Val]) -> Value:
-    return tuple(parts) if len(parts) == 2 else parts[0]
 
 
 COMMON = {"fused_run": build_run, "fused_tile": build_tile}  # of all structures

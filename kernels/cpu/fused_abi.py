@@ -21,6 +21,10 @@ U_MODE = 30  # which loops a reduction combines: below
 U_STREAM = 31  # outputs are larger than the caches: aligned vectors are stored past them
 U_MOVES = 32  # words 32 to 36: addresses of the move functions of 1, 2, 4, 8 and 16 bytes
 U_SHARE = 37  # tasks share the reduced boxes of one kept box: bytes of results of each task; 0: they share kept boxes
+U_APART = 38  # 1: operands that run along O have elements that are two apart there, in a map
+U_ALIGN = 39  # 1: what is staged begins in its line where the first output does, whose rows are long
+U_LATE = 40  # bytes of a row that is stored after the next box is computed, from two rows in scratch; 0: at once
+U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how far apart: a page more than their bytes
 
 # words of an operand in the table
 O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset
@@ -38,7 +42,7 @@ O_WORDS = 12
 MAP, ROWS, COLUMNS = 0, 1, 2
 
 # void row(args): words of args, then R_WORDS for each operand
-R_O, R_J, R_MODE, R_FIRST, R_STREAM = 0, 1, 2, 3, 4  # R_FIRST: results are overwritten, not combined with
+R_O, R_J, R_MODE, R_FIRST, R_STREAM, R_APART = 0, 1, 2, 3, 4, 5  # R_FIRST: results are overwritten, not combined with
 R_OPERANDS = 8
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
 R_WORDS = 3
@@ -55,3 +59,5 @@ T_SLOT, T_OFFSET, T_KIND = 0, 1, 2  # T_KIND: CONTIGUOUS or BROADCAST along a ru
 T_RUNS, T_COLUMNS = 3, 4  # places: offset of each run, of each column
 T_OUTER = 5  # places, words 5 to 8: offsets along the four outer loops, of those that have more than one turn
 T_WORDS = 10
+
+LONG_ROW = 4096  # bytes, from which rows of maps begin with a part of a vector, up to a line of the first output

@@ -23,6 +23,9 @@ from . import fused_abi as ua
 from . import nest_abi as na
 from .emit import I64, Fn, Val
 from .nest_frame import MAX_RANK
+from .stream import LINE, stream
+
+PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,8 @@ class _Walk:
 
 
 class _Run:
-    def __init__(self, f: Fn, module: ir.Module):
-        self.f = f
+    def __init__(self, f: Fn, module: ir.Module, isa: ISA):
+        self.f, self.isa = f, isa
         self.ctx, self.step, self.task, self.worker = f.args
         self.table, self.count = self.word(ua.U_TABLE), self.word(ua.U_OPERANDS)
         self.outputs, self.mode = self.word(ua.U_OUTPUTS), self.word(ua.U_MODE)
@@ -66,13 +69,19 @@ class _Run:
             at = f.word(bases, f.word(words, ua.O_SLOT)) + f.word(words, ua.O_OFFSET)
             f.store(at + f.select(k < self.outputs, share * self.task, f.i64(0)), self.at + k * 8)
             f.store(f.i64(-1), self.staged + k * 24 + 8)
-        for word, value in ((ua.R_MODE, self.mode), (ua.R_STREAM, self.word(ua.U_STREAM))):
+        same = {ua.R_MODE: self.mode, ua.R_STREAM: self.word(ua.U_STREAM), ua.R_APART: self.word(ua.U_APART)}
+        for word, value in same.items():
             f.store(value, self.args + 8 * word)
         kept, boxes = self.word(ua.U_KEPT_BOXES), self.word(ua.U_REDUCED_BOXES)
         first, last = self._part(kept, share.eq(0))
         begin, end = self._part(boxes, share.ne(0))
         self._call(self.start, self.kept, first)
         self._call(self.start, self.reduced, begin)
+        # rows begin with a part of a vector, up to a line of the output: what is staged then has whole lines, too
+        shift = self.word(ua.U_ALIGN) * (f.word(self.at) & (LINE - 1))
+        scratch = f.word(self.ctx, abi.CTX_SCRATCH) + f.word(self.ctx, abi.CTX_SCRATCH_STRIDE) * self.worker
+        self.scratch = scratch + shift
+        self.late = _Late(self, scratch)
         with f.range(first, last) as index:
             with f.range(begin, end) as turn:
                 f.store(f.convert(turn.eq(begin), "zext", I64), self.args + 8 * ua.R_FIRST)
@@ -81,6 +90,7 @@ class _Run:
                     self._call(self.advance, self.reduced)  # the last turn goes back to the start
             with f.if_(index + 1 < last):
                 self._call(self.advance, self.kept)
+        self.late.store()
         f.store_fence()
         f.ret()
 
@@ -106,7 +116,9 @@ class _Run:
         f.store(nj, self.args + 8 * ua.R_J)
         with f.range(0, self.count) as k:
             self._enter(k, no, nj)
+        self.late.enter()
         f.call(self.word(ua.U_ROW), [self.args])
+        self.late.leave()
         with f.range(0, self.outputs) as k:
             words = self.operand(k)
             mode = f.word(words, ua.O_MODE)
@@ -138,8 +150,7 @@ class _Run:
                 f.store(at, row + 8 * ua.R_BASE)
                 f.store(mode, row + 8 * ua.R_KIND)
             with moved:
-                start = f.word(self.ctx, abi.CTX_SCRATCH) + f.word(self.ctx, abi.CTX_SCRATCH_STRIDE) * self.worker
-                scratch = start + f.word(words, ua.O_STAGE)
+                scratch = self.scratch + f.word(words, ua.O_STAGE)
                 f.store(scratch, row + 8 * ua.R_BASE)
                 f.store(f.i64(na.CONTIGUOUS), row + 8 * ua.R_KIND)
                 with f.if_(k >= self.outputs):
@@ -154,6 +165,41 @@ class _Run:
             self._move(words, scratch, at, no, rows, f.i64(0), vector, along, far)
             for number, value in enumerate((at, no, rows)):
                 f.store(value, held + 8 * number)
+
+
+class _Late:
+    """The rows of one output, each in scratch until the next one is computed from what was where it belongs."""
+
+    def __init__(self, run: _Run, scratch: Val):
+        f = run.f
+        self.run, self.f, self.nbytes = run, f, run.word(ua.U_LATE)
+        self.first = scratch + run.word(ua.U_LATE_STAGE)
+        self.dst, self.src, self.odd = f.var(0), f.var(0), f.var(0)
+
+    def enter(self) -> None:
+        """The row function writes to scratch, half a page from where the row belongs: loads there, which have the same
+        place in a page as what is read beside it, would wait for stores here."""
+        f = self.f
+        with f.if_(self.nbytes.ne(0)):
+            shift = (f.word(self.run.at) + PAGE // 2) & (PAGE - 1)
+            place = self.first + self.odd.get() * self.run.word(ua.U_LATE_STRIDE)
+            place = place + ((shift - place) & (PAGE - 1))
+            f.store(place, self.run.args + 8 * (ua.R_OPERANDS + ua.R_BASE))
+
+    def leave(self) -> None:
+        """The row before goes where it belongs."""
+        f = self.f
+        with f.if_(self.nbytes.ne(0)):
+            self.store()
+            self.dst.set(f.word(self.run.at))
+            self.src.set(f.word(self.run.args + 8 * (ua.R_OPERANDS + ua.R_BASE)))
+            self.odd.set(f.i64(1) - self.odd.get())
+
+    def store(self) -> None:
+        """What is in scratch, if anything."""
+        f = self.f
+        with f.if_(self.dst.get().ne(0)):
+            stream(f, self.run.isa, self.dst.get(), self.src.get(), f.i64(0), self.nbytes, past=False)
 
 
 def _build_walk(module: ir.Module) -> tuple[Fn, Fn, Fn]:
@@ -195,4 +241,4 @@ def _build_walk(module: ir.Module) -> tuple[Fn, Fn, Fn]:
 
 
 def build_run(module: ir.Module, name: str, isa: ISA) -> None:
-    _Run(Fn(module, name, [I64] * 4), module).emit()
+    _Run(Fn(module, name, [I64] * 4), module, isa).emit()

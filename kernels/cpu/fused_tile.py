@@ -48,7 +48,7 @@ class _Tile:
         f = self.f
         self._start()
         self._outer()
-        head = {ua.R_J: self.n1 - self.n0, ua.R_MODE: f.i64(ua.MAP), ua.R_FIRST: f.i64(1)}
+        head = {ua.R_J: self.n1 - self.n0, ua.R_MODE: f.i64(ua.MAP), ua.R_FIRST: f.i64(1), ua.R_APART: f.i64(0)}
         for word, value in (head | {ua.R_STREAM: f.word(self.table, ua.T_STREAM)}).items():
             f.store(value, self.args + 8 * word)
         first, lanes = self.place(self.table, ua.T_FIRST), self.place(self.table, ua.T_LANES)

@@ -10,9 +10,18 @@ from .emit import I8, I16, I32, I64, Fn, Val, vector_type
 LINE = 64  # bytes
 
 
-def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val, beside: Callable[[], None]) -> None:
-    """Bytes ``first`` to ``last`` (exclusive) of ``src`` to ``dst``: whole lines of ``dst`` past the caches, what comes
-    before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap.
+def stream(
+    f: Fn,
+    isa: ISA,
+    dst: Val,
+    src: Val,
+    first: Val,
+    last: Val,
+    beside: Callable[[], None] = lambda: None,
+    past: bool = True,
+) -> None:
+    """Bytes ``first`` to ``last`` (exclusive) of ``src`` to ``dst``: whole lines of ``dst`` ``past`` the caches, what
+    comes before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap.
 
     ``beside`` emits what is done beside each whole line: stores past the caches leave time for it."""
     size = min(isa.vector_bits // 8, LINE)
@@ -22,7 +31,7 @@ def stream(f: Fn, isa: ISA, dst: Val, src: Val, first: Val, last: Val, beside: C
     with f.range(at.get(), last - (LINE - 1), LINE) as i:
         parts = [f.load(words, src + i + part) for part in range(0, LINE, size)]
         for number, part in enumerate(parts):
-            f.stream(part, dst + i + number * size)
+            (f.stream if past else f.store)(part, dst + i + number * size)
         beside()
         at.set(i + LINE)
     _copy(f, dst, src, at, last)
