@@ -7,8 +7,11 @@ from typing import Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import changed, quick
+from ..records import changed, lazy, quick
 from .cpu import abi
+
+_POOLED = 4096  # entries of an offset vector that is put beside others
+_NOTHING = np.zeros(0, np.int64)
 
 
 class Operand(NamedTuple):
@@ -26,6 +29,16 @@ def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[in
     return words
 
 
+class Packed(NamedTuple):
+    """A row but for its addresses and operands: all words, and its offset vectors. Short ones lie in ``pool``, one after
+    the other: ``pooled`` has the word and the first byte of each; ``apart``: word and vector of the others."""
+
+    words: list[int]
+    pool: np.ndarray
+    pooled: tuple[tuple[int, int], ...]
+    apart: tuple[tuple[int, np.ndarray], ...]
+
+
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -38,6 +51,33 @@ class Row:
     kernels: Mapping[int, str] = field(default_factory=dict)
     scratch: int = 0
     tasks: int = 1
+
+    @lazy
+    def packed(self) -> Packed:
+        """What the executor lays out. It is the same for the row with operands at other places."""
+        words = [0] * abi.STEP_WORDS
+        for word, value in self.words.items():
+            words[word] = value
+        words[abi.NTASKS] = self.tasks
+        starts: dict[int, int] = {}  # of a table in the pool, by id
+        tables, pooled, apart, length = [], [], [], 0
+        for word, table in self.tables.items():
+            if len(table) > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
+                apart.append((word, table))
+                continue
+            start = starts.get(id(table))
+            if start is None:
+                start = starts[id(table)] = length
+                tables.append(table)
+                length += 8 * len(table)
+            pooled.append((word, start))
+        pool = np.concatenate(tables, dtype=np.int64) if tables else _NOTHING
+        return Packed(words, pool, tuple(pooled), tuple(apart))
+
+    @lazy
+    def nbytes(self) -> int:
+        """Of the row and its tables."""
+        return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
 
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""

@@ -305,7 +305,7 @@ class PlanBuilder:
         steps = tuple(self.steps)
         scratch = max([s.args.scratch for s in steps], default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        tables = sum([8 * 64 + sum([t.nbytes for t in s.args.tables.values()]) for s in steps]) + 8 * 64
+        tables = sum([s.args.nbytes for s in steps]) + 8 * abi.STEP_WORDS
         return Plan(
             expr=self.request.expr,
             path=self._path(),

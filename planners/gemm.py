@@ -82,7 +82,9 @@ class GemmPlan:
     @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
-        return lower(self.problem)
+        row = lower(self.problem)
+        row.packed, row.nbytes  # before the copies that have operands
+        return row
 
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
