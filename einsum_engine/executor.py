@@ -36,7 +36,7 @@ _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
 _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
-_OPERANDS = range(abi.OUT_SLOT, abi.B_OFFSET + 1)  # words that say where the operands of a row are
+_OPERANDS = slice(abi.OUT_SLOT, abi.B_OFFSET + 1)  # words that say where the operands of a row are
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
@@ -275,7 +275,7 @@ def address(array: np.ndarray) -> int:
 
 def _numpy_only(plan: Plan) -> bool:
     """NumPy's own dtypes, whose descriptors are singletons."""
-    return not any([b.dtype == "bfloat16" and b.kind != "arena" for b in plan.buffers])
+    return "bfloat16" not in (*plan.request.dtypes, plan.dtype)
 
 
 def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -302,9 +302,8 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     for number, step in enumerate(steps):
         args = step.args
         template, own, pooled, apart = args.packed
-        words, placed = template.copy(), args.words
-        for word in _OPERANDS:
-            words[word] = placed.get(word, 0)
+        words = template.copy()
+        words[_OPERANDS] = args.places or template[_OPERANDS]
         start = base + starts[id(own)]
         for word, at in pooled:
             words[word] = start + at

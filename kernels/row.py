@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, NamedTuple
+from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import changed, lazy, quick
+from ..records import Later, changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
@@ -19,6 +19,9 @@ class Operand(NamedTuple):
 
     slot: int
     offset: int
+
+
+_NO_OPERAND = Operand(0, 0)
 
 
 def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
@@ -44,13 +47,17 @@ class Packed(NamedTuple):
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address
     goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
-    ``scratch``: bytes per worker; ``tasks``: independent shares."""
+    ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to ``B_OFFSET``,
+    where `placed` has set them."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("words",)
 
     words: Mapping[int, int]
     tables: Mapping[int, np.ndarray] = field(default_factory=dict)
     kernels: Mapping[int, str] = field(default_factory=dict)
     scratch: int = 0
     tasks: int = 1
+    places: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
     @lazy
     def packed(self) -> Packed:
@@ -81,5 +88,11 @@ class Row:
 
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""
-        words = {**self.words, **operand_words(out, a, b)}
-        return changed(self, words=words)
+        places = (*out, *a, *(b or _NO_OPERAND))
+        made = changed(self, places=places, _later_words=Later(_placed_words, (self.words, out, a, b)))
+        del made.__dict__["words"]
+        return made
+
+
+def _placed_words(words: Mapping[int, int], *operands: Operand | None) -> dict[int, int]:
+    return {**words, **operand_words(*operands)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 from .. import cost
 from ..kernels import isa as isa_table
@@ -19,7 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Index, Layout, Plan, Step
-from ..records import changed, quick
+from ..records import Later, changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .layouts import LayoutSolver
@@ -65,8 +65,6 @@ class PlanBuilder:
         for value in self.list.values:
             value.nbytes = value.nbytes or self.list.nbytes(value)
         self.position = {id(v): i for i, v in enumerate(self.list.values)}
-        self.buffers = [self._buffer(v) for v in self.list.values]
-        self.layouts = [buffer.layout.describe() for buffer in self.buffers]
         for operation in self.list.operations:
             for step in self._emit(operation):  # one at a time: each is numbered by those before it
                 self.steps.append(step)
@@ -142,30 +140,15 @@ class PlanBuilder:
         kept, offset = self.pack_places.get((id(operation), id(part), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
-    def _buffer(self, value: Value) -> Buffer:
-        axes = tuple([value.axes[i] for i in value.term])
-        return Buffer(
-            name=self._name(value),
-            kind=value.kind,
-            slot=value.slot,
-            offset=value.offset,
-            nbytes=value.nbytes,
-            dtype=value.dtype,
-            layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
-        )
-
-    def _name(self, value: Value) -> str:
-        if value.kind == "arena":
-            return f"t{value.memory.number}"
-        return f"in{value.slot}" if value.kind == "input" else self._output_name(value)
-
-    def _output_name(self, value: Value) -> str:
-        return "out"
+    def _output_names(self) -> dict[int, str]:
+        """By number of the value, where they are not all called ``out``."""
+        return {}
 
     # -- steps, forwards -------------------------------------------------------------------------------------
     def _emit(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
-        whole = Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
+        expr = Later(_expression, (tuple([v.term for v in operation.inputs]), operation.output.term))
+        whole = Work(expr=expr, dims=dims, flops=flops, moved=moved)
         for each in operation.parts:
             part = each.part
             work = whole if part.contraction is None else whole.share(part)
@@ -206,7 +189,7 @@ class PlanBuilder:
                 tile=(),
                 inputs=(place,),
                 output=self.position[id(operation.output)],
-                layouts=(self.layouts[place], "strided"),
+                layouts=Later(described, ((value,), ("strided",))),
                 once=operation.constant,
                 seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
             )
@@ -241,16 +224,17 @@ class PlanBuilder:
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
-        places = list(map(self.position.__getitem__, map(id, (*operation.inputs, operation.output))))
+        values, position = (*operation.inputs, operation.output), self.position
+        *inputs, output = [position[id(value)] for value in values]
         return self._made(
             work,
             row,
             family=family,
             kernel=row.kernels[abi.FN],
             tile=tile,
-            inputs=tuple(places[:-1]),
-            output=places[-1],
-            layouts=(*map(self.layouts.__getitem__, places), *modes),
+            inputs=tuple(inputs),
+            output=output,
+            layouts=Later(described, (values, modes)),
             once=operation.constant,
             seconds=seconds,
         )
@@ -267,7 +251,7 @@ class PlanBuilder:
             tile=(problem.width,),
             inputs=(place,),
             output=self.position[id(operation.output)],
-            layouts=(self.layouts[place], f"panels{problem.width}"),
+            layouts=Later(described, ((packed,), (f"panels{problem.width}",))),
             once=packed.constant,
             seconds=seconds,
         )
@@ -289,13 +273,12 @@ class PlanBuilder:
         return seconds / self._threads(row) + self.machine.step_seconds
 
     def _threads(self, row: Row) -> int:
-        return self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
+        return self.request.threads if self.request.threads > 1 and row.packed.words[abi.PARALLEL] else 1
 
-    def _dims(self, operation: Operation) -> dict:
+    def _dims(self, operation: Operation) -> Any:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed."""
-        terms, dims = [v.term for v in operation.inputs], self._owner(operation).dims
-        groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
-        return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
+        terms = tuple([v.term for v in operation.inputs])
+        return Later(_dimensions, (terms, operation.output.term, self._owner(operation).dims))
 
     def _owner(self, operation: Operation) -> OperationList:
         """The list that knows the indices of an operation."""
@@ -309,7 +292,7 @@ class PlanBuilder:
         return Plan(
             expr=self.request.expr,
             path=self._path(),
-            buffers=tuple(self.buffers),
+            buffers=Later(_buffers, (self.list.values, self._output_names())),
             steps=steps,
             dtype=self.request.dtype,
             compute_dtype=self.compute,
@@ -337,8 +320,8 @@ class PlanBuilder:
 class Work:
     """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
 
-    expr: str
-    dims: dict
+    expr: Any  # these two may come later
+    dims: Any
     flops: int
     moved: int
     scale: float = 1.0
@@ -367,6 +350,41 @@ def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
             yield part, "temporary", plan.temporary_bytes
 
 
+def _buffers(values: Sequence[Value], outputs: Mapping[int, str]) -> tuple[Buffer, ...]:
+    return tuple([_buffer(value, outputs) for value in values])
+
+
+def _buffer(value: Value, outputs: Mapping[int, str]) -> Buffer:
+    if value.kind == "arena":
+        name = f"t{value.memory.number}"
+    else:
+        name = f"in{value.slot}" if value.kind == "input" else outputs.get(value.number, "out")
+    return Buffer(
+        name=name,
+        kind=value.kind,
+        slot=value.slot,
+        offset=value.offset,
+        nbytes=value.nbytes,
+        dtype=value.dtype,
+        layout=_layout(value),
+    )
+
+
+def _layout(value: Value) -> Layout:
+    axes = tuple([value.axes[i] for i in value.term])
+    return Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel)
+
+
+def described(values: Sequence[Value], modes: tuple[str, ...]) -> tuple[str, ...]:
+    """How values lie, and ``modes``."""
+    return (*[_layout(value).describe() for value in values], *modes)
+
+
+def _dimensions(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], dims: Mapping[Index, tuple]) -> dict:
+    groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), out)
+    return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
+
+
 @lru_cache(maxsize=2048)
 def _typed(
     left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
@@ -390,8 +408,8 @@ def _name(index: str) -> str:
     return index if len(index) == 1 else f"{{{index}}}"
 
 
-def _expression(operation: Operation) -> str:
-    return ",".join([_term(v.term) for v in operation.inputs]) + "->" + _term(operation.output.term)
+def _expression(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...]) -> str:
+    return ",".join(map(_term, terms)) + "->" + _term(out)
 
 
 @lru_cache(maxsize=8)

@@ -27,7 +27,7 @@ from ..views import View
 from .blocking import folds, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
-from .build import PlanBuilder, Work, compute_dtype
+from .build import PlanBuilder, Work, compute_dtype, described
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
 from .layouts import LayoutSolver
@@ -378,13 +378,15 @@ class ProgramBuilder(PlanBuilder):
             return step
         inputs = (*step.inputs, *(self.position[id(value)] for value in operation.beside))
         output = self.position[id(operation.more[0])]
-        layouts = (*(self.layouts[place] for place in (*inputs, output)), *step.layouts[len(step.inputs) + 1 :])
+        values = [self.list.values[place] for place in (*inputs, output)]
+        layouts = described(values, step.layouts[len(step.inputs) + 1 :])
         expr = f"{step.expr} + {found.group.text()}"
         return replace(step, expr=expr, inputs=inputs, output=output, layouts=layouts)
 
-    def _output_name(self, value: Value) -> str:
-        place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)
-        return f"out{place}" if place else "out"
+    def _output_names(self) -> dict[int, str]:
+        places = {id(fresh): place for place, fresh in enumerate(self.fresh)}
+        found = {value.number: places.get(id(value.memory), 0) for value in self.list.values}
+        return {number: f"out{place}" for number, place in found.items() if place}
 
     def _path(self) -> tuple[tuple[int, ...], ...]:
         return ()
