@@ -324,10 +324,11 @@ class Contractor:
         best = None
         sharing = [same, ()] if same and limit.nbytes is not None else [same]
         for order, shared in ((order, shared) for order in self._orders() for shared in sharing):
+            machine = self.machine
             request = self.request(
-                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared
+                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared, isa=machine.isa
             )
-            plan = build_plan(request, self.machine)
+            plan = build_plan(request, machine)
             if fresh and out_strides is not None:
                 plan = replace(plan, output_bytes=math.prod(self.expr.output_shape) * dtype.itemsize)
             if limit.nbytes is None or plan.peak_bytes <= limit.nbytes:
@@ -369,6 +370,7 @@ class Contractor:
         scaled: bool = False,
         order: Order | None = None,
         same: tuple[int, ...] = (),
+        isa: str | None = None,
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
         native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
@@ -379,14 +381,14 @@ class Contractor:
             out_strides=out_strides,
             dtype=dtypes.row(dtype).name,
             accumulate=self._accumulate(dtype),
-            conj=tuple(position for position in self.options.conj if native[position].kind == "c"),
+            conj=tuple([position for position in self.options.conj if native[position].kind == "c"]),
             scaled=scaled,
             threads=config.threads(self.options.threads),
-            isa=active_isa().name,
+            isa=isa or active_isa().name,
             order=self.order if order is None else order,
             constants=self.constants,
             layouts=self.options.layouts,
-            byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
+            byteswapped=tuple([position for position, (known, _) in enumerate(operands) if not known.isnative]),
             same=same,
         )
 

@@ -19,10 +19,10 @@ from typing import Iterator, Mapping, NamedTuple
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import changed, quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import Axes, BinaryContraction, dimension_types
+from .contraction import Axes, BinaryContraction, asked
 from .gemm import GemmPlan
 from .layout import Given, dense_axes
 from .memo import Planned, planned
@@ -300,40 +300,29 @@ class LayoutSolver:
         axes = x.axes, y.axes, operation.output.axes
         if self.mixed[id(operation)]:
             axes = tuple([value.real_view(True)[1] for value in (x, y, operation.output)])
-        asked = self.asked.get(id(operation)) or self._asked(operation, axes[2])
+        found = self.asked.get(id(operation)) or self._asked(operation, axes[2])
         if orientation is AS_OUTPUT:
-            return asked.laid_out(*axes)
+            return changed(found, left=axes[0], right=axes[1], out=axes[2])
         near = [self._near(value, orientation.near) for value in (x, y)]
-        return asked.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
+        return found.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
 
     def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
         """The product with free operands, kept for the next time."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
-        dtype = REAL_PART[output.dtype] if parts else output.dtype
-        terms = (x.term, y.term, output.term)
-        batch, m, n, k = dimension_types(*[value.real_view(True)[0] for value in (x, y, output)] if parts else terms)
-        asked = self.asked[id(operation)] = BinaryContraction(
-            dtype=dtype,
-            left_dtype=_other(x, parts, dtype),
-            right_dtype=_other(y, parts, dtype),
-            sizes={**self.list.sizes, PARTS: 2} if parts else self.list.sizes,
-            batch=batch,
-            m=m,
-            n=n,
-            k=k,
-            left=None,
-            right=None,
-            out=out,
-            conj_left=x.conj,
-            conj_right=y.conj,
-            constant_left=x.constant,
-            constant_right=y.constant,
-            panels_left=self._writes_panels(x),
-            panels_right=self._writes_panels(y),
-            only_panels=self.policy == "panels",
+        dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
+        if parts:
+            dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
+            terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
+        found = asked(
+            terms,
+            (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
+            (x.conj, y.conj),
+            (x.constant, y.constant),
+            (self._writes_panels(x), self._writes_panels(y), self.policy == "panels"),
         )
-        asked.problem, asked.terms  # before the copies with layouts
-        return asked
+        found = self.asked[id(operation)] = changed(found, sizes=sizes, out=out)
+        found.lengths  # before the copies with layouts
+        return found
 
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
@@ -369,6 +358,8 @@ class LayoutSolver:
 
 def _other(value: Value, parts: bool, dtype: str) -> str:
     """The dtype of the elements of ``value`` where it is not ``dtype``."""
+    if value.dtype == dtype:
+        return ""
     stored = REAL_PART.get(value.dtype, value.dtype) if parts else value.dtype
     return "" if stored == dtype else stored
 
