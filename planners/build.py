@@ -90,33 +90,39 @@ class PlanBuilder:
         packs: dict[int, tuple[int, int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
+            constant = operation.constant
             for value in operation.outputs:
-                born.setdefault(value.memory.number, number)
-                dies[value.memory.number] = max(number, dies.get(value.memory.number, 0))
+                place = value.number if value.source is None else value.memory.number
+                born.setdefault(place, number)
+                dies[place] = max(number, dies.get(place, 0))
             for value in (*operation.inputs, *operation.beside):
-                last = number if operation.constant or not value.constant else forever
-                dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
+                place = value.number if value.source is None else value.memory.number
+                last = forever if value.constant and not constant else number
+                if last >= dies.get(place, 0):
+                    dies[place] = last
             for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
                 packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
-                last = forever if kept and not operation.constant else number
+                last = forever if kept and not constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         self._stretch(born, dies)
         for value in self.list.values:
             if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
                 first = born.get(value.number, 0)  # what has no elements is written by nobody
-                life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
-                regions[value.constant].append(life)
+                regions[value.constant].append(
+                    Lifetime(value.number, value.nbytes, first, dies.get(value.number, first))
+                )
         sizes = {}
         for kept, lifetimes in regions.items():
             offsets, sizes[kept] = allocate(lifetimes)
             if not lifetimes:
                 continue
+            slot = self._slot(kept)
             for value in self.list.values:
-                if value.number in offsets and value.kind == "arena":
-                    value.slot, value.offset = self._slot(kept), offsets[value.number]
+                if value.kind == "arena" and value.number in offsets:
+                    value.slot, value.offset = slot, offsets[value.number]
             self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
         for value in self.list.values:
             if value.source is not None:
@@ -196,11 +202,13 @@ class PlanBuilder:
 
     def _emit_gemm(self, operation: Operation, part: Part, work: "Work", times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan
-        places, widened = [], 0
-        sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
-        packs = (plan.pack_left, times.left), (plan.pack_right, times.right)
-        for side, (value, tensor), (pack, seconds) in zip(("left", "right"), sides, packs):
-            place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
+        places, widened, output = [], 0, operation.output
+        (x, y), shifts = operation.inputs, part.shifts
+        left, right = ("left", x, LEFT, plan.pack_left), ("right", y, RIGHT, plan.pack_right)
+        if plan.swapped:
+            left, right = ("left", y, RIGHT, plan.pack_left), ("right", x, LEFT, plan.pack_right)
+        for side, value, tensor, pack in (left, right):
+            place = Operand(value.slot, value.offset + shifts[tensor])
             if pack is not None:
                 source, place, problem = place, self._place(operation, part, side), pack.problem
                 nbytes = self.list.nbytes(value)
@@ -208,14 +216,14 @@ class PlanBuilder:
                 widened += copied - nbytes
                 row = pack.row.placed(place, source)
                 packing = changed(work, moved=nbytes + copied)
-                yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
+                seconds = self._time(times.left if side == "left" else times.right, row)
+                yield self._step_of_pack(operation, packing, row, value, problem, seconds)
             places.append(place)
-        out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
-        row = self._row(operation, part, out, *places)
+        row = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        yield self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
+        yield self._step(operation, work, row, "gemm", plan.tile, modes, seconds)
 
     def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
         """Of a product."""
@@ -226,17 +234,22 @@ class PlanBuilder:
     ) -> Step:
         values, position = (*operation.inputs, operation.output), self.position
         *inputs, output = [position[id(value)] for value in values]
-        return self._made(
-            work,
-            row,
+        return Step(
+            number=len(self.steps),
+            expr=work.expr,
             family=family,
             kernel=row.kernels[abi.FN],
             tile=tile,
             inputs=tuple(inputs),
             output=output,
+            dims=work.dims,
             layouts=Later(described, (values, modes)),
-            once=operation.constant,
+            flops=work.flops,
+            bytes_moved=work.moved,
             seconds=seconds,
+            tasks=row.tasks,
+            once=operation.constant,
+            args=row,
         )
 
     def _step_of_pack(
@@ -338,16 +351,20 @@ class Work:
         )
 
 
-def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
+def _temporaries(operation: Operation) -> list[tuple[Part, str, int]]:
     """Part, side and bytes of each packed copy and temporary."""
-    for part in (each.part for each in operation.parts):
-        plan = part.plan
-        if isinstance(plan, GemmPlan):
-            for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
-                if pack is not None:
-                    yield part, side, pack.nbytes
-        elif plan.temporary_bytes:
-            yield part, "temporary", plan.temporary_bytes
+    found = []
+    for each in operation.parts:
+        part, plan = each.part, each.part.plan
+        if plan.__class__ is not GemmPlan:
+            if plan.temporary_bytes:
+                found.append((part, "temporary", plan.temporary_bytes))
+            continue
+        if plan.pack_left is not None:
+            found.append((part, "left", plan.pack_left.nbytes))
+        if plan.pack_right is not None:
+            found.append((part, "right", plan.pack_right.nbytes))
+    return found
 
 
 def _buffers(values: Sequence[Value], outputs: Mapping[int, str]) -> tuple[Buffer, ...]:

@@ -79,6 +79,11 @@ class GemmPlan:
     def problem(self) -> GemmProblem:
         return self.tables.problem(self.decided, self.parallel)
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Lanes and columns of C in registers."""
+        return self.work.mr, self.work.nr
+
     @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
