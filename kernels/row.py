@@ -69,14 +69,15 @@ class Row:
         starts: dict[int, int] = {}  # of a table in the pool, by id
         tables, pooled, apart, length = [], [], [], 0
         for word, table in self.tables.items():
-            if len(table) > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
-                apart.append((word, table))
-                continue
             start = starts.get(id(table))
             if start is None:
+                entries = len(table)
+                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
+                    apart.append((word, table))
+                    continue
                 start = starts[id(table)] = length
                 tables.append(table)
-                length += 8 * len(table)
+                length += 8 * entries
             pooled.append((word, start))
         pool = np.concatenate(tables, dtype=np.int64) if tables else _NOTHING
         return Packed(words, pool, tuple(pooled), tuple(apart))

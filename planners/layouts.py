@@ -242,14 +242,17 @@ class LayoutSolver:
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""
         given = {}
+        mixed = self.mixed[id(operation)]
+        if not (self.dense or mixed or self.long or self.policy == "natural"):
+            return given
         for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
-        mixed = self.mixed[id(operation)]
         if mixed or self.policy == "natural":
             fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
-            given |= self._natural(operation, fixed)
+            if fixed:
+                given |= self._natural(operation, fixed)
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation)):
             given |= self._natural(operation, operation.inputs)

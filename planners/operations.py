@@ -192,10 +192,13 @@ class OperationList:
         return operation.work
 
     def _work(self, operation: Operation) -> tuple[int, int]:
-        moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
+        nbytes, inputs = self.nbytes, operation.inputs
+        moved = nbytes(operation.output)
+        for value in inputs:
+            moved += nbytes(value)
         if operation.kind == "copy":
             return 0, moved
-        indices = set().union(*[v.term for v in operation.inputs])
+        indices = {*inputs[0].term, *inputs[-1].term}
         points = math.prod(map(self.sizes.__getitem__, indices))
         if operation.kind == "sum":
             return points, moved
