@@ -62,7 +62,7 @@ class Contractor:
         self.view = ViewRoute(expr) if not (options.copy or options.conj) and ViewRoute.exists(expr) else None
         self._core = _unrepeated(expr)
         self._alike = _alike(expr)
-        self._large = tuple(position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE)
+        self._large = tuple([position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE])
         self._order = order
         self._machine = machine
         self._fresh = BoundedCache(ROUTES)

@@ -62,9 +62,11 @@ class PlanBuilder:
     def build(self) -> Plan:
         self._draw_up()
         arena, kept = self._allocate()
-        for value in self.list.values:
-            value.nbytes = value.nbytes or self.list.nbytes(value)
-        self.position = {id(v): i for i, v in enumerate(self.list.values)}
+        self.position = {}
+        for number, value in enumerate(self.list.values):
+            self.position[id(value)] = number
+            if not value.nbytes:
+                value.nbytes = self.list.nbytes(value)
         for operation in self.list.operations:
             for step in self._emit(operation):  # one at a time: each is numbered by those before it
                 self.steps.append(step)

@@ -71,8 +71,16 @@ class LayoutSolver:
     def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine, policy: str = "solve"):
         self.list, self.isa, self.threads, self.machine = listed, isa, threads, machine
         self.policy = policy
-        self.producers = {operation.output.number: operation for operation in listed.operations}
-        self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
+        self.producers: dict[int, Operation] = {}
+        self.seconds: dict[int, float] = {}
+        self.mixed: dict[int, bool] = {}  # casts make operations look mixed that are not, once they are gone
+        self.casts: set[int] = set()
+        for operation in listed.operations:
+            self.producers[operation.output.number] = operation
+            self.seconds[id(operation)] = self._roofline(operation)
+            self.mixed[id(operation)] = operation.mixed
+            if operation.kind == "copy":
+                self.casts.add(operation.output.number)
         self.worth = self._worth()
         self.inherited = inherited(listed) if policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
@@ -80,11 +88,8 @@ class LayoutSolver:
         if self.inherited:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
-        # casts make operations look mixed that are not, once they are gone
-        self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
         self.asked: dict[int, BinaryContraction] = {}  # products with free operands, by id of the operation
-        self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -300,14 +305,14 @@ class LayoutSolver:
     def _contraction(self, operation: Operation, orientation: Orientation = AS_OUTPUT) -> BinaryContraction:
         """The product with the layouts that its values have now."""
         x, y = operation.inputs
-        axes = x.axes, y.axes, operation.output.axes
+        left, right, out = x.axes, y.axes, operation.output.axes
         if self.mixed[id(operation)]:
-            axes = tuple([value.real_view(True)[1] for value in (x, y, operation.output)])
-        found = self.asked.get(id(operation)) or self._asked(operation, axes[2])
+            left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
+        found = self.asked.get(id(operation)) or self._asked(operation, out)
         if orientation is AS_OUTPUT:
-            return changed(found, left=axes[0], right=axes[1], out=axes[2])
+            return changed(found, left=left, right=right, out=out)
         near = [self._near(value, orientation.near) for value in (x, y)]
-        return found.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
+        return found.laid_out(left, right, out, flip=orientation.flip, near_left=near[0], near_right=near[1])
 
     def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
         """The product with free operands, kept for the next time."""
