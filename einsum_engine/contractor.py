@@ -262,7 +262,7 @@ class Contractor:
         if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
             return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
         wide = [] if self.options.accumulate is None else [self.options.accumulate]
-        if any(dtypes.row(each).kind == "external" for each in (*known, dtype, *wide)):
+        if any([dtypes.row(each).kind == "external" for each in {*known, dtype, *wide}]):
             options = self.options.replace(order=order)
             return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
         direct = out is not None and out[0] == dtype and not _overlaps_itself(shape, out[1], dtype.itemsize)

@@ -113,7 +113,8 @@ class LayoutSolver:
                 self._take_back(natural)
                 for operation, draft in drafts:
                     self._take(operation, draft)
-        self.list.drop(self.folded)
+        if self.folded:
+            self.list.drop(self.folded)
         return sum(draft.seconds for _, draft in drafts)
 
     def _drafts(self, most: float = math.inf) -> list[tuple[Operation, Draft]]:

@@ -212,7 +212,11 @@ class OperationList:
         return self.apply("sum", (value,), self.new(kept, value.dtype, conj=value.conj))
 
     def _pair(self, x: Value, y: Value, pair: "Pair") -> Value:
-        x, y, term, kind = self._lone(x, pair.kept_first), self._lone(y, pair.kept_second), pair.term, pair.kind
+        _, _, kept_x, kept_y, term, kind = pair
+        if len(kept_x) < len(x.term):
+            x = self._lone(x, kept_x)
+        if len(kept_y) < len(y.term):
+            y = self._lone(y, kept_y)
         if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
             return self._product_of_operands(x, y, term)
         if x.dtype == y.dtype:
