@@ -297,7 +297,9 @@ def _frozen(operand: Any, position: int, text: str) -> np.ndarray:
 
 
 def _is_shape(operand: Any) -> bool:
-    return isinstance(operand, (tuple, list)) and all([hasattr(size, "__index__") for size in operand])
+    if not isinstance(operand, (tuple, list)):
+        return False
+    return all([size.__class__ is int or hasattr(size, "__index__") for size in operand])
 
 
 def _kinds(

@@ -132,8 +132,9 @@ class Compiled:
 
     def prepare(self) -> Compiled:
         """Plan now what it was compiled for; otherwise the first call does. Returns the object."""
-        entry = self._entry_of(self._same)
-        if entry is not None and self._route().same:
+        route = self._route()
+        entry = self._entry_of(route)
+        if entry is not None and route.same:
             entry = self._either(entry)
         if entry is None:
             self._entry = _no_entry
@@ -143,9 +144,8 @@ class Compiled:
             self._entry = entry
         return self
 
-    def _entry_of(self, same: tuple[int, ...]) -> Callable[..., Any] | None:
-        """The quick function for all operands, where those that ``same`` says so are one array."""
-        route = self._route(same)
+    def _entry_of(self, route: Any) -> Callable[..., Any] | None:
+        """The quick function of a route for all operands."""
         if self._constants and isinstance(route, NativeRoute):
             route.freeze(self._constants)
         return route.entry(True, self._kinds) if self._contractor.options.plain else None
@@ -160,7 +160,8 @@ class Compiled:
                 return result
             if not other:
                 # No variables are one array; constants are what they are.
-                other.append(self._entry_of(self._same_constants(range(len(self._kinds)))) or _no_entry)
+                route = self._route(self._same_constants(range(len(self._kinds))))
+                other.append(self._entry_of(route) or _no_entry)
             return other[0](*arrays)
 
         return entry

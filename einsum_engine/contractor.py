@@ -62,7 +62,7 @@ class Contractor:
         self.view = ViewRoute(expr) if not (options.copy or options.conj) and ViewRoute.exists(expr) else None
         self._core = _unrepeated(expr)
         self._alike = _alike(expr)
-        self._large = tuple(position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE)
+        self._large = tuple([position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE])
         self._order = order
         self._machine = machine
         self._fresh = BoundedCache(ROUTES)
@@ -255,14 +255,12 @@ class Contractor:
         shape = self.expr.output_shape
         if self._core is not self.expr:
             options = self.options.replace(dtype=dtype, copy=True, alpha=1, beta=0)
-            inner = Contractor(
-                self._core, options, constants=self.constants, order=self.order, machine=self._machine
-            )
+            inner = Contractor(self._core, options, constants=self.constants, order=self.order, machine=self._machine)
             return SpreadRoute(inner, operands, self.expr, dtype, order, same)
         if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
             return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
         wide = [] if self.options.accumulate is None else [self.options.accumulate]
-        if any(dtypes.row(each).kind == "external" for each in (*known, dtype, *wide)):
+        if any([dtypes.row(each).kind == "external" for each in {*known, dtype, *wide}]):
             options = self.options.replace(order=order)
             return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
         direct = out is not None and out[0] == dtype and not _overlaps_itself(shape, out[1], dtype.itemsize)
@@ -327,10 +325,10 @@ class Contractor:
         sharing, fusing = [same, ()] if same and limited else [same], [True, False] if limited else [True]
         ways = ((order, shared, fuse) for order in self._orders() for shared in sharing for fuse in fusing)
         for order, shared, fuse in ways:
-            request = self.request(
-                operands, dtype, out_strides=out_strides, scaled=scaled, order=order, same=shared, fuse=fuse
-            )
-            plan = build_plan(request, self.machine)
+            machine = self.machine
+            options = {"order": order, "same": shared, "fuse": fuse, "isa": machine.isa}
+            request = self.request(operands, dtype, out_strides=out_strides, scaled=scaled, **options)
+            plan = build_plan(request, machine)
             if fresh and out_strides is not None:
                 plan = replace(plan, output_bytes=math.prod(self.expr.output_shape) * dtype.itemsize)
             if limit.nbytes is None or plan.peak_bytes <= limit.nbytes:
@@ -373,6 +371,7 @@ class Contractor:
         order: Order | None = None,
         same: tuple[int, ...] = (),
         fuse: bool = True,
+        isa: str | None = None,
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
         native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
@@ -383,14 +382,14 @@ class Contractor:
             out_strides=out_strides,
             dtype=dtypes.row(dtype).name,
             accumulate=self._accumulate(dtype),
-            conj=tuple(position for position in self.options.conj if native[position].kind == "c"),
+            conj=tuple([position for position in self.options.conj if native[position].kind == "c"]),
             scaled=scaled,
             threads=config.threads(self.options.threads),
-            isa=active_isa().name,
+            isa=isa or active_isa().name,
             order=self.order if order is None else order,
             constants=self.constants,
             layouts=self.options.layouts,
-            byteswapped=tuple(position for position, (known, _) in enumerate(operands) if not known.isnative),
+            byteswapped=tuple([position for position, (known, _) in enumerate(operands) if not known.isnative]),
             same=same,
             fuse=fuse,
         )

@@ -75,6 +75,7 @@ _BY_CHAR = {np.dtype(name).char: row for name, row in DTYPES.items() if name != 
 # C has more integer types than widths: both names of one width share its row.
 _BY_CHAR |= {char: DTYPES[f"{'u' if char.isupper() else ''}int{8 * np.dtype(char).itemsize}"] for char in "bBhHiIlLqQ"}
 _known: dict[np.dtype, DTypeRow] = {}
+_named: dict[str, np.dtype] = {}  # by the names in DTYPES
 
 
 def row(dtype: np.dtype | str, position: int | None = None, text: str = "") -> DTypeRow:
@@ -104,6 +105,9 @@ def to_dtype(value: Any, what: str = "dtype=") -> np.dtype:
     >>> to_dtype("bfloat16").itemsize
     2
     """
+    known = _named.get(value) if value.__class__ is str else None
+    if known is not None:
+        return known
     name = str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
     try:
         if value is None:
@@ -112,6 +116,8 @@ def to_dtype(value: Any, what: str = "dtype=") -> np.dtype:
         row(dtype)
     except (TypeError, ValueError, SyntaxError):
         raise EngineTypeError(f"{what}{value!r:.100} is no dtype that the engine knows: {', '.join(DTYPES)}") from None
+    if value.__class__ is str and value in DTYPES:
+        _named[value] = dtype
     return dtype
 
 

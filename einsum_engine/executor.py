@@ -36,7 +36,7 @@ _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
 _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
-_POOLED = 4096  # entries of an offset vector
+_OPERANDS = slice(abi.OUT_SLOT, abi.B_OFFSET + 1)  # words that say where the operands of a row are
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
@@ -63,12 +63,12 @@ class NativePlan:
         self._scratch = max([s.args.scratch for s in plan.steps], default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
         self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
-        self._long = plan.seconds > _LONG_SECONDS
-        jumps = self._rows[:, abi.KIND] == abi.JUMP
+        self._seconds = plan.seconds
+        self._long = self._seconds > _LONG_SECONDS
+        families = {step.family for step in plan.steps}
         # jumps back: nobody knows how long they take
-        self._loops = bool((jumps & (self._rows[:, abi.NEXT] < np.arange(len(self._rows)))).any())
-        failing = {name for name, family in registry.FAMILIES.items() if family.fails}
-        self._may_fail = any(step.family in failing for step in plan.steps)
+        self._loops = "control" in families and _jumps_back(self._rows)
+        self._may_fail = not families.isdisjoint(_failing())
 
     def run(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
         """Computes into ``out``; ``arrays`` and ``out`` have exactly the shapes, strides and dtypes of the request.
@@ -133,7 +133,7 @@ class NativePlan:
             table=self._table_address,
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
-            release_gil=self._parallel or self._loops or plan.seconds > _TINY_SECONDS,
+            release_gil=self._parallel or self._loops or self._seconds > _TINY_SECONDS,
             keep=(frame, self._rows, self._tables, plan, common),
         )
 
@@ -204,17 +204,17 @@ class _Frame:
         self._plan, self._scratch, self._constants = plan, scratch * plan.threads, constants
         self._nbytes = plan.arena_bytes - plan.constant_bytes
         self._memory: np.ndarray | None = None
-        self.bases = np.zeros(operands + 4, np.int64)
-        self.context = np.zeros(abi.CTX_WORDS, np.int64)
+        words = np.zeros(abi.CTX_WORDS + operands + 4, np.int64)
+        self.context, self.bases = words[: abi.CTX_WORDS], words[abi.CTX_WORDS :]
         self.scalars = _UNSCALED.copy()
         self.bases[operands + 2] = fastcall.place(self.scalars)
         if constants is not None:
             self.bases[operands + 3] = address(constants)
-        self.context[abi.CTX_BASES] = fastcall.place(self.bases)
+        self.context_address = fastcall.place(words)
+        self.context[abi.CTX_BASES] = self.context_address + 8 * abi.CTX_WORDS
         self.context[abi.CTX_SCRATCH_STRIDE] = scratch
         self.context[abi.CTX_THREADS] = plan.threads
         self.context[abi.CTX_CLOCK] = _clock()
-        self.context_address = fastcall.place(self.context)
         if memory is None:
             self.take_memory()
         else:
@@ -252,6 +252,17 @@ class _Frame:
 
 
 @cache
+def _failing() -> frozenset[str]:
+    """Families whose kernels may find an error."""
+    return frozenset(name for name, family in registry.FAMILIES.items() if family.fails)
+
+
+def _jumps_back(rows: np.ndarray) -> bool:
+    jumps = rows[:, abi.KIND] == abi.JUMP
+    return bool((jumps & (rows[:, abi.NEXT] < np.arange(len(rows)))).any())
+
+
+@cache
 def _clock() -> int:
     """Address of clock_gettime."""
     return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
@@ -264,49 +275,47 @@ def address(array: np.ndarray) -> int:
 
 def _numpy_only(plan: Plan) -> bool:
     """NumPy's own dtypes, whose descriptors are singletons."""
-    return not any([b.dtype == "bfloat16" and b.kind != "arena" for b in plan.buffers])
+    return "bfloat16" not in (*plan.request.dtypes, plan.dtype)
 
 
 def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors.
 
     ``timed``: with kernels that count where their time goes, in families that have them.
-    The pool keeps short vectors together; long ones stay where the plan has them, so that there is one of each.
+    The pool keeps short vectors together, those of equal rows once; long ones stay where the plan has them.
     """
-    starts: dict[int, int] = {}  # of a table in the pool, by id
-    pooled: list[np.ndarray] = []
+    starts: dict[int, int] = {}  # of a row's tables in the pool, in bytes, by id of its own pool
+    pools: list[np.ndarray] = []
     length = 0
-    for key, table in {id(table): table for step in steps for table in step.args.tables.values()}.items():
-        if len(table) <= _POOLED or _pooled(table):
-            starts[key] = length
-            pooled.append(table)
-            length += len(table)
+    for step in steps:
+        pool_of_row = step.args.packed.pool
+        if id(pool_of_row) not in starts:
+            starts[id(pool_of_row)] = 8 * length
+            pools.append(pool_of_row)
+            length += len(pool_of_row)
     rows_words = (len(steps) + 1) * abi.STEP_WORDS
     memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
     rows, tables = memory[:rows_words], memory[rows_words:]
-    if pooled:
-        np.concatenate(pooled, out=tables)
+    if pools:
+        np.concatenate(pools, out=tables)
     base = fastcall.place(rows) + rows.nbytes
     for number, step in enumerate(steps):
         args = step.args
-        words = [0] * abi.STEP_WORDS
-        for word, value in args.words.items():
-            words[word] = value
-        for word, table in args.tables.items():
-            start = starts.get(id(table))
-            words[word] = address(table) if start is None else base + 8 * start
+        template, own, pooled, apart = args.packed
+        words = template.copy()
+        words[_OPERANDS] = args.places or template[_OPERANDS]
+        start = base + starts[id(own)]
+        for word, at in pooled:
+            words[word] = start + at
+        for word, table in apart:
+            words[word] = address(table)
         for word, name in args.kernels.items():
             counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
-        words[abi.NTASKS] = args.tasks
         _ROW.pack_into(rows, number * _ROW.size, *words)
     rows = rows.reshape(-1, abi.STEP_WORDS)
     rows[-1, abi.KIND] = abi.STOP
     return rows, tables
-
-
-def _pooled(table: np.ndarray) -> bool:
-    return len(table) <= _POOLED or table.dtype != np.int64 or not table.flags.c_contiguous
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -328,7 +328,10 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
     for position in subscripts.repeats:
         _check_repeats(position, inputs[position], fixed[position], text)
     expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, size_items=tuple(sizes.items()))
-    _check_extent(expr)
+    # Where no tensor has an index twice, none has more elements than all indices together.
+    repeats = subscripts.repeats or len(set(output)) < len(output)
+    if repeats or len(output) > MAX_RANK or not 0 < prod(sizes.values()) <= MAX_ELEMENTS:
+        _check_extent(expr)
     return expr
 
 

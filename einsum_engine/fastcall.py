@@ -23,7 +23,6 @@ from .kernels.isa import ISA
 
 _EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
 _METH_FASTCALL = 0x0080
-_RECORD = struct.Struct(f"{entry.E_WORDS}q")
 _IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
 
 
@@ -110,46 +109,47 @@ def make_entry(
     arrays = list(zip(dtypes, shapes, strides))
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
-    # The extents of the result, then extents and strides of each array.
-    layouts = np.array([*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]], np.int64)
-    first = place(layouts)
-    rows, where = [], first + 8 * max(len(out_shape), 1)
-    for dtype, shape, stride in arrays:
-        rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)]
-        where += 8 * (len(shape) + len(stride))
-    expected = np.array(rows, np.int64)
-    empty, ret = _api()
-    record = _Record(entry.E_WORDS)
+    # Behind the words of the record: what is expected of each array, the extents of the result, of each array extents
+    # and strides.
+    expected = entry.E_WORDS + entry.X_WORDS * len(arrays)
+    layouts = [*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]]
+    record = _Record(expected + len(layouts))
     _records[id(record)] = record
-    words = {
-        entry.E_OPERANDS: len(dtypes),
-        entry.E_ARRAY_TYPE: id(np.ndarray),
-        entry.E_NOT_IMPLEMENTED: id(NotImplemented),
-        entry.E_LOCK_AT: lock or record.ctypes.data + 8 * entry.E_LOCK,
-        entry.E_CONTEXT: context,
-        entry.E_TABLE: table,
-        entry.E_WALK: library.address("walk", isa),
-        entry.E_OUT_DESCR: id(out_dtype),
-        entry.E_OUT_RANK: len(out_shape),
-        entry.E_OUT_SHAPE: first,
-        entry.E_EMPTY: empty,
-        entry.E_RETURN: ret,
-        entry.E_EXPECTED: place(expected),
-        entry.E_OUT_GIVEN: int(out_strides is not None),
-        entry.E_SIGNALS: _symbol("PyErr_CheckSignals"),
-        entry.E_DECREF: _symbol("Py_DecRef"),
-        entry.E_FAILURES: _failures()[0],
-        entry.E_FORMAT: _symbol("PyErr_Format"),
-    }
-    if release_gil:
-        words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}
-    values = [0] * entry.E_WORDS
-    for word, value in words.items():
-        values[word] = value
-    _RECORD.pack_into(record, 0, *values)
+    first = place(record)
+    values = _common_words(isa, release_gil).copy()
+    values[entry.E_OPERANDS] = len(dtypes)
+    values[entry.E_LOCK_AT] = lock or first + 8 * entry.E_LOCK
+    values[entry.E_CONTEXT] = context
+    values[entry.E_TABLE] = table
+    values[entry.E_OUT_DESCR] = id(out_dtype)
+    values[entry.E_OUT_RANK] = len(out_shape)
+    values[entry.E_OUT_SHAPE] = first + 8 * expected
+    values[entry.E_EXPECTED] = first + 8 * entry.E_WORDS
+    values[entry.E_OUT_GIVEN] = int(out_strides is not None)
+    where = first + 8 * (expected + max(len(out_shape), 1))
+    for dtype, shape, stride in arrays:
+        values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)
+        where += 8 * (len(shape) + len(stride))
+    values += layouts
+    struct.pack_into(f"{len(values)}q", record, 0, *values)
     method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
-    record.keep = (layouts, expected, method, tuple(dtypes), out_dtype, keep)
+    record.keep = (method, tuple(dtypes), out_dtype, keep)
     return _new_function()(ctypes.addressof(method), record, None)
+
+
+@lru_cache(maxsize=16)
+def _common_words(isa: ISA, release_gil: bool) -> list[int]:
+    """Words of a record that all entries have."""
+    values = [0] * entry.E_WORDS
+    values[entry.E_ARRAY_TYPE] = id(np.ndarray)
+    values[entry.E_NOT_IMPLEMENTED] = id(NotImplemented)
+    values[entry.E_WALK] = library.address("walk", isa)
+    values[entry.E_EMPTY], values[entry.E_RETURN] = _api()
+    if release_gil:
+        values[entry.E_SAVE], values[entry.E_RESTORE] = _symbol("PyEval_SaveThread"), _symbol("PyEval_RestoreThread")
+    values[entry.E_SIGNALS], values[entry.E_DECREF] = _symbol("PyErr_CheckSignals"), _symbol("Py_DecRef")
+    values[entry.E_FAILURES], values[entry.E_FORMAT] = _failures()[0], _symbol("PyErr_Format")
+    return values
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ the executor lowers them to the native step table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, NamedTuple
+from typing import Any, ClassVar, Mapping, NamedTuple
 
 from .records import quick
 
@@ -133,6 +133,8 @@ class Step:
     branches and loops that it is in; steps of family ``control`` decide which step is next.
     """
 
+    LATER: ClassVar[tuple[str, ...]] = ("expr", "dims", "layouts")
+
     number: int
     expr: str
     family: str
@@ -169,6 +171,8 @@ class Plan:
 
     ``peak_bytes == output_bytes + arena_bytes + table_bytes``: what a call holds beyond its inputs.
     """
+
+    LATER: ClassVar[tuple[str, ...]] = ("buffers",)
 
     expr: Any
     path: tuple[tuple[int, ...], ...]

@@ -240,10 +240,10 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tup
     ((24, 8), (8, 16))
     """
     strides = []
-    for size in shape if order == "F" else reversed(shape):
+    for size in shape if order == "F" else shape[::-1]:
         strides.append(itemsize)
         itemsize *= size
-    return tuple(strides if order == "F" else reversed(strides))
+    return tuple(strides if order == "F" else strides[::-1])
 
 
 def diagonal(array: np.ndarray, term: Sequence[Any]) -> np.ndarray:

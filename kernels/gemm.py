@@ -146,11 +146,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TKO_A: p.tko_a,
         abi.G_TKO_B: p.tko_b,
     }
-    for level, (count, *operands) in enumerate(_four(p.outer)):
-        at = abi.G_OUTER + 4 * level
-        words[at] = count
-        if count > 1:
-            tables |= {at + 1 + i: table for i, table in enumerate(operands)}
+    _put_loops(p.outer, words, tables)
     kernels = {abi.FN: p.kernel}
     if p.a_mode == "pack":
         kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
@@ -187,8 +183,17 @@ def _counted(count: int) -> np.ndarray:
     return np.arange(count)
 
 
-def _four(outer: tuple) -> tuple:
-    return ((1, ZERO, ZERO, ZERO),) * (4 - len(outer)) + tuple(outer)
+def _put_loops(outer: tuple, words: dict[int, int], tables: dict[int, np.ndarray]) -> None:
+    """Four loops: those of ``outer``, and before them such as run once."""
+    at = abi.G_OUTER
+    for _ in range(4 - len(outer)):
+        words[at] = 1
+        at += 4
+    for count, *operands in outer:
+        words[at] = count
+        if count > 1:
+            tables[at + 1], tables[at + 2], tables[at + 3] = operands
+        at += 4
 
 
 @quick
@@ -233,14 +238,9 @@ def lower_pack(p: PackProblem) -> Row:
         abi.G_PANEL_BLOCK: p.block,
     }
     tables = {abi.G_TM_A: p.lanes, abi.G_VALID: p.valid, abi.G_TK_A: p.tk}
-    total = 1
-    for level, (count, *operands) in enumerate(_four(p.outer)):
-        at = abi.G_OUTER + 4 * level
-        words[at] = count
-        total *= count
-        if count > 1:
-            tables |= {at + 1 + i: table for i, table in enumerate(operands)}
-    return Row(words=words, tables=tables, kernels={abi.FN: "packtask", abi.G_PACK: p.kernel}, tasks=shares * total)
+    _put_loops(p.outer, words, tables)
+    tasks = shares * prod([count for count, *_ in p.outer])
+    return Row(words=words, tables=tables, kernels={abi.FN: "packtask", abi.G_PACK: p.kernel}, tasks=tasks)
 
 
 # -- reference ---------------------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ def host_isas() -> tuple[ISA, ...]:
     return runnable(platform.machine(), _host_flags())
 
 
+@lru_cache(maxsize=8)
 def runnable(machine: str, flags: frozenset[str]) -> tuple[ISA, ...]:
     """The instruction sets of a ``machine`` (as `platform.machine` names it) whose CPU shows ``flags``."""
     arch = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}.get(machine.lower())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, NamedTuple
+from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import changed, quick
+from ..records import Later, changed, lazy, quick
 from .cpu import abi
+
+_POOLED = 4096  # entries of an offset vector that is put beside others
+_NOTHING = np.zeros(0, np.int64)
 
 
 class Operand(NamedTuple):
@@ -16,6 +19,9 @@ class Operand(NamedTuple):
 
     slot: int
     offset: int
+
+
+_NO_OPERAND = Operand(0, 0)
 
 
 def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
@@ -26,20 +32,68 @@ def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[in
     return words
 
 
+class Packed(NamedTuple):
+    """A row but for its addresses and operands: all words, and its offset vectors. Short ones lie in ``pool``, one after
+    the other: ``pooled`` has the word and the first byte of each; ``apart``: word and vector of the others."""
+
+    words: list[int]
+    pool: np.ndarray
+    pooled: tuple[tuple[int, int], ...]
+    apart: tuple[tuple[int, np.ndarray], ...]
+
+
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address
     goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
-    ``scratch``: bytes per worker; ``tasks``: independent shares."""
+    ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to ``B_OFFSET``,
+    where `placed` has set them."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("words",)
 
     words: Mapping[int, int]
     tables: Mapping[int, np.ndarray] = field(default_factory=dict)
     kernels: Mapping[int, str] = field(default_factory=dict)
     scratch: int = 0
     tasks: int = 1
+    places: tuple[int, ...] = field(default=(), repr=False, compare=False)
+
+    @lazy
+    def packed(self) -> Packed:
+        """What the executor lays out. It is the same for the row with operands at other places."""
+        words = [0] * abi.STEP_WORDS
+        for word, value in self.words.items():
+            words[word] = value
+        words[abi.NTASKS] = self.tasks
+        starts: dict[int, int] = {}  # of a table in the pool, by id
+        tables, pooled, apart, length = [], [], [], 0
+        for word, table in self.tables.items():
+            start = starts.get(id(table))
+            if start is None:
+                entries = len(table)
+                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
+                    apart.append((word, table))
+                    continue
+                start = starts[id(table)] = length
+                tables.append(table)
+                length += 8 * entries
+            pooled.append((word, start))
+        pool = np.concatenate(tables, dtype=np.int64) if tables else _NOTHING
+        return Packed(words, pool, tuple(pooled), tuple(apart))
+
+    @lazy
+    def nbytes(self) -> int:
+        """Of the row and its tables."""
+        return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
 
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""
-        words = {**self.words, **operand_words(out, a, b)}
-        return changed(self, words=words)
+        places = (*out, *a, *(b or _NO_OPERAND))
+        made = changed(self, places=places, _later_words=Later(_placed_words, (self.words, out, a, b)))
+        del made.__dict__["words"]
+        return made
+
+
+def _placed_words(words: Mapping[int, int], *operands: Operand | None) -> dict[int, int]:
+    return {**words, **operand_words(*operands)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 from .. import cost
 from ..kernels import isa as isa_table
@@ -19,7 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem
 from ..kernels.row import Row
 from ..plan import Buffer, Index, Layout, Plan, Step
-from ..records import changed, quick
+from ..records import Later, changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .joining import join, mapped
@@ -75,11 +75,11 @@ class PlanBuilder:
     def build(self) -> Plan:
         self._draw_up()
         arena, kept = self._allocate()
-        for value in self.list.values:
-            value.nbytes = value.nbytes or self.list.nbytes(value)
-        self.position = {id(v): i for i, v in enumerate(self.list.values)}
-        self.buffers = [self._buffer(v) for v in self.list.values]
-        self.layouts = [buffer.layout.describe() for buffer in self.buffers]
+        self.position = {}
+        for number, value in enumerate(self.list.values):
+            self.position[id(value)] = number
+            if not value.nbytes:
+                value.nbytes = self.list.nbytes(value)
         for operation in self.list.operations:
             for step in self._emit(operation):  # one at a time: each is numbered by those before it
                 self.steps.append(step)
@@ -105,33 +105,39 @@ class PlanBuilder:
         packs: dict[int, tuple[int, int, str]] = {}
         forever = len(self.list.operations)
         for number, operation in enumerate(self.list.operations):
+            constant = operation.constant
             for value in operation.outputs:
-                born.setdefault(value.memory.number, number)
-                dies[value.memory.number] = max(number, dies.get(value.memory.number, 0))
+                place = value.number if value.source is None else value.memory.number
+                born.setdefault(place, number)
+                dies[place] = max(number, dies.get(place, 0))
             for value in (*operation.inputs, *operation.beside):
-                last = number if operation.constant or not value.constant else forever
-                dies[value.memory.number] = max(last, dies.get(value.memory.number, 0))
+                place = value.number if value.source is None else value.memory.number
+                last = forever if value.constant and not constant else number
+                if last >= dies.get(place, 0):
+                    dies[place] = last
             for part, side, nbytes in _temporaries(operation):
                 key = -1 - len(packs)
                 packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
-                last = forever if kept and not operation.constant else number
+                last = forever if kept and not constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         self._stretch(born, dies)
         for value in self.list.values:
             if value.kind == "arena" and value.source is None:
                 value.nbytes = value.nbytes or self.list.nbytes(value)
                 first = born.get(value.number, 0)  # what has no elements is written by nobody
-                life = Lifetime(key=value.number, nbytes=value.nbytes, first=first, last=dies.get(value.number, first))
-                regions[value.constant].append(life)
+                regions[value.constant].append(
+                    Lifetime(value.number, value.nbytes, first, dies.get(value.number, first))
+                )
         sizes = {}
         for kept, lifetimes in regions.items():
             offsets, sizes[kept] = allocate(lifetimes)
             if not lifetimes:
                 continue
+            slot = self._slot(kept)
             for value in self.list.values:
-                if value.number in offsets and value.kind == "arena":
-                    value.slot, value.offset = self._slot(kept), offsets[value.number]
+                if value.kind == "arena" and value.number in offsets:
+                    value.slot, value.offset = slot, offsets[value.number]
             self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
         for value in self.list.values:
             if value.source is not None:
@@ -155,30 +161,15 @@ class PlanBuilder:
         kept, offset = self.pack_places.get((id(operation), id(part), side), (False, 0))
         return Operand(slot=self._slot(kept), offset=offset)
 
-    def _buffer(self, value: Value) -> Buffer:
-        axes = tuple([value.axes[i] for i in value.term])
-        return Buffer(
-            name=self._name(value),
-            kind=value.kind,
-            slot=value.slot,
-            offset=value.offset,
-            nbytes=value.nbytes,
-            dtype=value.dtype,
-            layout=Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel),
-        )
-
-    def _name(self, value: Value) -> str:
-        if value.kind == "arena":
-            return f"t{value.memory.number}"
-        return f"in{value.slot}" if value.kind == "input" else self._output_name(value)
-
-    def _output_name(self, value: Value) -> str:
-        return "out"
+    def _output_names(self) -> dict[int, str]:
+        """By number of the value, where they are not all called ``out``."""
+        return {}
 
     # -- steps, forwards -------------------------------------------------------------------------------------
     def _emit(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
-        whole = Work(expr=_expression(operation), dims=dims, flops=flops, moved=moved)
+        expr = Later(_expression, (tuple([v.term for v in operation.inputs]), operation.output.term))
+        whole = Work(expr=expr, dims=dims, flops=flops, moved=moved)
         if operation.kind == "fused":
             yield from self._emit_fused(operation, operation.parts[0].part, whole)
             return
@@ -229,18 +220,20 @@ class PlanBuilder:
                 tile=(),
                 inputs=(place,),
                 output=self.position[id(operation.output)],
-                layouts=(self.layouts[place], "strided"),
+                layouts=Later(described, ((value,), ("strided",))),
                 once=operation.constant,
                 seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
             )
 
     def _emit_gemm(self, operation: Operation, part: Part, work: "Work", times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan
-        places, widened = [], 0
-        sides = list(zip(operation.inputs, (LEFT, RIGHT)))[:: -1 if plan.swapped else 1]
-        packs = (plan.pack_left, times.left), (plan.pack_right, times.right)
-        for side, (value, tensor), (pack, seconds) in zip(("left", "right"), sides, packs):
-            place = Operand(slot=value.slot, offset=value.offset + part.shifts[tensor])
+        places, widened, output = [], 0, operation.output
+        (x, y), shifts = operation.inputs, part.shifts
+        left, right = ("left", x, LEFT, plan.pack_left), ("right", y, RIGHT, plan.pack_right)
+        if plan.swapped:
+            left, right = ("left", y, RIGHT, plan.pack_left), ("right", x, LEFT, plan.pack_right)
+        for side, value, tensor, pack in (left, right):
+            place = Operand(value.slot, value.offset + shifts[tensor])
             if pack is not None:
                 source, place, problem = place, self._place(operation, part, side), pack.problem
                 nbytes = self.list.nbytes(value)
@@ -248,14 +241,14 @@ class PlanBuilder:
                 widened += copied - nbytes
                 row = pack.row.placed(place, source)
                 packing = changed(work, moved=nbytes + copied)
-                yield self._step_of_pack(operation, packing, row, value, problem, self._time(seconds, row))
+                seconds = self._time(times.left if side == "left" else times.right, row)
+                yield self._step_of_pack(operation, packing, row, value, problem, seconds)
             places.append(place)
-        out = Operand(slot=operation.output.slot, offset=operation.output.offset + part.shifts[OUT])
-        row = self._row(operation, part, out, *places)
+        row = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
         modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        step = self._step(operation, work, row, "gemm", (plan.problem.mr, plan.problem.nr), modes, seconds)
+        step = self._step(operation, work, row, "gemm", plan.tile, modes, seconds)
         found = self.list.epilogues.get(id(operation))
         yield step if found is None else self._shown(operation, step, found)
 
@@ -271,7 +264,8 @@ class PlanBuilder:
         """The step of a product with its epilogue says what that does, reads and writes."""
         inputs = (*step.inputs, *[self.position[id(value)] for value in operation.beside])
         output = self.position[id(operation.more[0])]
-        layouts = (*[self.layouts[place] for place in (*inputs, output)], *step.layouts[len(step.inputs) + 1 :])
+        values = [self.list.values[place] for place in (*inputs, output)]
+        layouts = described(values, step.layouts[len(step.inputs) + 1 :])
         seconds = step.seconds + found.seconds(self.machine) * (step.flops / max(1, self.list.work(operation)[0]))
         expr = f"{step.expr} + {found.group.text()}"
         return changed(step, expr=expr, inputs=inputs, output=output, layouts=layouts, seconds=seconds)
@@ -279,18 +273,24 @@ class PlanBuilder:
     def _step(
         self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
-        places = list(map(self.position.__getitem__, map(id, (*operation.inputs, operation.output))))
-        return self._made(
-            work,
-            row,
+        values, position = (*operation.inputs, operation.output), self.position
+        *inputs, output = [position[id(value)] for value in values]
+        return Step(
+            number=len(self.steps),
+            expr=work.expr,
             family=family,
             kernel=row.kernels[abi.FN],
             tile=tile,
-            inputs=tuple(places[:-1]),
-            output=places[-1],
-            layouts=(*map(self.layouts.__getitem__, places), *modes),
-            once=operation.constant,
+            inputs=tuple(inputs),
+            output=output,
+            dims=work.dims,
+            layouts=Later(described, (values, modes)),
+            flops=work.flops,
+            bytes_moved=work.moved,
             seconds=seconds,
+            tasks=row.tasks,
+            once=operation.constant,
+            args=row,
         )
 
     def _step_of_pack(
@@ -305,7 +305,7 @@ class PlanBuilder:
             tile=(problem.width,),
             inputs=(place,),
             output=self.position[id(operation.output)],
-            layouts=(self.layouts[place], f"panels{problem.width}"),
+            layouts=Later(described, ((packed,), (f"panels{problem.width}",))),
             once=packed.constant,
             seconds=seconds,
         )
@@ -327,16 +327,13 @@ class PlanBuilder:
         return seconds / self._threads(row) + self.machine.step_seconds
 
     def _threads(self, row: Row) -> int:
-        return self.request.threads if row.words.get(abi.PARALLEL, 0) else 1
+        return self.request.threads if self.request.threads > 1 and row.packed.words[abi.PARALLEL] else 1
 
-    def _dims(self, operation: Operation) -> dict:
+    def _dims(self, operation: Operation) -> Any:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed; of more than
         two inputs what is in the output is B."""
-        terms, dims = [v.term for v in operation.inputs], self._owner(operation).dims
-        if len(terms) > 2:
-            terms = [tuple(dict.fromkeys([i for term in terms for i in term]))] * 2
-        groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), operation.output.term)
-        return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
+        terms = tuple([v.term for v in operation.inputs])
+        return Later(_dimensions, (terms, operation.output.term, self._owner(operation).dims))
 
     def _owner(self, operation: Operation) -> OperationList:
         """The list that knows the indices of an operation."""
@@ -346,11 +343,11 @@ class PlanBuilder:
         steps = tuple(self.steps)
         scratch = max([s.args.scratch for s in steps], default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        tables = sum([8 * 64 + sum([t.nbytes for t in s.args.tables.values()]) for s in steps]) + 8 * 64
+        tables = sum([s.args.nbytes for s in steps]) + 8 * abi.STEP_WORDS
         return Plan(
             expr=self.request.expr,
             path=self._path(),
-            buffers=tuple(self.buffers),
+            buffers=Later(_buffers, (self.list.values, self._output_names())),
             steps=steps,
             dtype=self.request.dtype,
             compute_dtype=self.compute,
@@ -378,8 +375,8 @@ class PlanBuilder:
 class Work:
     """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
 
-    expr: str
-    dims: dict
+    expr: Any  # these two may come later
+    dims: Any
     flops: int
     moved: int
     scale: float = 1.0
@@ -396,16 +393,57 @@ class Work:
         )
 
 
-def _temporaries(operation: Operation) -> Iterator[tuple[Part, str, int]]:
+def _temporaries(operation: Operation) -> list[tuple[Part, str, int]]:
     """Part, side and bytes of each packed copy and temporary."""
-    for part in (each.part for each in operation.parts):
-        plan = part.plan
-        if isinstance(plan, GemmPlan):
-            for side, pack in (("left", plan.pack_left), ("right", plan.pack_right)):
-                if pack is not None:
-                    yield part, side, pack.nbytes
-        elif plan.temporary_bytes:
-            yield part, "temporary", plan.temporary_bytes
+    found = []
+    for each in operation.parts:
+        part, plan = each.part, each.part.plan
+        if plan.__class__ is not GemmPlan:
+            if plan.temporary_bytes:
+                found.append((part, "temporary", plan.temporary_bytes))
+            continue
+        if plan.pack_left is not None:
+            found.append((part, "left", plan.pack_left.nbytes))
+        if plan.pack_right is not None:
+            found.append((part, "right", plan.pack_right.nbytes))
+    return found
+
+
+def _buffers(values: Sequence[Value], outputs: Mapping[int, str]) -> tuple[Buffer, ...]:
+    return tuple([_buffer(value, outputs) for value in values])
+
+
+def _buffer(value: Value, outputs: Mapping[int, str]) -> Buffer:
+    if value.kind == "arena":
+        name = f"t{value.memory.number}"
+    else:
+        name = f"in{value.slot}" if value.kind == "input" else outputs.get(value.number, "out")
+    return Buffer(
+        name=name,
+        kind=value.kind,
+        slot=value.slot,
+        offset=value.offset,
+        nbytes=value.nbytes,
+        dtype=value.dtype,
+        layout=_layout(value),
+    )
+
+
+def _layout(value: Value) -> Layout:
+    axes = tuple([value.axes[i] for i in value.term])
+    return Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel)
+
+
+def described(values: Sequence[Value], modes: tuple[str, ...]) -> tuple[str, ...]:
+    """How values lie, and ``modes``."""
+    return (*[_layout(value).describe() for value in values], *modes)
+
+
+def _dimensions(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], dims: Mapping[Index, tuple]) -> dict:
+    if len(terms) > 2:
+        terms = (tuple(dict.fromkeys([index for term in terms for index in term])),) * 2
+    groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), out)
+    return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
 
 
 @lru_cache(maxsize=2048)
@@ -431,8 +469,8 @@ def _name(index: str) -> str:
     return index if len(index) == 1 else f"{{{index}}}"
 
 
-def _expression(operation: Operation) -> str:
-    return ",".join([_term(v.term) for v in operation.inputs]) + "->" + _term(operation.output.term)
+def _expression(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...]) -> str:
+    return ",".join(map(_term, terms)) + "->" + _term(out)
 
 
 @lru_cache(maxsize=8)

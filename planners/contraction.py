@@ -12,11 +12,10 @@ from ..records import changed, lazy, quick
 Axes = Mapping[Index, Axis]
 
 
-@lru_cache(maxsize=2048)
 def dimension_types(
     left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
 ) -> tuple[tuple[Index, ...], ...]:
-    """Indices of the types B, M, N, K of a contraction: an expression comes again with other sizes."""
+    """Indices of the types B, M, N, K of a contraction."""
     return (
         tuple([i for i in out if i in left and i in right]),
         tuple([i for i in out if i in left and i not in right]),
@@ -68,8 +67,8 @@ class BinaryContraction:
         return (*self.batch, *self.m, *self.k), (*self.batch, *self.n, *self.k), (*self.batch, *self.m, *self.n)
 
     @lazy
-    def problem(self) -> Hashable:
-        """What is asked for, whatever the indices are called, but for the layouts and what is decided with them."""
+    def question(self) -> Hashable:
+        """What is asked for, whatever the indices are called, but for sizes, layouts and what is decided with them."""
         return (
             self.dtype,
             self.left_dtype,
@@ -77,7 +76,6 @@ class BinaryContraction:
             len(self.batch),
             len(self.m),
             len(self.n),
-            tuple(map(self.sizes.__getitem__, self.names)),
             self.conj_left,
             self.conj_right,
             self.panels_left,
@@ -87,6 +85,11 @@ class BinaryContraction:
             self.only_panels,
             self.accumulate,
         )
+
+    @lazy
+    def lengths(self) -> tuple[int, ...]:
+        """Sizes of all indices, by type."""
+        return tuple(map(self.sizes.__getitem__, self.names))
 
     def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
         """The same with other layouts, and with ``flip`` and what to keep near as ``decided``."""
@@ -117,3 +120,40 @@ class BinaryContraction:
             left_dtype=self.right_dtype,
             right_dtype=self.left_dtype,
         )
+
+
+@lru_cache(maxsize=2048)
+def asked(
+    terms: tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]],
+    dtypes: tuple[str, str, str],
+    conj: tuple[bool, bool],
+    constant: tuple[bool, bool],
+    panels: tuple[bool, bool, bool],
+) -> BinaryContraction:
+    """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
+
+    ``dtypes``: what is computed in, what left and right hold; ``panels``: of left and right, and whether only these.
+    """
+    batch, m, n, k = dimension_types(*terms)
+    found = BinaryContraction(
+        dtype=dtypes[0],
+        left_dtype=dtypes[1],
+        right_dtype=dtypes[2],
+        sizes={},
+        batch=batch,
+        m=m,
+        n=n,
+        k=k,
+        left=None,
+        right=None,
+        out={},
+        conj_left=conj[0],
+        conj_right=conj[1],
+        constant_left=constant[0],
+        constant_right=constant[1],
+        panels_left=panels[0],
+        panels_right=panels[1],
+        only_panels=panels[2],
+    )
+    found.question, found.terms, found.names  # before the copies with sizes
+    return found

@@ -14,16 +14,16 @@ import numpy as np
 
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
-from ..kernels.cpu.storage import STORAGES
 from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
 from ..records import lazy, quick
-from .contraction import BinaryContraction
+from .contraction import Axes, BinaryContraction
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
+from .operations import itemsize
 from .packing import PACK_BYTES, PackedSide, pack_side
 from .sides import (
     LEFT,
@@ -79,10 +79,17 @@ class GemmPlan:
     def problem(self) -> GemmProblem:
         return self.tables.problem(self.decided, self.parallel)
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Lanes and columns of C in registers."""
+        return self.work.mr, self.work.nr
+
     @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
-        return lower(self.problem)
+        row = lower(self.problem)
+        row.packed, row.nbytes  # before the copies that have operands
+        return row
 
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
@@ -98,15 +105,22 @@ def _lanes_on_right(c: BinaryContraction) -> bool:
     if not c.n or not c.m:
         return not c.m
     out = c.out
-    return min([abs(out[i].stride) for i in c.n]) < min([abs(out[i].stride) for i in c.m])
+    return _least(out, c.n) < _least(out, c.m)
+
+
+def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
+    """The shortest stride."""
+    if len(indices) == 1:
+        return abs(axes[indices[0]].stride)
+    return min([abs(axes[i].stride) for i in indices])
 
 
 class _Planner(GemmTables):
     def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
         self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
-        self.sources = {LEFT: c.left_dtype or c.dtype, RIGHT: c.right_dtype or c.dtype}
-        self.items = {t: STORAGES[name].itemsize for t, name in self.sources.items()}
+        self.sources = c.left_dtype or c.dtype, c.right_dtype or c.dtype  # by tensor, as the next
+        self.items = itemsize(self.sources[LEFT]), itemsize(self.sources[RIGHT])
         self.known = {OUT: c.out}
         if c.left is not None:
             self.known[LEFT] = c.left
@@ -121,7 +135,7 @@ class _Planner(GemmTables):
         layouts = self.known
         known = [(t, layouts[t]) for t in tensors if t in layouts]
         ordered: Sequence[Index] = indices
-        if known and len(indices) > 1:
+        if len(indices) > 1 and known:
             axes = layouts.get(order_by) or known[0][1]
             ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
         near = self.c.near_right

@@ -46,7 +46,7 @@ def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) 
     axes, stride = {}, item
     for index in indices:
         size = sizes[index]
-        axes[index] = Axis.strided(index, size, stride)
+        axes[index] = Axis(index, size, stride, size or 1)
         stride *= size
     return axes
 

@@ -19,10 +19,10 @@ from typing import Iterator, Mapping, NamedTuple
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import changed, quick
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import Axes, BinaryContraction, dimension_types
+from .contraction import Axes, BinaryContraction, asked
 from .gemm import GemmPlan
 from .layout import Given, dense_axes
 from .memo import Planned, planned
@@ -71,8 +71,16 @@ class LayoutSolver:
     def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine, policy: str = "solve"):
         self.list, self.isa, self.threads, self.machine = listed, isa, threads, machine
         self.policy = policy
-        self.producers = {operation.output.number: operation for operation in listed.operations}
-        self.seconds = {id(operation): self._roofline(operation) for operation in listed.operations}
+        self.producers: dict[int, Operation] = {}
+        self.seconds: dict[int, float] = {}
+        self.mixed: dict[int, bool] = {}  # casts make operations look mixed that are not, once they are gone
+        self.casts: set[int] = set()
+        for operation in listed.operations:
+            self.producers[operation.output.number] = operation
+            self.seconds[id(operation)] = self._roofline(operation)
+            self.mixed[id(operation)] = operation.mixed
+            if operation.kind == "copy":
+                self.casts.add(operation.output.number)
         self.worth = self._worth()
         self.inherited = inherited(listed) if policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
@@ -80,11 +88,8 @@ class LayoutSolver:
         if self.inherited:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
-        # casts make operations look mixed that are not, once they are gone
-        self.mixed = {id(operation): operation.mixed for operation in listed.operations}
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
         self.asked: dict[int, BinaryContraction] = {}  # products with free operands, by id of the operation
-        self.casts = {number for number, operation in self.producers.items() if operation.kind == "copy"}
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -108,7 +113,8 @@ class LayoutSolver:
                 self._take_back(natural)
                 for operation, draft in drafts:
                     self._take(operation, draft)
-        self.list.drop(self.folded)
+        if self.folded:
+            self.list.drop(self.folded)
         return sum(draft.seconds for _, draft in drafts)
 
     def _drafts(self, most: float = math.inf) -> list[tuple[Operation, Draft]]:
@@ -247,14 +253,17 @@ class LayoutSolver:
     def _settled(self, operation: Operation) -> dict[int, Given]:
         """Layouts of free inputs that the product cannot choose."""
         given = {}
+        mixed = self.mixed[id(operation)]
+        if not (self.dense or mixed or self.long or self.policy == "natural"):
+            return given
         for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
-        mixed = self.mixed[id(operation)]
         if mixed or self.policy == "natural":
             fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
-            given |= self._natural(operation, fixed)
+            if fixed:
+                given |= self._natural(operation, fixed)
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation)):
             given |= self._natural(operation, operation.inputs)
@@ -302,43 +311,32 @@ class LayoutSolver:
     def _contraction(self, operation: Operation, orientation: Orientation = AS_OUTPUT) -> BinaryContraction:
         """The product with the layouts that its values have now."""
         x, y = operation.inputs
-        axes = x.axes, y.axes, operation.output.axes
+        left, right, out = x.axes, y.axes, operation.output.axes
         if self.mixed[id(operation)]:
-            axes = tuple([value.real_view(True)[1] for value in (x, y, operation.output)])
-        asked = self.asked.get(id(operation)) or self._asked(operation, axes[2])
+            left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
+        found = self.asked.get(id(operation)) or self._asked(operation, out)
         if orientation is AS_OUTPUT:
-            return asked.laid_out(*axes)
+            return changed(found, left=left, right=right, out=out)
         near = [self._near(value, orientation.near) for value in (x, y)]
-        return asked.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
+        return found.laid_out(left, right, out, flip=orientation.flip, near_left=near[0], near_right=near[1])
 
     def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
         """The product with free operands, kept for the next time."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
-        dtype = REAL_PART[output.dtype] if parts else output.dtype
-        terms = (x.term, y.term, output.term)
-        batch, m, n, k = dimension_types(*[value.real_view(True)[0] for value in (x, y, output)] if parts else terms)
-        asked = self.asked[id(operation)] = BinaryContraction(
-            dtype=dtype,
-            left_dtype=_other(x, parts, dtype),
-            right_dtype=_other(y, parts, dtype),
-            sizes={**self.list.sizes, PARTS: 2} if parts else self.list.sizes,
-            batch=batch,
-            m=m,
-            n=n,
-            k=k,
-            left=None,
-            right=None,
-            out=out,
-            conj_left=x.conj,
-            conj_right=y.conj,
-            constant_left=x.constant,
-            constant_right=y.constant,
-            panels_left=self._writes_panels(x),
-            panels_right=self._writes_panels(y),
-            only_panels=self.policy == "panels",
+        dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
+        if parts:
+            dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
+            terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
+        found = asked(
+            terms,
+            (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
+            (x.conj, y.conj),
+            (x.constant, y.constant),
+            (self._writes_panels(x), self._writes_panels(y), self.policy == "panels"),
         )
-        asked.problem, asked.terms  # before the copies with layouts
-        return asked
+        found = self.asked[id(operation)] = changed(found, sizes=sizes, out=out)
+        found.lengths  # before the copies with layouts
+        return found
 
     def _writes_panels(self, value: Value) -> bool:
         """Only a GEMM writes through tables that are not linear."""
@@ -374,6 +372,8 @@ class LayoutSolver:
 
 def _other(value: Value, parts: bool, dtype: str) -> str:
     """The dtype of the elements of ``value`` where it is not ``dtype``."""
+    if value.dtype == dtype:
+        return ""
     stored = REAL_PART.get(value.dtype, value.dtype) if parts else value.dtype
     return "" if stored == dtype else stored
 

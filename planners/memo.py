@@ -24,6 +24,7 @@ from .unpacked import UnpackedPlan
 from .unpacked_cost import unpacked_seconds
 
 REMEMBERED = 512  # at least, and up to twice as many
+_NOTHING_GIVEN = (None, None)
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
 
 
@@ -48,7 +49,7 @@ class Planned:
     is known than a roofline."""
 
     part: Part
-    given: tuple[Given | None, Given | None] = (None, None)
+    given: tuple[Given | None, Given | None] = _NOTHING_GIVEN
     times: Times | None = None
 
 
@@ -61,7 +62,7 @@ def planned(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine)
     found = _known.get(key)
     if found is not None and found[0] is machine:
         _, before, parts = found
-        if before == c.names or not any(given for each in parts for given in each.given):
+        if before == c.names:
             return parts
         return tuple([_renamed(each, dict(zip(before, c.names))) for each in parts])
     parts = tuple(_timed(part, isa, machine) for part in plan_parts(c, isa, threads))
@@ -83,7 +84,8 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
     return (
         isa.name,
         threads,
-        c.problem,
+        c.question,
+        c.lengths,
         _places(c.left, left),
         _places(c.right, right),
         _places(c.out, out),
@@ -128,5 +130,7 @@ def _entries(plan: GemmPlan) -> int:
 
 def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
     """The same for other indices."""
+    if each.given == _NOTHING_GIVEN:
+        return each
     left, right = (None if given is None else given.renamed(names) for given in each.given)
     return Planned(part=each.part, given=(left, right), times=each.times)

@@ -9,9 +9,11 @@ makes ``fused`` ones of them: the product of several operands, summed.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
 
 from .. import cost
 from ..kernels.tiles import COMPLEX
@@ -21,6 +23,7 @@ from .request import PlanRequest
 from .splitting import cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
+_REMEMBERED = 64  # steps up to which what they are is kept
 REAL_PART = {"complex64": "float32", "complex128": "float64"}
 
 
@@ -106,7 +109,7 @@ class OperationList:
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
 
     def new(self, term: tuple[Index, ...], dtype: str, kind: str = "arena", **more) -> Value:
-        value = Value(number=len(self.values), term=term, dtype=dtype, kind=kind, **more)
+        value = Value(len(self.values), term, dtype, kind, **more)
         self.values.append(value)
         return value
 
@@ -119,19 +122,11 @@ class OperationList:
         operands = [self._input(position) for position in range(len(self.request.expr.inputs))]
         output = self._output()
         current = [self._cast(value) for value in operands]
-        uses = dict.fromkeys(self.sizes, 0)
-        for term in (*(value.term for value in current), self.out_term):
-            for index in term:
-                uses[index] += 1
-        for group in self.request.order.path:
-            chosen = [current.pop(p) for p in sorted(group, reverse=True)][::-1]
-            for value in chosen:
-                for index in value.term:
-                    uses[index] -= 1
-            result = self._pair(*chosen, uses) if len(chosen) == 2 else chosen[0]
-            for index in result.term:
-                uses[index] += 1
-            current.append(result)
+        path = self.request.order.path
+        found = pairs if len(path) <= _REMEMBERED else pairs.__wrapped__
+        for pair in found(tuple([value.term for value in current]), self.out_term, path):
+            y, x = current.pop(pair.second), current.pop(pair.first)
+            current.append(self._pair(x, y, pair))
         self._finish(current[0], output)
 
     @lazy
@@ -151,7 +146,7 @@ class OperationList:
         axes: dict[Index, Axis] = {}
         for index, size, stride in zip(expr.inputs[position], expr.shapes[position], request.strides[position]):
             if size != 1:
-                axes[index] = Axis.strided(index, size, stride + axes[index].stride if index in axes else stride)
+                axes[index] = Axis(index, size, stride + axes[index].stride if index in axes else stride, size or 1)
         return self.new(
             tuple(axes),
             dtype,
@@ -200,10 +195,15 @@ class OperationList:
         return operation.work
 
     def _work(self, operation: Operation) -> tuple[int, int]:
-        moved = sum([self.nbytes(v) for v in (*operation.inputs, operation.output)])
+        nbytes, inputs = self.nbytes, operation.inputs
+        moved = nbytes(operation.output)
+        for value in inputs:
+            moved += nbytes(value)
         if operation.kind == "copy":
             return 0, moved
-        indices = set().union(*[v.term for v in operation.inputs])
+        indices = {*inputs[0].term, *inputs[-1].term}
+        if len(inputs) > 2:
+            indices.update(*[value.term for value in inputs[1:-1]])
         points = math.prod(map(self.sizes.__getitem__, indices))
         if operation.kind == "sum":
             return points, moved
@@ -214,19 +214,18 @@ class OperationList:
         return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
 
     # -- operations ------------------------------------------------------------------------------------------
-    def _lone(self, value: Value, kept: list[Index]) -> Value:
+    def _lone(self, value: Value, kept: tuple[Index, ...]) -> Value:
         """Sums the indices that nobody else needs: all but ``kept``."""
         if len(kept) == len(value.term):
             return value
-        return self.apply("sum", (value,), self.new(tuple(kept), value.dtype, conj=value.conj))
+        return self.apply("sum", (value,), self.new(kept, value.dtype, conj=value.conj))
 
-    def _pair(self, x: Value, y: Value, uses: dict[Index, int]) -> Value:
-        in_x, in_y = x.term, y.term
-        x = self._lone(x, [i for i in in_x if uses[i] > 0 or i in in_y])
-        y = self._lone(y, [i for i in in_y if uses[i] > 0 or i in in_x])
-        both = dict.fromkeys(x.term + y.term)
-        term = tuple([i for i in both if uses[i] > 0])
-        kind = "mul" if len(term) == len(both) else "gemm"
+    def _pair(self, x: Value, y: Value, pair: "Pair") -> Value:
+        _, _, kept_x, kept_y, term, kind = pair
+        if len(kept_x) < len(x.term):
+            x = self._lone(x, kept_x)
+        if len(kept_y) < len(y.term):
+            y = self._lone(y, kept_y)
         if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
             return self._product_of_operands(x, y, term)
         if x.dtype == y.dtype:
@@ -252,7 +251,7 @@ class OperationList:
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
-        value = self._lone(value, [i for i in value.term if i in output.term])
+        value = self._lone(value, tuple([i for i in value.term if i in output.term]))
         last = self.operations[-1] if self.operations else None
         direct = (
             last is not None
@@ -268,6 +267,43 @@ class OperationList:
             self.values.remove(value)
         else:
             self.apply("copy", (value,), output, scaled=self.request.scaled)
+
+
+class Pair(NamedTuple):
+    """A step of a path: positions of two tensors, the indices that each keeps, those of their product, and its kind."""
+
+    first: int
+    second: int
+    kept_first: tuple[Index, ...]
+    kept_second: tuple[Index, ...]
+    term: tuple[Index, ...]
+    kind: str
+
+
+@lru_cache(maxsize=256)
+def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tuple) -> tuple[Pair, ...]:
+    """The steps of a path, without sizes: an expression comes again with others.
+
+    >>> pairs((("i", "j"), ("j", "k")), ("i",), ((0, 1),))
+    (Pair(first=0, second=1, kept_first=('i', 'j'), kept_second=('j',), term=('i',), kind='gemm'),)
+    """
+    uses = Counter(chain(out, *terms))
+    current, found = list(terms), []
+    for group in path:
+        if len(group) == 1:  # of a single operand
+            current.append(current.pop(group[0]))
+            continue
+        first, second = sorted(group)
+        y, x = current.pop(second), current.pop(first)
+        uses.subtract(x + y)
+        kept_x = tuple([i for i in x if uses[i] > 0 or i in y])
+        kept_y = tuple([i for i in y if uses[i] > 0 or i in x])
+        both = dict.fromkeys(kept_x + kept_y)
+        term = tuple([i for i in both if uses[i] > 0])
+        found.append(Pair(first, second, kept_x, kept_y, term, "mul" if len(term) == len(both) else "gemm"))
+        uses.update(term)
+        current.append(term)
+    return tuple(found)
 
 
 def same_bits(a: str, b: str) -> bool:

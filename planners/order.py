@@ -7,6 +7,7 @@ that are left, takes them out and appends the result. A single operand has the o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from math import isfinite, prod
 from numbers import Real
@@ -28,13 +29,14 @@ from .optimizers import (
 )
 from .problem import Found, Problem
 from .searches import best, random_greedy, split_by, trivial
-from .steps import Path, Sizes, Term, reduction_cost, show, shown, step_cost
+from .steps import Path, Sizes, Term, check_path, reduction_cost, show, shown, step_cost, to_positions, totals
 
 __all__ = [
     "Order", "find_order", "leaner_orders", "optimize_key", "step_cost",
     "Optimizer", "get_optimizer", "optimizers", "register_optimizer", "registry_version", "unregister_optimizer",
 ]  # fmt: skip
 
+KNOWN_OPERANDS = 64  # up to so many, what a path means is kept
 LIMIT_OPERANDS = 12  # up to so many, all orders are searched for one within a memory limit
 LIMIT_PAIRS = 1_000_000
 LIMIT_TRIALS, LIMIT_WORK = 64, 20_000  # trials of a random search, and at most this over the operands
@@ -97,6 +99,11 @@ def find_order(
         order = _only_order(terms, output, sizes, name)
         if limit is None or order.largest <= limit:
             return order
+    known = None if limit is not None or goal is not None else _known_path(optimize, len(terms))
+    if known is not None:
+        ids, path = known
+        flops, largest = totals(terms, output, sizes, ids)
+        return Order(path=path, flops=flops, largest=largest, optimizer="path")
     problem = Problem.of(
         terms, output, sizes, limit=limit, max_time=max_time, seed=seed, text=text, objective=goal
     )
@@ -225,6 +232,25 @@ def _only_order(terms: Sequence[Term], output: Term, sizes: Sizes, name: str) ->
         return Order(path=((0,),), flops=flops, largest=elements, optimizer=name)
     flops, _ = step_cost(terms[0], terms[1], output, sizes)
     return Order(path=((0, 1),), flops=flops, largest=prod([sizes[index] for index in output]), optimizer=name)
+
+
+def _known_path(path: Any, count: int) -> tuple[Path, Path] | None:
+    """Ids and positions of a path in binary steps that was given; None where it has to be looked at more closely."""
+    if not isinstance(path, (list, tuple)) or not 2 < count <= KNOWN_OPERANDS or len(path) != count - 1:
+        return None
+    plain = all([step.__class__ in (tuple, list) and len(step) == 2 for step in path])
+    if not plain or not all([position.__class__ is int for step in path for position in step]):
+        return None
+    return _binary_path(tuple(map(tuple, path)), count)
+
+
+@lru_cache(maxsize=256)
+def _binary_path(path: Path, count: int) -> tuple[Path, Path] | None:
+    try:
+        ids = tuple(check_path(path, count, ""))
+    except EngineValueError:
+        return None  # the message names the expression
+    return ids, to_positions(ids, count)
 
 
 def _order(problem: Problem, found: Found, name: str) -> Order:

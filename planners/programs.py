@@ -239,9 +239,7 @@ class ProgramBuilder(PlanBuilder):
                 self.list.blocks[id(operation)] = (number, blocks)
                 self.list.operations.append(operation)
 
-    def _drawn(
-        self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]
-    ) -> list[Operation]:
+    def _drawn(self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]) -> list[Operation]:
         """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on. ``made``: memory,
         by id, that nobody but these steps knows of."""
         before = None
@@ -364,9 +362,10 @@ class ProgramBuilder(PlanBuilder):
         for step in self._emit_fused(operation, part, work):
             yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
 
-    def _output_name(self, value: Value) -> str:
-        place = next((at for at, fresh in enumerate(self.fresh) if fresh is value.memory), 0)
-        return f"out{place}" if place else "out"
+    def _output_names(self) -> dict[int, str]:
+        places = {id(fresh): place for place, fresh in enumerate(self.fresh)}
+        found = {value.number: places.get(id(value.memory), 0) for value in self.list.values}
+        return {number: f"out{place}" for number, place in found.items() if place}
 
     def _path(self) -> tuple[tuple[int, ...], ...]:
         return ()
@@ -413,9 +412,7 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
     dtypes = tuple(place.dtype for place in step.inputs)
     expr = parsed(step.eqn.named["subscripts"], tuple(place.view.shape for place in step.inputs))
     first: dict[tuple, int] = {}
-    same = tuple(
-        first.setdefault((id(place.memory), place.view), at) for at, place in enumerate(step.inputs)
-    )
+    same = tuple(first.setdefault((id(place.memory), place.view), at) for at, place in enumerate(step.inputs))
     return PlanRequest(
         expr=expr,
         dtypes=dtypes,

@@ -223,11 +223,12 @@ def walk(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[
 def totals(terms: Sequence[Term], output: Term, sizes: Sizes, ids: Iterable[tuple[int, ...]]) -> tuple[int, int]:
     """Flops of an order, and the elements of its largest intermediate (the output counts as one)."""
     spaces = _spaces if len(terms) <= _REMEMBERED else _spaces.__wrapped__
-    flops = largest = 0
+    flops, largest, size = 0, 0, sizes.__getitem__
     for summed, space, each, keep in spaces(tuple(terms), output, tuple(ids)):
-        flops += sum([prod([sizes[index] for index in mine]) for mine in summed])
-        flops += each * prod([sizes[index] for index in space])
-        largest = max(largest, prod([sizes[index] for index in keep]))  # the output may repeat an index
+        for mine in summed:
+            flops += prod(map(size, mine))
+        flops += each * prod(map(size, space))
+        largest = max(largest, prod(map(size, keep)))  # the output may repeat an index
     return flops, largest
 
 

@@ -370,3 +370,12 @@ def test_max_input():
 def test_bad_limits(limit, error):
     with pytest.raises(error, match="memory_limit="):
         find_order(*NAMED["nine"], memory_limit=limit)
+
+
+def test_a_path_that_was_given_before_is_checked_again():
+    terms, sizes = [("a", "b"), ("b", "c"), ("c", "d")], dict.fromkeys("abcd", 2)
+    known = find_order(terms, ("a", "d"), sizes, optimize=[(0, 1), (0, 1)])
+    assert find_order(terms, ("a", "d"), sizes, optimize=((1, 0), [1, 0])) == known
+    for same in ([(0.0, 1), (0, 1)], [(0, True), (0, "1")]):
+        with pytest.raises(EngineValueError, match="is .*, not a tuple of operand positions"):
+            find_order(terms, ("a", "d"), sizes, optimize=same)

@@ -49,6 +49,20 @@ def test_parts_of_peak_bytes(equation, sizes, threads):
     assert max(ends, default=0) + scratch * threads <= made.arena_bytes
 
 
+@pytest.mark.parametrize("equation, sizes", [*CHAINS, ("ab,b->ab", dict(a=5000, b=3)), ("ab->a", dict(a=6, b=9000))])
+def test_the_step_table_has_what_rows_say(equation, sizes):
+    made = plan_cases.plan(equation, plan_cases.operands(equation, sizes, "float64"), threads=2)
+    native = executor.bind(made)
+    for row, args in zip(native._rows, (step.args for step in made.steps), strict=False):
+        addresses = args.tables.keys() | args.kernels.keys() | {abi.NTASKS}
+        assert row[abi.NTASKS] == args.tasks
+        for word in set(range(abi.STEP_WORDS)) - addresses:
+            assert row[word] == args.words.get(word, 0), word
+        for word, table in args.tables.items():
+            read = (ctypes.c_int64 * len(table)).from_address(int(row[word]))
+            assert list(read) == table.tolist(), word
+
+
 def test_an_output_of_the_callers_counts_nothing():
     operands = plan_cases.operands("ab,bc->ac", dict(a=5, b=6, c=7), "float64")
     made = plan_cases.plan("ab,bc->ac", operands, out=np.zeros((5, 7)))

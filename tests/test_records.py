@@ -3,10 +3,11 @@
 import copy
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 
-from einsum_engine.records import lazy, quick
+from einsum_engine.records import Later, changed, lazy, quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,3 +76,34 @@ def test_what_has_more_to_do_is_refused():
 
     with pytest.raises(AssertionError, match="Checked"):
         quick(Checked)
+
+
+@quick
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    LATER: ClassVar[tuple[str, ...]] = ("a",)
+
+    a: list
+    b: int = 0
+
+
+def test_a_field_that_comes_later():
+    asked = []
+    made = Late(a=Later(lambda x: asked.append(x) or [x], (5,)), b=1)
+    other = changed(made, b=2)
+    assert not asked
+    assert made.a == [5] and made.a is made.a and asked == [5]
+    assert repr(made) == "Late(a=[5], b=1)" and made == Late(a=[5], b=1) != other
+    assert replace(other, b=1) == made and changed(other, a=[6]).a == [6]
+    assert Late(a=Later(list)) == Late(a=[])
+
+
+def test_what_comes_later_is_there_in_copies():
+    made = Late(a=Later(lambda: [7]))  # a lambda does not pickle
+    assert pickle.loads(pickle.dumps(made)) == copy.copy(made) == copy.deepcopy(made) == Late(a=[7])
+
+
+def test_a_class_has_no_value_of_what_comes_later():
+    assert not hasattr(Late, "a")
+    with pytest.raises(TypeError):
+        Late()

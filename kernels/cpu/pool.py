@@ -24,7 +24,7 @@ _pool: "Pool | None" = None
 def aligned_words(count: int, alignment: int = 64) -> np.ndarray:
     """Zeroed int64 array whose first byte is aligned."""
     raw = np.zeros(count + alignment // 8, np.int64)
-    skip = (-raw.ctypes.data % alignment) // 8
+    skip = (-raw.__array_interface__["data"][0] % alignment) // 8
     return raw[skip : skip + count]
 
 
