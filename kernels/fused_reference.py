@@ -12,6 +12,9 @@ from .nest_problem import numpy_dtype
 _UFUNCS = {
     **{name: getattr(np, name) for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sqrt")},
     **{name: getattr(np, name) for name in ("floor", "ceil", "trunc", "sign", "conj", "isnan", "isinf", "invert")},
+    **{f"arc{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+    **{name: getattr(np, name) for name in ("exp2", "log2", "log10", "sinh", "cosh", "cbrt", "hypot", "copysign")},
+    **{name: getattr(np, name) for name in ("heaviside", "nextafter", "signbit", "fmod", "gcd", "lcm", "bitwise_count")},
     **{"round": np.rint, "neg": np.negative, "abs": np.abs, "real": np.real, "imag": np.imag, "not": np.logical_not},
     **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide},
     **{"mod": np.mod, "pow": np.power, "min": np.minimum, "max": np.maximum, "eq": np.equal, "ne": np.not_equal},
