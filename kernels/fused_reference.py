@@ -21,6 +21,7 @@ _UFUNCS = {
     **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.bitwise_and},
     **{"or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift},
 }
+OWN = ("sigmoid", "erf", "rsqrt")  # functions that NumPy lacks
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 _REDUCE |= {"any": np.logical_or, "all": np.logical_and}
 
@@ -55,7 +56,7 @@ def _apply(node: Node, args: list[np.ndarray]) -> np.ndarray:
     if node.op == "abs" and args[0].dtype.name == "complex64":
         # the C library's hypot of float32 is not always exact where the result is a float
         return np.abs(args[0].astype(np.complex128)).astype(dtype)
-    if node.op in ("sigmoid", "erf", "rsqrt"):
+    if node.op in OWN:
         return special(node.op, args[0]).astype(dtype)
     return np.asarray(_UFUNCS[node.op](*args)).astype(dtype, copy=False)
 

@@ -9,6 +9,7 @@ from math import inf, log, nan
 
 from .emit import Val, Var
 from .floats import Floats
+from .mathconst import LN2, LN2_REST
 from .mathinverse import Inverse
 from .mathlib import Math
 from .mathtrig import Trig
@@ -64,7 +65,7 @@ class ComplexMath:
         usual = self._either(size.eq(0.0), (v.c(0.0), v.c(0.0)), (x / size, y / size))
         one = v.c(1.0)
         level = self._either(flat, (v.copysign(one, x), v.c(0.0)), (v.c(0.0), v.copysign(one, y)))
-        lost = (flat & steep) | v.isnan(x) | v.isnan(y)
+        lost = (flat & steep) | v.isnan(size)
         return self._either(lost, (v.c(nan), v.c(nan)), self._either(flat | steep, level, usual))
 
     # -- order: by real part, then by imaginary part -----------------------------------------------------------
@@ -85,7 +86,7 @@ class ComplexMath:
     def _power(self, x: Val) -> tuple[Val, Val]:
         """``value, k`` with ``exp(x) = value 2**k``."""
         v, (least, most) = self.v, _EXP_RANGE[self.v.bits]
-        _, k, p = self.math._reduced(v.at_most(v.at_least(x, least), most))
+        _, k, p = self.math.reduced(v.at_most(v.at_least(x, least), most))
         return v.select(x.eq(inf), inf, p + 1.0), k
 
     def _grown(self, value: Val, k: Val, part: Val) -> Val:
@@ -96,11 +97,11 @@ class ComplexMath:
 
     def exp(self, z: Pair) -> Pair:
         """``exp(x) (cos(y) + i sin(y))``, the power of two last."""
-        return self._exp(z, *self.trig.both(z[1]))
+        return self._exp(z, *self.trig.both(z[1]), self._power(z[0]))
 
-    def _exp(self, z: Pair, sine: Val, cosine: Val) -> Pair:
-        v, (x, y) = self.v, z
-        value, k = self._power(x)
+    def _exp(self, z: Pair, sine: Val, cosine: Val, power: tuple[Val, Val]) -> Pair:
+        """``power``: two to the k times a value, of x."""
+        v, (x, y), (value, k) = self.v, z, power
         re, im = self._grown(value, k, cosine), self._grown(value, k, sine)
         unbounded = self._unbounded(y)
         zero = unbounded & x.eq(-inf)
@@ -108,13 +109,20 @@ class ComplexMath:
         return re, v.select(y.eq(0.0), y, v.select(zero, v.copysign(v.c(0.0), y), im))
 
     def exp2(self, z: Pair) -> Pair:
-        return self.exp((z[0] * log(2), z[1] * log(2)))
+        """The angle, y log(2), is a sum of two floats."""
+        v, (x, y), (least, most) = self.v, z, _EXP_RANGE[self.v.bits]
+        angle, low = v.two_product(y, v.c(LN2))
+        low = low + y * LN2_REST[v.bits]
+        sine, cosine = self.trig.both(angle)
+        sine, cosine = v.fma(low, cosine, sine), v.fma(v.neg(low), sine, cosine)
+        p, k = self.math.fraction_power(v.at_most(v.at_least(x, least * 1.5), most * 1.5))
+        return self._exp(z, sine, cosine, (v.select(x.eq(inf), inf, p + 1.0), k))
 
     def expm1(self, z: Pair) -> Pair:
         """``exp(x) cos(y) - 1 = (exp(x) - 1) cos(y) - 2 sin(y / 2)^2``."""
         v, (x, y) = self.v, z
         sine, cosine = self.trig.both(y)
-        re, im = self._exp(z, sine, cosine)
+        re, im = self._exp(z, sine, cosine, self._power(x))
         half = self.trig.sin(y * 0.5)
         small = self.math.expm1(x) * cosine - half * half * 2.0
         return v.select(x > _LEVEL[v.bits], re - 1.0, small), im
@@ -270,7 +278,7 @@ class ComplexMath:
         product = self._either(c < 0.0, self.div(one, product), product)
         value = self._either(whole, product, general)
         lost = z[0].eq(0.0) & z[1].eq(0.0)
-        none = (v.select(d.eq(0.0) & (c > 0.0), 0.0, nan),) * 2
+        none = (v.select(c > 0.0, 0.0, nan),) * 2
         value = self._either(lost, none, value)
         return self._either(c.eq(0.0) & d.eq(0.0), one, value)
 

@@ -210,6 +210,7 @@ POLYNOMIALS: dict[tuple[str, int], tuple[float, ...]] = {
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
+LN2_REST = {32: -1.904654299957768e-09, 64: 2.3190468138462996e-17}  # what the float of LN2 lacks
 # log(2) in two pieces; the first, times the exponent of a float, is exact.
 LN2_PIECES = {32: (0.693145751953125, 1.4286068203094173e-06), 64: (0.6931471803691238, 1.9082149292705877e-10)}
 # log(2) in pieces of 42 bits and the rest

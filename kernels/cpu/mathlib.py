@@ -33,7 +33,7 @@ class Math:
         return getattr(self, name)(*args)
 
     # -- exp -------------------------------------------------------------------------------------------------
-    def _reduced(self, x: Val) -> tuple[Val, Val, Val]:
+    def reduced(self, x: Val) -> tuple[Val, Val, Val]:
         """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
         kf, k = v.nearest_power(x * LOG2E)
@@ -43,7 +43,7 @@ class Math:
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
         v, (least, most) = self.v, _EXP_RANGE[self.bits]
-        _, k, p = self._reduced(v.at_most(v.at_least(x, least), most))
+        _, k, p = self.reduced(v.at_most(v.at_least(x, least), most))
         value = p + 1.0
         if low is not None:
             # what 1 + p lost counts as much as low
@@ -52,14 +52,19 @@ class Math:
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
-        x = v.at_most(v.at_least(x, least), most)
+        p, k = self.fraction_power(v.at_most(v.at_least(x, least), most))
+        return v.scale(p + 1.0, k)
+
+    def fraction_power(self, x: Val) -> tuple[Val, Val]:
+        """``2**r - 1, k`` with ``x = k + r``."""
+        v = self.v
         kf, k = v.nearest_power(x)
         r = (x - kf) * LN2
-        return v.scale(v.fma(r * r, v.poly("EXP", r), r) + 1.0, k)
+        return v.fma(r * r, v.poly("EXP", r), r), k
 
     def half_exp(self, x: Val) -> Val:
         """``exp(x) / 2`` for x >= 0: finite wherever sinh is."""
-        _, k, p = self._reduced(self.v.at_most(x, _SINH_RANGE[self.bits]))
+        _, k, p = self.reduced(self.v.at_most(x, _SINH_RANGE[self.bits]))
         return self.v.scale(p + 1.0, self.v.less(k, 1))
 
     def sinh(self, x: Val) -> Val:
