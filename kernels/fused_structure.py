@@ -39,7 +39,7 @@ MAX_OPERANDS = 32
 @dataclass(frozen=True, kw_only=True)
 class ScalarOp:
     """One scalar operation: how many arguments, all of one dtype out of ``dtypes``, and what results: the same dtype,
-    a dtype by name, or the ``"part"`` of a complex dtype; ``cost``: about how many simple instructions a vector takes."""
+    a dtype by name, or the ``"part"`` of a complex dtype; ``cost``: about how many instructions a vector takes."""
 
     arity: int
     dtypes: tuple[str, ...]

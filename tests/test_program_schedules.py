@@ -240,3 +240,22 @@ def test_what_lies_between_products_is_laid_out_by_the_solver():
     arrays = [np.random.rand(300, 300) for _ in range(4)]
     plan = engine.jit(lambda w, x, y, z: np.einsum("ki,kl->li", np.einsum("ij,jk->ki", w @ x, y), z)).plan(*arrays)
     assert "fbl" in {buffer.layout.kind for buffer in plan.buffers if buffer.kind == "arena"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_functions_run_in_one_step(dtype):
+    """NumPy's functions, fused, where they run a program as a whole no longer."""
+
+    def functions(x, y):
+        angle = np.arctan(x) * y if x.dtype.kind == "c" else np.arctan2(x, y) + np.cbrt(x) + np.logaddexp2(x, y)
+        return np.log2(angle + 3) - np.arcsinh(y) * np.cosh(x), np.log(x) ** 3 + np.sin(y), np.sign(x) + np.log10(x + 2)
+
+    rng = np.random.default_rng(5)
+    x, y = ((rng.random((3, 70)) + 0.5).astype(dtype) for _ in range(2))
+    if x.dtype.kind == "c":
+        x = x + (1j * y.real).astype(dtype)
+    jitted = engine.jit(functions)
+    assert [step.family for step in jitted.plan(x, y).steps] == ["fused"]
+    for got, wanted in zip(jitted(x, y), functions(x, y), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=100 * np.finfo(dtype).eps)

@@ -90,7 +90,7 @@ class ComplexMath:
         return v.select(x.eq(inf), inf, p + 1.0), k
 
     def _grown(self, value: Val, k: Val, part: Val) -> Val:
-        """``value * 2**k * part`` for k of twice the range of exponents, without a product that is too small or large."""
+        """``value * 2**k * part`` for k of twice the range of exponents; no product on the way leaves the range."""
         v, most = self.v, 1000 if self.v.bits == 64 else 120
         first = v.limit_power(k, most)
         return v.scale(v.scale(value, first) * part, k - first)
@@ -161,7 +161,7 @@ class ComplexMath:
         return re, v.select(y.eq(0.0), sign * y, zero)
 
     def tanh(self, z: Pair) -> Pair:
-        """``sinh(x) cosh(x) + i sin(y) cos(y)`` over ``sinh(x)^2 + cos(y)^2``, which is ``exp(2 |x|) / 4`` in the end."""
+        """``sinh(x) cosh(x) + i sin(y) cos(y)`` over ``sinh(x)^2 + cos(y)^2``, in the end ``exp(2 |x|) / 4``."""
         v, (x, y) = self.v, z
         sine, cosine = self.trig.both(y)
         size = v.abs(x)
@@ -241,8 +241,8 @@ class ComplexMath:
 
     # -- powers ----------------------------------------------------------------------------------------------
     def sqrt(self, z: Pair) -> Pair:
-        """``t + i y / 2t`` with ``t = sqrt((|x| + |z|) / 2)``, the other way round where x is negative. Powers of 4 keep
-        it away from both ends of the range."""
+        """``t + i y / 2t`` with ``t = sqrt((|x| + |z|) / 2)``, the other way round where x is negative. Powers of 4
+        keep it away from both ends of the range."""
         v, (x, y) = self.v, z
         most = v.select(v.abs(x) > v.abs(y), v.abs(x), v.abs(y))
         limits = (2.0**-900, 2.0**900, 2.0**200) if v.bits == 64 else (2.0**-90, 2.0**90, 2.0**40)
