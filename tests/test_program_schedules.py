@@ -259,3 +259,16 @@ def test_functions_run_in_one_step(dtype):
     for got, wanted in zip(jitted(x, y), functions(x, y), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got, wanted, rtol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("size", [0, 3, 48])
+def test_products_of_float16_have_epilogues(size):
+    """The product is rounded before the map sees it, as NumPy does."""
+    rng = np.random.default_rng(size)
+    x, w, b = ((rng.random(shape) - 0.5).astype("f2") for shape in ((size, 32), (32, 40), (40,)))
+    layer = engine.jit(lambda x, w, b: np.maximum(x @ w + b, 0))
+    if size == 48:
+        assert layer.plan(x, w, b).steps[-1].expr == "ij,jk->ik + cast add max"
+    found, wanted = layer(x, w, b), np.maximum((x.astype("f4") @ w.astype("f4")).astype("f2") + b, 0)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=1e-3)
