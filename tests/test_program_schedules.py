@@ -261,6 +261,19 @@ def test_functions_run_in_one_step(dtype):
         np.testing.assert_allclose(got, wanted, rtol=100 * np.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_extremes_of_complex_numbers(dtype):
+    """By real part, then by imaginary part; infinite parts and NaN too."""
+    rng = np.random.default_rng(3)
+    x = (rng.integers(-1, 2, (40, 50)) + 1j * rng.integers(-9, 10, (40, 50))).astype(dtype)
+    x[0], x[1, 7] = complex(-np.inf, -5), complex(0, np.nan)
+    for function in (np.max, np.min, np.argmax, np.argmin):
+        for axis in (0, 1):
+            jitted = engine.jit(lambda x: function(x, axis=axis))
+            assert jitted.plan(x) is not None
+            np.testing.assert_array_equal(jitted(x), function(x, axis=axis))
+
+
 @pytest.mark.parametrize("size", [0, 3, 48])
 def test_products_of_float16_have_epilogues(size):
     """The product is rounded before the map sees it, as NumPy does."""

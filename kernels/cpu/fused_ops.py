@@ -250,7 +250,8 @@ class Ops:
         if reduce in ("any", "all"):
             return self.splat("bool", reduce == "all")
         if STORAGES[dtype].floating:
-            return self.splat(dtype, -inf if reduce == "max" else inf)
+            least = -inf if reduce == "max" else inf
+            return self.splat(dtype, complex(least, least) if dtype in COMPLEX else least)
         bits = STORAGES[dtype].bits
         low, high = (0, 2**bits - 1) if dtype in UNSIGNED else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return self.splat(dtype, low if reduce == "max" else high)
