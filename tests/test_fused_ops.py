@@ -14,6 +14,7 @@ ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 # By how many ulp results may differ from NumPy's, where they may; `test_mathlib` has the bounds of our errors
 NEAR = {"tanh": 6}
 COMPLEX_NEAR = {"mul": 4, "div": 8, "abs": 2, "sqrt": 4, "sign": 4, "pow": 100}
+COMPLEX_NEAR |= {"log1p": 2000}  # NumPy adds 1 first; our error is in `test_mathcomplex`
 CLASSES = ["run", "one", "strided", "backwards", "unaligned"]
 CASTS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 CASTS += ["int8", "uint16", "int32", "uint64", "bool"]
