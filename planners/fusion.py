@@ -14,6 +14,8 @@ from itertools import count
 from math import prod
 from typing import Any, Callable, Iterator
 
+import numpy as np
+
 from ..buildup import chains
 from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
