@@ -51,7 +51,11 @@ class Primitive:
 INSTRUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {
         **{name: getattr(np, name) for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "tanh")},
+        **{name: getattr(np, name) for name in ("exp2", "log2", "log10", "sinh", "cosh", "cbrt", "hypot")},
+        **{f"arc{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
         **{name: getattr(np, name) for name in ("floor", "ceil", "trunc", "rint", "sign", "conj", "isfinite")},
+        **{name: getattr(np, name) for name in ("copysign", "signbit", "heaviside", "fmod", "nextafter")},
+        **{name: getattr(np, name) for name in ("gcd", "lcm", "bitwise_count")},
         "abs": np.absolute,
         "pow": np.power,
         "min": np.minimum,
@@ -96,6 +100,28 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
     "cos": (np.cos, "cos(a)"),
     "tan": (np.tan, "tan(a)"),
     "tanh": (np.tanh, "tanh(a)"),
+    "exp2": (np.exp2, "exp2(a)"),
+    "log2": (np.log2, "log2(a)"),
+    "log10": (np.log10, "log10(a)"),
+    "sinh": (np.sinh, "sinh(a)"),
+    "cosh": (np.cosh, "cosh(a)"),
+    "arcsin": (np.arcsin, "arcsin(a)"),
+    "arccos": (np.arccos, "arccos(a)"),
+    "arctan": (np.arctan, "arctan(a)"),
+    "arctan2": (np.arctan2, "arctan2(a, b)"),
+    "arcsinh": (np.arcsinh, "arcsinh(a)"),
+    "arccosh": (np.arccosh, "arccosh(a)"),
+    "arctanh": (np.arctanh, "arctanh(a)"),
+    "cbrt": (np.cbrt, "cbrt(a)"),
+    "hypot": (np.hypot, "hypot(a, b)"),
+    "copysign": (np.copysign, "copysign(a, b)"),
+    "signbit": (np.signbit, "signbit(a)"),
+    "heaviside": (np.heaviside, "heaviside(a, b)"),
+    "nextafter": (np.nextafter, "nextafter(a, b)"),
+    "fmod": (np.fmod, "fmod(a, b)"),
+    "gcd": (np.gcd, "gcd(a, b)"),
+    "lcm": (np.lcm, "lcm(a, b)"),
+    "bitwise_count": (np.bitwise_count, "bitwise_count(a)"),
     "floor": (np.floor, "floor(a)"),
     "ceil": (np.ceil, "ceil(a)"),
     "trunc": (np.trunc, "trunc(a)"),
@@ -118,13 +144,6 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
     "shr": (np.right_shift, "shr(a, b)"),
 }
 
-# Maps of NumPy's ufuncs that have no kernel yet.
-_NUMPY_ONLY = (
-    *("arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "log2", "log10"),
-    *("cbrt", "copysign", "signbit", "heaviside", "fmod", "nextafter", "logaddexp2", "gcd", "lcm", "bitwise_count"),
-)
-
-_NO_KERNEL = Missing("no kernel yet: NumPy runs the program")
 _NO_WORK = Missing("moves no element by itself: a table of offsets, or a copy along one")
 _NOT_SCALAR = Missing("not an expression of one element: its kernel is written by hand")
 _PAIR = Missing("an index travels with the value: two values are carried")
@@ -135,12 +154,6 @@ def _rows() -> list[Primitive]:
     rows = [
         Primitive(name=name, kind="map", operands=f.nin, numpy=f, rule=op_rules.elementwise(f), cpu=text)
         for name, (f, text) in _UFUNCS.items()
-    ]
-
-    rows += [
-        Primitive(name=name, kind="map", operands=f.nin, numpy=f, rule=op_rules.elementwise(f), cpu=_NO_KERNEL)
-        for name in _NUMPY_ONLY
-        for f in [getattr(np, name)]
     ]
 
     def row(name: str, kind: str, operands: int | None, rule: Any, cpu: str | Missing, numpy: Any = None) -> None:
@@ -193,6 +206,4 @@ OPS: MappingProxyType[str, Primitive] = MappingProxyType({row.name: row for row 
 WRITES = ("assign", "scatter", "scatter_add")
 
 # NumPy's ufunc -> row with its meaning.
-BY_UFUNC: MappingProxyType[np.ufunc, str] = MappingProxyType(
-    {f: name for name, (f, _) in _UFUNCS.items()} | {getattr(np, name): name for name in _NUMPY_ONLY}
-)
+BY_UFUNC: MappingProxyType[np.ufunc, str] = MappingProxyType({f: name for name, (f, _) in _UFUNCS.items()})

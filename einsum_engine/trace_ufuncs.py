@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from math import log
 from typing import Any
 
 import numpy as np
@@ -157,18 +158,6 @@ def _wide(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _hypot(x: Any, y: Any) -> Tracer:
-    """``sqrt(x x + y y)``, scaled by the larger one, without overflow; infinite where one of them is."""
-    dtype = loop_dtypes(np.hypot, (given_dtype(x), given_dtype(y)))[0]
-    wide = _wide(dtype)
-    a, b = (np.absolute(as_tracer(v).astype(wide, copy=False)) for v in (x, y))
-    high, low = np.maximum(a, b), np.minimum(a, b)
-    ratio = low / apply_select(np.equal(high, 0), wide.type(1), high)
-    found = high * np.sqrt(ratio * ratio + 1)
-    found = apply_select(np.isinf(a) | np.isinf(b), wide.type(np.inf), found).astype(dtype, copy=False)
-    return found if found.shape else found[()]
-
-
 def _not_nan(ufunc: np.ufunc) -> Callable[[Any, Any], Tracer]:
     """`np.fmax`, `np.fmin`: of a NaN and a number, the number."""
 
@@ -190,11 +179,6 @@ def _scaled(ufunc: np.ufunc, factor: float) -> Callable[[Any], Tracer]:
         return np.multiply(as_tracer(x).astype(wide, copy=False), wide.type(factor)).astype(dtype, copy=False)
 
     return found
-
-
-def _exp2(x: Any) -> Tracer:
-    dtype = loop_dtypes(np.exp2, (given_dtype(x),))[0]
-    return apply_map(np.power, dtype.type(2), as_tracer(x).astype(dtype, copy=False))
 
 
 def _float_power(x: Any, y: Any) -> Tracer:
@@ -221,12 +205,18 @@ def _clip(x: Any, low: Any, high: Any) -> Tracer:
     return np.minimum(np.maximum(x, low), high)
 
 
-def _logaddexp(x: Any, y: Any) -> Tracer:
-    dtype = loop_dtypes(np.logaddexp, (given_dtype(x), given_dtype(y)))[0]
-    x, y = (as_tracer(v).astype(dtype, copy=False) for v in (x, y))
-    high, low = np.maximum(x, y), np.minimum(x, y)
-    gap = apply_select(np.equal(high, low), 0.0, np.subtract(low, high))  # equal infinities
-    return np.add(high, np.log1p(np.exp(gap)))
+def _logaddexp(ufunc: np.ufunc, power: np.ufunc, factor: float) -> Callable[[Any, Any], Tracer]:
+    """The larger one, and a logarithm of 1 and what the smaller one adds; ``factor`` times the natural one."""
+
+    def found(x: Any, y: Any) -> Tracer:
+        dtype = loop_dtypes(ufunc, (given_dtype(x), given_dtype(y)))[0]
+        x, y = (as_tracer(v).astype(dtype, copy=False) for v in (x, y))
+        high, low = np.maximum(x, y), np.minimum(x, y)
+        gap = apply_select(np.equal(high, low), 0.0, np.subtract(low, high))  # equal infinities
+        more = np.log1p(power(gap))
+        return np.add(high, more if factor == 1 else np.multiply(more, dtype.type(factor)))
+
+    return found
 
 
 def matmul(left: Any, right: Any) -> Tracer:
@@ -250,10 +240,8 @@ def apply_einsum(subscripts: str, *operands: Any, dtype: Any = None) -> Tracer:
 
 _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
     np.square: _square,
-    np.hypot: _hypot,
     np.fmax: _not_nan(np.maximum),
     np.fmin: _not_nan(np.minimum),
-    np.exp2: _exp2,
     np.float_power: _float_power,
     np.modf: _modf,
     **{f: _scaled(f, np.pi / 180) for f in (np.deg2rad, np.radians)},
@@ -262,7 +250,8 @@ _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
     np.positive: lambda x: fresh(emit("copy", lift(x))),
     np.fabs: _fabs,
     np.divmod: lambda x, y: (apply_map(np.floor_divide, x, y), apply_map(np.remainder, x, y)),
-    np.logaddexp: _logaddexp,
+    np.logaddexp: _logaddexp(np.logaddexp, np.exp, 1),
+    np.logaddexp2: _logaddexp(np.logaddexp2, np.exp2, 1 / log(2)),
     np.matmul: matmul,
     **{
         getattr(np, name, None): lambda x, y, text=text, left=left: apply_einsum(

@@ -12,12 +12,16 @@ from .nest_problem import numpy_dtype
 _UFUNCS = {
     **{name: getattr(np, name) for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sqrt")},
     **{name: getattr(np, name) for name in ("floor", "ceil", "trunc", "sign", "conj", "isnan", "isinf", "invert")},
+    **{f"arc{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+    **{name: getattr(np, name) for name in ("exp2", "log2", "log10", "sinh", "cosh", "cbrt", "hypot", "copysign")},
+    **{name: getattr(np, name) for name in ("heaviside", "nextafter", "signbit", "fmod", "gcd", "lcm", "bitwise_count")},
     **{"round": np.rint, "neg": np.negative, "abs": np.abs, "real": np.real, "imag": np.imag, "not": np.logical_not},
     **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide},
     **{"mod": np.mod, "pow": np.power, "min": np.minimum, "max": np.maximum, "eq": np.equal, "ne": np.not_equal},
     **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.bitwise_and},
     **{"or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift},
 }
+OWN = ("sigmoid", "erf", "rsqrt")  # functions that NumPy lacks
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 _REDUCE |= {"any": np.logical_or, "all": np.logical_and}
 
@@ -52,7 +56,7 @@ def _apply(node: Node, args: list[np.ndarray]) -> np.ndarray:
     if node.op == "abs" and args[0].dtype.name == "complex64":
         # the C library's hypot of float32 is not always exact where the result is a float
         return np.abs(args[0].astype(np.complex128)).astype(dtype)
-    if node.op in ("sigmoid", "erf", "rsqrt"):
+    if node.op in OWN:
         return special(node.op, args[0]).astype(dtype)
     return np.asarray(_UFUNCS[node.op](*args)).astype(dtype, copy=False)
 

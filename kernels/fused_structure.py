@@ -39,42 +39,57 @@ MAX_OPERANDS = 32
 @dataclass(frozen=True, kw_only=True)
 class ScalarOp:
     """One scalar operation: how many arguments, all of one dtype out of ``dtypes``, and what results: the same dtype,
-    or ``"bool"``, or the ``"part"`` of a complex dtype."""
+    a dtype by name, or the ``"part"`` of a complex dtype; ``cost``: about how many instructions a vector takes."""
 
     arity: int
     dtypes: tuple[str, ...]
     result: str = "same"
+    cost: int = 1
 
 
 def _table() -> dict[str, ScalarOp]:
     rows: dict[str, ScalarOp] = {}
 
-    def add(names: str, arity: int, dtypes: tuple[str, ...], result: str = "same") -> None:
-        rows.update({name: ScalarOp(arity=arity, dtypes=dtypes, result=result) for name in names.split()})
+    def add(names: str, arity: int, dtypes: tuple[str, ...], result: str = "same", cost: int = 1) -> None:
+        rows.update({name: ScalarOp(arity=arity, dtypes=dtypes, result=result, cost=cost) for name in names.split()})
 
-    add("exp sqrt", 1, FLOATS + COMPLEX)
-    add("expm1 log log1p sin cos tan tanh sigmoid erf rsqrt floor ceil round trunc", 1, FLOATS)
+    add("exp exp2 expm1 log log2 log10 log1p", 1, FLOATS + COMPLEX, cost=20)
+    add("sin cos tan tanh sinh cosh", 1, FLOATS + COMPLEX, cost=20)
+    add("arcsin arccos arctan arcsinh arccosh arctanh", 1, FLOATS + COMPLEX, cost=40)
+    add("sigmoid erf", 1, FLOATS, cost=20)
+    add("cbrt", 1, FLOATS, cost=40)
+    add("arctan2", 2, FLOATS, cost=40)
+    add("hypot", 2, FLOATS, cost=8)
+    add("sqrt", 1, FLOATS + COMPLEX, cost=4)
+    add("rsqrt", 1, FLOATS, cost=6)
+    add("floor ceil trunc", 1, FLOATS)
+    add("round", 1, FLOATS + COMPLEX)
+    add("copysign heaviside nextafter", 2, FLOATS)
+    add("signbit", 1, FLOATS, "bool")
     add("neg", 1, NUMBERS)
     add("abs", 1, NUMBERS, "part")
-    add("sign", 1, REAL)
+    add("sign", 1, NUMBERS)
     add("conj", 1, COMPLEX)
     add("real imag", 1, COMPLEX, "part")
     add("isnan isinf", 1, FLOATS + COMPLEX, "bool")
     add("not", 1, ("bool",))
     add("invert", 1, (*INTEGERS, "bool"))
+    add("bitwise_count", 1, INTEGERS, "uint8")
     add("add sub mul", 2, NUMBERS)
-    add("div", 2, FLOATS + COMPLEX)
-    add("floordiv mod pow", 2, REAL)
-    add("min max", 2, (*REAL, "bool"))
+    add("div", 2, FLOATS + COMPLEX, cost=4)
+    add("floordiv mod fmod", 2, REAL, cost=16)
+    add("pow", 2, NUMBERS, cost=40)
+    add("min max", 2, ALL)
     add("eq ne", 2, ALL, "bool")
-    add("lt le gt ge", 2, (*REAL, "bool"), "bool")
+    add("lt le gt ge", 2, ALL, "bool")
     add("and or xor", 2, (*INTEGERS, "bool"))
     add("shl shr", 2, INTEGERS)
+    add("gcd lcm", 2, INTEGERS, cost=40)
     return rows
 
 
 SCALARS = _table()
-REDUCTIONS = {"sum": NUMBERS, "prod": NUMBERS, "max": REAL, "min": REAL, "any": ("bool",), "all": ("bool",)}
+REDUCTIONS = {"sum": NUMBERS, "prod": NUMBERS, "max": NUMBERS, "min": NUMBERS, "any": ("bool",), "all": ("bool",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +196,7 @@ def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
         raise EngineValueError(f"fused kernel: operation {op!r} is none of {', '.join(SCALARS)}, cast, const, select")
     if len(dtypes) != row.arity or len(set(dtypes)) != 1 or dtypes[0] not in row.dtypes:
         raise EngineValueError(f"fused kernel: {op} takes {row.arity} of one of {', '.join(row.dtypes)}, not ({given})")
-    return {"same": dtypes[0], "bool": "bool", "part": PARTS.get(dtypes[0], dtypes[0])}[row.result]
+    return {"same": dtypes[0], "part": PARTS.get(dtypes[0], dtypes[0])}.get(row.result, row.result)
 
 
 def constant(text: str, dtype: str) -> bool | int | float | complex:

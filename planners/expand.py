@@ -86,7 +86,7 @@ def _extreme(build: _Build, eqn: Eqn) -> None:
         x = build("cast", x, dtype=np.dtype("float32"))
     top = build("reduce_max" if eqn.op == "argmax" else "reduce_min", x, axes=(axis,))
     found = build("eq", x, build.along(top, axis, x.shape))
-    if x.dtype.kind == "f":
+    if x.dtype.kind in "fc":
         found = build("logical_or", found, build("isnan", x))
     size = x.shape[axis]
     # as wide as the values, so that a vector has as many of both

@@ -14,10 +14,12 @@ from itertools import count
 from math import prod
 from typing import Any, Callable, Iterator
 
+import numpy as np
+
 from ..buildup import chains
 from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
-from ..kernels.fused_structure import Graph
+from ..kernels.fused_structure import STORED, Graph
 from ..ops import OPS
 from ..views import View
 from . import indexed, reductions
@@ -288,14 +290,17 @@ class Schedule(Placing):
         target = parse(eqn.named["subscripts"], [atom.shape for atom in eqn.inputs]).output
         if len(set(target)) != len(target):
             raise NotLowered("an index is repeated in the result")
-        inputs = [self.place(atom) for atom in eqn.inputs]
-        out = self.new(var.shape, var.dtype)
+        inputs, made = [self.place(atom) for atom in eqn.inputs], var
+        if var.dtype.name in STORED:  # computed in float32, and rounded by a map, which may be an epilogue
+            made = Var(next(self.extra), var.shape, np.dtype("float32"))
+        out = self.new(made.shape, made.dtype)
         if 0 in var.shape or any(0 in place.view.shape for place in inputs):
-            zero = Literal.of(0, var.dtype)
-            self.settle(var, out, self.write(zero, out))
-            return
-        self.steps.append(Contraction(at=len(self.steps), eqn=eqn, inputs=inputs, output=out))
-        self.settle(var, out, len(self.steps) - 1)
+            self.settle(made, out, self.write(Literal.of(0, made.dtype), out))
+        else:
+            self.steps.append(Contraction(at=len(self.steps), eqn=eqn, inputs=inputs, output=out))
+            self.settle(made, out, len(self.steps) - 1)
+        if made is not var:
+            self.map(Eqn("cast", (made,), (var,), (("dtype", var.dtype),), eqn.where))
 
     def assign(self, eqn: Eqn) -> None:
         (root, value), (var,), view = eqn.inputs, eqn.outputs, eqn.named["view"]

@@ -12,6 +12,12 @@ from einsum_engine.kernels.fused import FusedProblem, Graph, Operand, Structure,
 from einsum_engine.kernels.isa import ISA
 
 
+# Operations whose results have the bits of NumPy's, or, of complex numbers, of its formulas
+EXACT = set("floor ceil trunc round copysign heaviside nextafter signbit neg sign conj real imag isnan isinf".split())
+EXACT |= set("not invert bitwise_count add sub mul div floordiv mod fmod min max eq ne lt le gt ge and or xor".split())
+EXACT |= set("shl shr gcd lcm sqrt".split())
+
+
 @lru_cache(maxsize=4096)
 def single(op: str, dtypes: tuple[str, ...], reduce: str = "") -> Structure:
     """One operation of inputs of these dtypes (``cast`` to the second of two)."""

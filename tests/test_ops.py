@@ -13,6 +13,9 @@ from einsum_engine.avals import Aval
 from einsum_engine.errors import EngineError
 from einsum_engine.ir import Builder
 from einsum_engine.ops import INSTRUCTIONS, KINDS, OPS, Missing, Primitive
+from einsum_engine.kernels.fused_structure import Graph
+from einsum_engine.planners import scalars
+from einsum_engine.planners.request import NotLowered
 from einsum_engine.views import View
 
 MAPS = [row for row in OPS.values() if row.kind == "map"]
@@ -120,6 +123,26 @@ def test_every_map_takes_some_dtype(row):
         return True
 
     assert row.name in CALLS or any(takes(dtype) for dtype in DTYPES)
+
+
+# Maps that NumPy runs, on these dtypes
+NUMPY_ONLY = {("nextafter", "float16")}
+
+
+@pytest.mark.parametrize("dtype", (*DTYPES, "int64", "float16", "complex128"))
+@pytest.mark.parametrize("row", [row for row in MAPS if row.name not in CALLS], ids=lambda row: row.name)
+def test_every_map_has_a_kernel(row, dtype):
+    try:
+        (wanted,) = row.rule(*[Aval((2,), np.dtype(dtype))] * row.operands)
+    except EngineError:
+        return
+    graph = Graph((dtype,) * row.operands)
+    if (row.name, dtype) in NUMPY_ONLY:
+        with pytest.raises(NotLowered):
+            scalars.apply(graph, row.name, list(range(row.operands)), wanted.dtype.name)
+    else:
+        value = scalars.apply(graph, row.name, list(range(row.operands)), wanted.dtype.name)
+        assert graph.dtype(value) == wanted.dtype.name
 
 
 @pytest.mark.parametrize("name", [row.name for row in OPS.values() if isinstance(row.cpu, str)])

@@ -365,8 +365,8 @@ def test_peak_bytes(function, shapes, threads, monkeypatch):
     "function, arrays, why",
     [
         (np.sort, [np.zeros(4, "c8")], "no kernel for sort of complex64"),
-        (np.argmax, [np.ones((2, 4), "c16")], "no kernel for reduce_max of complex128"),
-        (np.log, [np.ones(4, "c16")], "no kernel for log of complex128"),
+        (np.argsort, [np.ones((2, 4), "c16")], "no kernel for argsort of complex128"),
+        (lambda x: np.nextafter(x, 2 * x), [np.ones(4, "f2")], "no kernel for nextafter of float16"),
     ],
 )
 def test_what_has_no_plan_says_why_and_is_right(function, arrays, why):

@@ -287,3 +287,48 @@ def test_what_lies_between_products_is_laid_out_by_the_solver():
     arrays = [np.random.rand(300, 300) for _ in range(4)]
     plan = engine.jit(lambda w, x, y, z: np.einsum("ki,kl->li", np.einsum("ij,jk->ki", w @ x, y), z)).plan(*arrays)
     assert "fbl" in {buffer.layout.kind for buffer in plan.buffers if buffer.kind == "arena"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_functions_run_in_one_step(dtype):
+    """NumPy's functions, fused, where they run a program as a whole no longer."""
+
+    def functions(x, y):
+        angle = np.arctan(x) * y if x.dtype.kind == "c" else np.arctan2(x, y) + np.cbrt(x) + np.logaddexp2(x, y)
+        return np.log2(angle + 3) - np.arcsinh(y) * np.cosh(x), np.log(x) ** 3 + np.sin(y), np.sign(x) + np.log10(x + 2)
+
+    rng = np.random.default_rng(5)
+    x, y = ((rng.random((3, 70)) + 0.5).astype(dtype) for _ in range(2))
+    if x.dtype.kind == "c":
+        x = x + (1j * y.real).astype(dtype)
+    jitted = engine.jit(functions)
+    assert [step.family for step in jitted.plan(x, y).steps] == ["fused"]
+    for got, wanted in zip(jitted(x, y), functions(x, y), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_extremes_of_complex_numbers(dtype):
+    """By real part, then by imaginary part; infinite parts and NaN too."""
+    rng = np.random.default_rng(3)
+    x = (rng.integers(-1, 2, (40, 50)) + 1j * rng.integers(-9, 10, (40, 50))).astype(dtype)
+    x[0], x[1, 7] = complex(-np.inf, -5), complex(0, np.nan)
+    for function in (np.max, np.min, np.argmax, np.argmin):
+        for axis in (0, 1):
+            jitted = engine.jit(lambda x: function(x, axis=axis))
+            assert jitted.plan(x) is not None
+            np.testing.assert_array_equal(jitted(x), function(x, axis=axis))
+
+
+@pytest.mark.parametrize("size", [0, 3, 48])
+def test_products_of_float16_have_epilogues(size):
+    """The product is rounded before the map sees it, as NumPy does."""
+    rng = np.random.default_rng(size)
+    x, w, b = ((rng.random(shape) - 0.5).astype("f2") for shape in ((size, 32), (32, 40), (40,)))
+    layer = engine.jit(lambda x, w, b: np.maximum(x @ w + b, 0))
+    if size == 48:
+        assert layer.plan(x, w, b).steps[-1].expr == "ij,jk->ik + cast add max"
+    found, wanted = layer(x, w, b), np.maximum((x.astype("f4") @ w.astype("f4")).astype("f2") + b, 0)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=1e-3)

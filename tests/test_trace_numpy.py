@@ -78,9 +78,13 @@ FUNCTIONS = {
         ALL,
         lambda x: (np.isreal(x), np.iscomplexobj(x), np.angle(x) if x.dtype != np.uint8 else 0, x.imag + 1),
     ),
-    "no kernels": (
+    "functions": (
         ("f8", "f4", "i4"),
-        lambda x: (np.arctan2(x, 2), np.log2(abs(x) + 1), np.sinh(x), np.copysign(x, -1)),
+        lambda x: (np.arctan2(x, 2), np.log2(abs(x) + 1), np.sinh(x), np.copysign(x, -1), np.logaddexp2(x, 1)),
+    ),
+    "functions of complex": (
+        ("c16",),
+        lambda x: (np.log(x + 1), np.arcsin(x), x ** (1 + 2j), x**3, np.sign(x), np.argmax(x), np.maximum(x, 1)),
     ),
     "expanded": (REAL, lambda x: (np.hypot(x, 2), np.fmax(x, 1), np.deg2rad(x), np.modf(x), np.float_power(abs(x), 2))),
     "vander": (NUMBERS, lambda x: (np.vander(x[0]), np.vander(x[0], 3, increasing=True), np.sinc(x.real), x**2)),

@@ -130,6 +130,15 @@ class Floats:
         """A small integer as float."""
         return self.of_bits(k + self.to_bits(self.c(self.magic))) - self.magic
 
+    def less(self, k: Val, n: int) -> Val:
+        """``k - n``, for a k of `nearest_power`."""
+        return k - (float(n) if self._scales else n)
+
+    def limit_power(self, k: Val, most: int) -> Val:
+        """A k of `nearest_power`, at least ``-most`` and at most ``most``."""
+        high, low = (self.c(m) if self._scales else self.f.const(self.int_type, m) for m in (most, -most))
+        return self.f.select(k > high, high, self.f.select(k < low, low, k))
+
     def power_of_two(self, k: Val) -> Val:
         return self.of_bits((k + self.bias) << self.mantissa)
 

@@ -18,7 +18,7 @@ from typing import Callable
 
 from llvmlite import ir
 
-from ..fused_structure import PARTS, Structure, find, goes_apart
+from ..fused_structure import COMPLEX, PARTS, SCALARS, Structure, find, goes_apart
 from ..isa import ISA
 from . import fused_abi as ua
 from . import nest_abi as na
@@ -31,8 +31,9 @@ from .fused_tile import build_tile
 from .storage import STORAGES
 from .stream import LINE
 
-_COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
-_LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
+_CAST = 2  # the cost of one
+_COMPLEX = 3  # times as much for a function of complex numbers
+_HEAVY = 100  # the cost from which one copy of the code does for rows of all lengths
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -40,7 +41,14 @@ _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 def cost(structure: Structure) -> int:
     """About how many simple instructions a vector takes."""
-    return sum(20 if node.op in _LONG else _COST.get(node.op, 1) for node in structure.nodes)
+    return sum(_cost(node.op, structure.dtype(node.args[0])) for node in structure.nodes if node.args)
+
+
+def _cost(op: str, dtype: str) -> int:
+    if op not in SCALARS:
+        return _CAST if op == "cast" else 1
+    price = SCALARS[op].cost
+    return price * _COMPLEX if price >= 20 and dtype in COMPLEX else price
 
 
 def width(structure: Structure, isa: ISA) -> int:
@@ -81,7 +89,7 @@ class RowFunction:
         self.f, self.s, self.isa = f, structure, isa
         self.w = width(structure, isa)
         self.ops = Ops(f, isa, self.w)
-        price = cost(structure)
+        price = self.price = cost(structure)
         self.unroll = 4 if price <= 8 else 2 if price <= 24 else 1
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
@@ -116,7 +124,7 @@ class RowFunction:
     def _short(self, mode: int, done: Var) -> None:
         """Rows that are not long, where the instruction set has masks."""
         f = self.f
-        if not self.isa.masks or self.w == 1:
+        if not self.isa.masks or self.w == 1 or self.price >= _HEAVY:
             return
         few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
         with f.if_else(self.no <= self.w) as (one, more):

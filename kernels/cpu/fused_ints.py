@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from ..fused_structure import UNSIGNED
 from ..isa import ISA
-from .emit import F64, Fn, Val, Var, vector_type
+from .emit import F64, I8, Fn, Val, Var, vector_type
 from .storage import STORAGES
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -116,6 +116,35 @@ class Integers:
 
     def _mod(self, a: Val, b: Val) -> Val:
         return self._divmod(a, b)[1]
+
+    def _fmod(self, a: Val, b: Val) -> Val:
+        """The remainder with the sign of ``a``; 0 where b is 0."""
+        rest = self._mod(a, b)
+        if self.unsigned:
+            return rest
+        return self.f.select(rest.ne(0) & ((rest ^ a) < 0), rest - b, rest)
+
+    def _gcd(self, a: Val, b: Val) -> Val:
+        """Euclid's; of absolute values."""
+        f = self.f
+        unsigned = Integers(f, self.isa, self.w, f"uint{self.bits}")
+        x, y = Var(f, self._abs(a)), Var(f, self._abs(b))
+        with f.while_() as leave:
+            going = y.get().ne(0)
+            leave(self._any(going).eq(0))
+            rest = unsigned._divmod(x.get(), y.get())[1]
+            x.set(f.select(going, y.get(), x.get()))
+            y.set(f.select(going, rest, y.get()))
+        return x.get()
+
+    def _lcm(self, a: Val, b: Val) -> Val:
+        unsigned = Integers(self.f, self.isa, self.w, f"uint{self.bits}")
+        return unsigned._divmod(self._abs(a), self._gcd(a, b))[0] * self._abs(b)
+
+    def _bitwise_count(self, a: Val) -> Val:
+        """Of the absolute value, as uint8."""
+        count = self.f.intrinsic("ctpop", [self._abs(a)])
+        return count if self.bits == 8 else self.f.convert(count, "trunc", vector_type(I8, self.w))
 
     def _pow(self, a: Val, b: Val) -> Val:
         """Wraps around; negative exponents, which NumPy refuses, count as 0."""

@@ -11,17 +11,21 @@ from math import inf, nan
 from ..fused_structure import COMPLEX, PARTS, UNSIGNED, Node, constant
 from ..isa import ISA
 from .convert import Converter
-from .emit import F64, I1, Fn, Val, Var, vector_type
+from .emit import I1, Fn, Val, Var, vector_type
 from .floats import Floats
 from .fused_ints import Integers
 from .mathcomplex import ComplexMath
+from .mathcomplexinverse import ComplexInverse
+from .mathinverse import Inverse
 from .mathlib import Math
 from .mathtrig import Trig
 from .storage import STORAGES
 
 Value = Val | tuple[Val, Val]
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_TRIG = ("sin", "cos", "tan")
+# Where a function of floats is written, if not in `Math`
+_HOMES = dict.fromkeys(("sin", "cos", "tan"), Trig)
+_HOMES |= dict.fromkeys(("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh"), Inverse)
 _ROUND = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc"}
 
 
@@ -124,12 +128,17 @@ class Ops:
             "sign": lambda: self._sign(v, x),
             "floordiv": lambda: self._floor_division(v, *args)[0],
             "mod": lambda: self._floor_division(v, *args)[1],
+            "fmod": lambda: self._remainder(v, *args),
+            "copysign": lambda: v.copysign(*args),
+            "signbit": lambda: v.to_bits(x) < 0,
+            "heaviside": lambda: v.select(v.isnan(x), x, v.select(x.eq(0.0), args[1], v.select(x < 0.0, 0.0, 1.0))),
+            "nextafter": lambda: self._next(v, *args),
         }
         if op in simple:
             return simple[op]()
         if op in _ROUND:
             return v.round(x, _ROUND[op])
-        return getattr(Trig(v) if op in _TRIG else Math(v), op)(*args)
+        return getattr(_HOMES.get(op, Math)(v), op)(*args)
 
     def _extreme(self, op: str, x: Val, y: Val) -> Val:
         """The larger or smaller one, y where one is NaN: a single instruction of x86."""
@@ -138,6 +147,14 @@ class Ops:
     def _sign(self, v: Floats, x: Val) -> Val:
         value = v.select(x > 0.0, 1.0, v.select(x < 0.0, -1.0, 0.0))
         return v.select(v.isnan(x), x, value)
+
+    def _next(self, v: Floats, x: Val, y: Val) -> Val:
+        """The neighbour of x towards y: its bits, as an integer, one more or less."""
+        away = (y > x) ^ (x < 0.0)
+        bits = v.to_bits(x)
+        moved = v.of_bits(self.f.select(away, bits + 1, bits - 1))
+        moved = self.f.select(x.eq(0.0), v.copysign(v.of_bits(self.f.const(v.int_type, 1)), y), moved)
+        return v.select(v.isnan(x) | v.isnan(y), nan, self.f.select(x.eq(y), y, moved))
 
     def _floor_division(self, v: Floats, a: Val, b: Val) -> tuple[Val, Val]:
         """Quotient and remainder as NumPy's ``divmod``."""
@@ -203,52 +220,28 @@ class Ops:
     def _complex(self, op: str, part: str, args: list[tuple[Val, Val]]) -> Value:
         v = self.floats(part)
         (a, b), (c, d) = args[0], args[-1]
-        if op == "mul":
-            return a * c - b * d, a * d + b * c
-        if op in ("exp", "sqrt"):
-            return getattr(ComplexMath(v, self._hypot), op)(args[0])
-        return {
+        known = ComplexMath(v)
+        if op in ("lt", "le", "gt", "ge"):
+            return known.compare(op, *args)
+        if op in ("max", "min"):
+            return known.extreme(op, *args)
+        simple = {
             "add": lambda: (a + c, b + d),
             "sub": lambda: (a - c, b - d),
             "neg": lambda: (v.neg(a), v.neg(b)),
             "conj": lambda: (a, v.neg(b)),
             "real": lambda: a,
             "imag": lambda: b,
-            "abs": lambda: self._hypot(v, a, b),
-            "div": lambda: self._complex_division(v, a, b, c, d),
+            "abs": lambda: Math(v).hypot(a, b),
+            "round": lambda: (v.round(a), v.round(b)),
             "eq": lambda: a.eq(c) & b.eq(d),
             "ne": lambda: v.ne(a, c) | v.ne(b, d),
             "isnan": lambda: v.isnan(a) | v.isnan(b),
             "isinf": lambda: v.abs(a).eq(inf) | v.abs(b).eq(inf),
-        }[op]()
-
-    def _complex_division(self, v: Floats, a: Val, b: Val, c: Val, d: Val) -> tuple[Val, Val]:
-        """Smith's, as NumPy: by the larger part of the divisor."""
-        f, wide = self.f, v.abs(c) >= v.abs(d)
-        large, small = f.select(wide, c, d), f.select(wide, d, c)
-        ratio = small / large
-        scale = v.c(1.0) / (large + small * ratio)
-        x, y = f.select(wide, a, b), f.select(wide, b, a)
-        re = (x + y * ratio) * scale
-        im = f.select(wide, b - a * ratio, b * ratio - a) * scale
-        zero = large.eq(0.0)
-        return f.select(zero, a / v.abs(c), re), f.select(zero, b / v.abs(c), im)
-
-    def _hypot(self, v: Floats, a: Val, b: Val) -> Val:
-        a, b = v.abs(a), v.abs(b)
-        if v.bits == 32:
-            x, y = (self.f.convert(z, "fpext", vector_type(F64, self.w)) for z in (a, b))
-            value = self.f.convert(self.f.intrinsic("sqrt", [x * x + y * y]), "fptrunc", v.type)
-        else:
-            large, small = self.f.select(a > b, a, b), self.f.select(a > b, b, a)
-            # a power of two keeps squares away from both ends of the range
-            up, down = large < 2.0**-500, large > 2.0**500
-            scale = v.select(up, 2.0**600, v.select(down, 2.0**-600, 1.0))
-            back = v.select(up, 2.0**-600, v.select(down, 2.0**600, 1.0))
-            x, y = large * scale, small * scale
-            value = v.sqrt(v.fma(x, x, y * y)) * back
-        value = v.select(v.isnan(a) | v.isnan(b), nan, value)
-        return v.select(a.eq(inf) | b.eq(inf), inf, value)
+        }
+        if op in simple:
+            return simple[op]()
+        return getattr(ComplexInverse(v) if op.startswith("arc") else known, op)(*args)
 
     # -- reductions ------------------------------------------------------------------------------------------
     def identity(self, reduce: str, dtype: str) -> Value:
@@ -257,7 +250,8 @@ class Ops:
         if reduce in ("any", "all"):
             return self.splat("bool", reduce == "all")
         if STORAGES[dtype].floating:
-            return self.splat(dtype, -inf if reduce == "max" else inf)
+            least = -inf if reduce == "max" else inf
+            return self.splat(dtype, complex(least, least) if dtype in COMPLEX else least)
         bits = STORAGES[dtype].bits
         low, high = (0, 2**bits - 1) if dtype in UNSIGNED else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return self.splat(dtype, low if reduce == "max" else high)

@@ -11,10 +11,13 @@ from math import inf, nan
 
 from .emit import F64, Val, vector_type
 from .floats import Floats
-from .mathconst import LN2_LONG, LN2_PIECES, LOG2E
+from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
 
 # Arguments beyond which exp is inf, or 0
 _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
+# The same of exp2; where sinh and cosh are inf
+_EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1080.0, 1030.0)}
+_SINH_RANGE = {32: 91.0, 64: 712.0}
 _SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
 _RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
@@ -30,7 +33,7 @@ class Math:
         return getattr(self, name)(*args)
 
     # -- exp -------------------------------------------------------------------------------------------------
-    def _reduced(self, x: Val) -> tuple[Val, Val, Val]:
+    def reduced(self, x: Val) -> tuple[Val, Val, Val]:
         """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
         kf, k = v.nearest_power(x * LOG2E)
@@ -40,12 +43,45 @@ class Math:
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
         v, (least, most) = self.v, _EXP_RANGE[self.bits]
-        _, k, p = self._reduced(v.at_most(v.at_least(x, least), most))
+        _, k, p = self.reduced(v.at_most(v.at_least(x, least), most))
         value = p + 1.0
         if low is not None:
             # what 1 + p lost counts as much as low
             value = value + v.fma(value, low, p - (value - 1.0))
         return v.scale(value, k)
+
+    def exp2(self, x: Val) -> Val:
+        v, (least, most) = self.v, _EXP2_RANGE[self.bits]
+        p, k = self.fraction_power(v.at_most(v.at_least(x, least), most))
+        return v.scale(p + 1.0, k)
+
+    def fraction_power(self, x: Val) -> tuple[Val, Val]:
+        """``2**r - 1, k`` with ``x = k + r``."""
+        v = self.v
+        kf, k = v.nearest_power(x)
+        r = (x - kf) * LN2
+        return v.fma(r * r, v.poly("EXP", r), r), k
+
+    def half_exp(self, x: Val) -> Val:
+        """``exp(x) / 2`` for x >= 0: finite wherever sinh is."""
+        _, k, p = self.reduced(self.v.at_most(x, _SINH_RANGE[self.bits]))
+        return self.v.scale(p + 1.0, self.v.less(k, 1))
+
+    def sinh(self, x: Val) -> Val:
+        v, size = self.v, self.v.abs(x)
+        return self.sinh_of(x, self.half_exp(size))
+
+    def sinh_of(self, x: Val, half: Val) -> Val:
+        """``half``: `half_exp` of the size of x."""
+        v, z = self.v, x * x
+        near = v.fma(x * z, v.poly("SINH", z), x)
+        return v.select(v.abs(x) < 1.0, near, v.copysign(half - v.c(0.25) / half, x))
+
+    def cosh(self, x: Val) -> Val:
+        return self.cosh_of(self.half_exp(self.v.abs(x)))
+
+    def cosh_of(self, half: Val) -> Val:
+        return half + self.v.c(0.25) / half
 
     def expm1(self, x: Val) -> Val:
         v = self.v
@@ -106,16 +142,54 @@ class Math:
 
     def log(self, x: Val, low: Val | None = None) -> Val:
         """``log(x) + low``."""
+        return self._special_log(x, self._log(*self._split(x), low))
+
+    def log_of_sum(self, total: Val, rest: Val, excess: tuple[Val, Val]) -> Val:
+        """``log(total + rest)``, where ``excess`` is that less 1, in two floats: all that counts near 1."""
+        v, (f, k) = self.v, self._split(total)
+        near = v.abs(excess[0]) < 0.25
+        f, low = v.select(near, excess[0], f), v.select(near, excess[1], rest / total)
+        return self._special_log(total, self._log(f, v.select(near, 0.0, k), low))
+
+    def _log(self, f: Val, k: Val, low: Val | None) -> Val:
+        """``log(1 + f) + k log(2) + low``."""
         v, (ln2, ln2_low) = self.v, LN2_PIECES[self.bits]
-        f, k = self._split(x)
         s = f / (f + 2.0)
         z = s * s
         square = f * f * 0.5
         tail = s * (square + z * v.poly("LOG", z)) + (k * ln2_low if low is None else v.fma(k, ln2_low, low))
-        value = k * ln2 - ((square - tail) - f)
+        return k * ln2 - ((square - tail) - f)
+
+    def _special_log(self, x: Val, value: Val) -> Val:
+        v = self.v
         value = v.select(x.eq(inf), inf, value)
         value = v.select(x.eq(0.0), -inf, value)
         return v.select(Val(self.f, self.f.b.fcmp_unordered("<", x.v, v.c(0.0).v)), nan, value)
+
+    def _log_pieces(self, x: Val) -> tuple[Val, Val, Val]:
+        """``k, high, low`` with ``log(x) = k log(2) + high + low``; high has so few bits that products are exact."""
+        v = self.v
+        f, k = self._split(x)
+        s = f / (f + 2.0)
+        square = f * f * 0.5
+        kept = -(1 << 12) if self.bits == 32 else -(1 << 32)
+        high = v.of_bits(v.to_bits(f - square) & kept)
+        low = ((f - high) - square) + s * (square + s * s * v.poly("LOG", s * s))
+        return k, high, low
+
+    def log2(self, x: Val) -> Val:
+        """As in FreeBSD."""
+        (k, high, low), (one, two) = self._log_pieces(x), LOG2_PIECES[self.bits]
+        first = high * one
+        total = k + first
+        return self._special_log(x, total + ((low + high) * two + low * one + ((k - total) + first)))
+
+    def log10(self, x: Val) -> Val:
+        (k, high, low), (one, two) = self._log_pieces(x), LOG10_PIECES[self.bits]
+        first, start = high * one, k * LOG10_2_PIECES[self.bits][0]
+        rest = k * LOG10_2_PIECES[self.bits][1] + (low + high) * two + low * one
+        total = start + first
+        return self._special_log(x, total + (rest + ((start - total) + first)))
 
     def log1p(self, x: Val) -> Val:
         v = self.v
@@ -130,6 +204,42 @@ class Math:
 
     def rsqrt(self, x: Val) -> Val:
         return self.v.c(1.0) / self.v.sqrt(x)
+
+    def cbrt(self, x: Val) -> Val:
+        """``y (1 - r)^(-1/3)`` by its series, for an estimate y of the root and ``r = 1 - y^3 / m`` of a fraction m."""
+        v, f, size = self.v, self.f, self.v.abs(x)
+        tiny, one = size < _SMALLEST_NORMAL[self.bits], v.bias << v.mantissa
+        bits = v.to_bits(f.select(tiny, size * 2.0 ** _RAISE[self.bits], size))
+        exponent = (bits >> v.mantissa) - v.bias
+        m = v.of_bits((bits & ((1 << v.mantissa) - 1)) | one)
+        _, third = v.nearest((v.of_int(exponent) - 1.0) * (1 / 3))
+        left = exponent - (third + third + third)  # 0, 1 or 2
+        y = v.poly("CBRT", m) * v.select(left.eq(0), 1.0, v.select(left.eq(1), 2 ** (1 / 3), 2 ** (2 / 3)))
+        m = m * v.power_of_two(left)
+        square, square_low = v.two_product(y, y)
+        cube, cube_low = v.two_product(square, y)
+        r = (((m - cube) - cube_low) - square_low * y) / m
+        y = v.fma(y * r, v.fma(r, v.fma(r, 14 / 81, 2 / 9), 1 / 3), y)
+        third = f.select(tiny, third - _RAISE[self.bits] // 3, third)
+        usual = (size > 0.0) & (size < inf)
+        return v.select(usual, v.copysign(y * v.power_of_two(third), x), x)
+
+    def hypot(self, a: Val, b: Val) -> Val:
+        v, f = self.v, self.f
+        a, b = v.abs(a), v.abs(b)
+        if v.bits == 32:
+            x, y = self._widen(a), self._widen(b)
+            value = f.convert(f.intrinsic("sqrt", [x * x + y * y]), "fptrunc", v.type)
+        else:
+            large, small = f.select(a > b, a, b), f.select(a > b, b, a)
+            # a power of two keeps squares away from both ends of the range
+            up, down = large < 2.0**-500, large > 2.0**500
+            scale = v.select(up, 2.0**600, v.select(down, 2.0**-600, 1.0))
+            back = v.select(up, 2.0**-600, v.select(down, 2.0**600, 1.0))
+            x, y = large * scale, small * scale
+            value = v.sqrt(v.fma(x, x, y * y)) * back
+        value = v.select(v.isnan(a) | v.isnan(b), nan, value)
+        return v.select(a.eq(inf) | b.eq(inf), inf, value)
 
     def erf(self, x: Val) -> Val:
         v = self.v

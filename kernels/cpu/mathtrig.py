@@ -38,6 +38,14 @@ class Trig:
         value = self.f.select((q & 1).ne(0), self._sin(r, low), self._cos(r, low))
         return self.v.flip_where(((q + 1) & 2).ne(0), value)
 
+    def both(self, x: Val) -> tuple[Val, Val]:
+        """Sine and cosine."""
+        r, low, q = self._reduce(x)
+        odd, near = (q & 1).ne(0), (self._sin(r, low), self._cos(r, low))
+        sine, cosine = self.f.select(odd, near[1], near[0]), self.f.select(odd, near[0], near[1])
+        sine = self.v.select(x.eq(0.0), x, self.v.flip_where((q & 2).ne(0), sine))
+        return sine, self.v.flip_where(((q + 1) & 2).ne(0), cosine)
+
     def tan(self, x: Val) -> Val:
         """The quotient, corrected by what rounding took from its two sides."""
         v, (r, low, q) = self.v, self._reduce(x)
