@@ -254,7 +254,8 @@ class Boxes:
         limit, tile = min(room, need), max(1, LINE // self.item)
         if limit < 2:
             return False
-        if run and self.whole_lines and 0 < (part := whole_lines(size, limit, self.item * run)) <= room:
+        shared = run and not self._crowded(dim)
+        if shared and self.whole_lines and 0 < (part := whole_lines(size, limit, self.item * run)) <= room:
             self.parts[dim] = part
             self.shared = -(-size // part), *(part * s for s in strides)
             self.total = run * size if size % part else 0
@@ -271,11 +272,16 @@ class Boxes:
         part, step = found
         self.parts[dim] = part
         over = ((size - part) // step + 1, *(step * s for s in strides))
-        if run and over[1] >= LINE:  # less may lie between two line boundaries: nothing is whole then
+        if shared and over[1] >= LINE:  # less may lie between two line boundaries: nothing is whole then
             self.shared = over
         else:
             self.outer.append(over)
         return True
+
+    def _crowded(self, dim: Dim) -> bool:
+        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has to
+        be read by the next box, and boxes along the input come first."""
+        return any(abs(d[1 + A]) % PAGE == 0 for d in (dim, *chain(list(self.parts), OUT, self.item)))
 
     def cost(self) -> float:
         """Nanoseconds that all boxes take, about."""
