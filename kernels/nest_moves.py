@@ -279,8 +279,8 @@ class Boxes:
         return True
 
     def _crowded(self, dim: Dim) -> bool:
-        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has to
-        be read by the next box, and boxes along the input come first."""
+        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has
+        to be read by the next box, and boxes along the input come first."""
         return any(abs(d[1 + A]) % PAGE == 0 for d in (dim, *chain(list(self.parts), OUT, self.item)))
 
     def cost(self) -> float:
@@ -337,8 +337,8 @@ class Boxes:
 
 
 def whole_lines(size: int, limit: int, nbytes: int) -> int:
-    """Length of the pieces, about equal and about ``limit`` long, that a loop with so many bytes from one entry to the next
-    is cut into, where each piece but the last has whole lines; 0: none is.
+    """Length of the pieces, about equal and about ``limit`` long, that a loop with so many bytes from one entry to the
+    next is cut into, where each piece but the last has whole lines; 0: none is.
 
     >>> whole_lines(1000, 100, 4), whole_lines(60, 3, 84), whole_lines(60, 16, 84), whole_lines(5, 4, 128)
     (112, 0, 16, 3)

@@ -162,7 +162,8 @@ BYTES = tuple((size, out // 4, a // 4, 0) for size, out, a, _ in JOINED)
 @ISAS
 @pytest.mark.parametrize("shift", [0, 4, 20])
 @pytest.mark.parametrize(
-    ("dims", "runs", "own"), [(WHOLE, (64, 64), 64), (WHOLE, (512, 64), 448), (JOINED, (256, 4), 160), (BYTES, (40, 1), 0)]
+    ("dims", "runs", "own"),
+    [(WHOLE, (64, 64), 64), (WHOLE, (512, 64), 448), (JOINED, (256, 4), 160), (BYTES, (40, 1), 0)],
 )
 def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, dims, runs, own, monkeypatch):
     """Runs, and tasks, begin and end anywhere in a line. Boxes of a run have whole lines or, where the input runs along

@@ -100,8 +100,8 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """``begun``, ``unfinished``: the box before, and the one after, is of the same task and has the chunk of O before, and
-    after, this one's."""
+    """``begun``, ``unfinished``: the box before, and the one after, is of the same task and has the chunk of O before,
+    and after, this one's."""
 
     at: list[Val]
     no: Val
