@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
-from math import inf, prod
-from typing import Iterable
+from math import gcd, inf, prod
+from typing import Iterable, Iterator
 
 import numpy as np
 
@@ -28,11 +28,15 @@ LONG_ROW = 8192  # bytes of rows that are copied as they are
 # Bytes that the output and the input may run in a box; the best pair is chosen by cost.
 LONG_OUT, LONG_IN = (512, 1024, 2048, 4096), (64, 128, 256, 1024)
 BOX_BYTES = 32 << 10
-CLOSE = 8 << 10  # bytes of a box that stays in L1
-# Nanoseconds: of a box, of a line that is written, of one that L1 does not hold, of both ends of a run that are not
-# whole lines, of asking for a line where no line is written, of beginning a row, of a tile, of loading a vector, of an
-# element by itself.
-BOX_NS, WRITE_NS, SPILT_NS, END_NS, ASK_NS, ROW_NS, TILE_NS, LOAD_NS, ELEMENT_NS = 50, 2.6, 2.6, 25, 2.6, 4, 3, 0.3, 0.5
+# Bytes of a box and nanoseconds of each of its lines beyond them: L1 holds what is read beside what is written.
+SPILT_NS = ((8 << 10, 1.0), (16 << 10, 1.6))
+# Nanoseconds: of a box, of a line that is written, of both ends of a run that are not whole lines, of keeping the last
+# line of a run for the next box, of a run of the input, of asking for a line where no line is written, of beginning a
+# row, of loading a vector, of an element by itself, of leaving a page of the output unfinished. Fitted to the times of
+# 2700 boxes of the bench's permutations.
+BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 12, 6, 0.8, 2
+ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS = 4, 0.2, 0.3, 5
+PAGE = 4096  # bytes
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
@@ -92,15 +96,16 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
     outer = sorted(box.outer, key=lambda d: abs(d[1 + A]))  # lines of the input are read while they are near
-    builder = RowBuilder(_group(o), _group(j, *box.chunks), outer, shifts)
+    along = Group(dims=tuple(o), total=box.total or prod(d[0] for d in o) * box.shared[0], chunks=box.shared)
+    builder = RowBuilder(along, _group(j, *box.chunks), outer, shifts)
     _source(builder, item, mode)
     words = builder.words
     words[na.N_A_O] = builder.vector(builder.o.offsets(A))
     words[na.N_A_J] = builder.vector(builder.j.offsets(A))
     words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
-    words[na.N_OUT_STAGE] = builder.reserve(sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
-    if box.shared:
-        words[na.N_OWN], words[na.N_OWN_ROW] = box.shared[1], 2 + outer.index(box.shared)
+    carried = LINE if box.shared != ONE else 0
+    words[na.N_OUT_STAGE] = carried + builder.reserve(carried + sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
+    words[na.N_OWN] = box.shared[1]
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
     _ahead(builder, inside, item)
     return builder.row(min(tasks, builder.boxes), nbytes)
@@ -109,11 +114,20 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
     """The boxes that should take least time, of those for several lengths of runs; many lengths lead to the same."""
     found: dict[tuple, Boxes] = {}
-    for goals in product(LONG_OUT, LONG_IN, (False, True)):
-        boxes = Boxes(dims, item, *goals)
-        if boxes.chunks or not boxes.ragged:
+    for goals in product(LONG_OUT, LONG_IN):
+        for boxes in _drafts(dims, item, *goals):
             found.setdefault(boxes.key, boxes)
     return min(found.values(), key=Boxes.cost)
+
+
+def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator["Boxes"]:
+    """Boxes with a smaller last one, and without where that makes a difference or is not possible."""
+    for ragged in (True, False):
+        boxes = Boxes(dims, item, long_out, long_in, ragged)
+        if boxes.total and not boxes.ends_along():
+            boxes = Boxes(dims, item, long_out, long_in, ragged, whole_lines=False)
+        if boxes.chunks or not ragged:
+            yield boxes
 
 
 def _sides(runs: list[Dim], fast: list[Dim]) -> tuple[list[Dim], list[Dim], int]:
@@ -175,17 +189,19 @@ def _moving(o: list[Dim], first: list[Dim], mode: int, entries: int, item: int) 
     while size > min(along, across):
         size //= 2
     tiles = -(-along // size) * -(-across // size) * (entries / (along * across))
-    return tiles * (TILE_NS + size * size.bit_length() * LOAD_NS)
+    return tiles * size * size.bit_length() * LOAD_NS
 
 
 @dataclass
 class Boxes:
     """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes.
 
-    ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: that of them whose boxes
-    continue each other's runs and overlap by a line, so that each line of the output is written by one of them.
-    With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller: ``chunks`` has the size of
-    the loop and the loop over its pieces.
+    ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: the loop over boxes that
+    continue each other's runs. They come one after the other, and what a box has of the last line of a run goes to the
+    next one through scratch, so that each line of the output is written whole.
+    With ``whole_lines``, all but the last of them have whole lines, and the last one may be smaller: ``total`` are the
+    entries of a run then. With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller:
+    ``chunks`` has the size of the loop and the loop over its pieces.
     """
 
     dims: list[Dim]
@@ -196,7 +212,9 @@ class Boxes:
     chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
     outer: list[Dim] = field(default_factory=list)
-    shared: Dim | None = None
+    shared: Dim = ONE
+    total: int = 0
+    whole_lines: bool = True
 
     def __post_init__(self) -> None:
         open_ends = {x: chain(self.dims, x, self.item) for x in (OUT, A)}
@@ -236,40 +254,54 @@ class Boxes:
         limit, tile = min(room, need), max(1, LINE // self.item)
         if limit < 2:
             return False
+        shared = run and not self._crowded(dim)
+        if shared and self.whole_lines and 0 < (part := whole_lines(size, limit, self.item * run)) <= room:
+            self.parts[dim] = part
+            self.shared = -(-size // part), *(part * s for s in strides)
+            self.total = run * size if size % part else 0
+            return True
         if self.ragged and not run and tile <= limit - limit % tile < size:
             self.parts[dim] = part = limit - limit % tile
             self.chunks = size, (-(-size // part), *(part * s for s in strides))
             return True
-        overlap = -(-(LINE - 1) // (self.item * run)) if run else 0
-        found = pieces(size, limit, overlap, 1 if run else tile) or pieces(size, limit)
+        found = pieces(size, limit, 1 if run else tile) or pieces(size, limit)
         if not found:
             if size <= room:
                 self.parts[dim] = size
             return size <= room
         part, step = found
         self.parts[dim] = part
-        self.outer.append(((size - part) // step + 1, *(step * s for s in strides)))
-        if run and part - step >= overlap:
-            self.shared = self.outer[-1]
+        over = ((size - part) // step + 1, *(step * s for s in strides))
+        if shared and over[1] >= LINE:  # less may lie between two line boundaries: nothing is whole then
+            self.shared = over
+        else:
+            self.outer.append(over)
         return True
+
+    def _crowded(self, dim: Dim) -> bool:
+        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has
+        to be read by the next box, and boxes along the input come first."""
+        return any(abs(d[1 + A]) % PAGE == 0 for d in (dim, *chain(list(self.parts), OUT, self.item)))
 
     def cost(self) -> float:
         """Nanoseconds that all boxes take, about."""
         inside = self.staged()
-        entries, boxes = prod(self.parts.values()), prod(d[0] for d in self.outer)
-        if self.ragged and not self._ends_whole():
+        entries, boxes = prod(self.parts.values()), prod(d[0] for d in self.outer) * self.shared[0]
+        if self.ragged and not self._ends_whole() or self.total and not self.ends_along():
             return inf
         if self.chunks:
             boxes *= self.chunks[1][0]
         runs, fast = chain(inside, OUT, self.item), chain(inside, A, self.item)
         run, near = (prod(d[0] for d in x) for x in (runs, fast))
-        ends = entries // run * (0 if self.shared else 1)
+        ends = entries // run * (END_NS if self.shared == ONE else CARRY_NS)
         lines = entries * self.item / LINE
         asked = entries // near * -(-near * self.item // LINE)
-        spilt = max(0.0, 1 - CLOSE / (entries * self.item))
+        spilt = sum(ns * max(0.0, 1 - room / (entries * self.item)) for room, ns in SPILT_NS)
         moved = _moving(*_sides(runs, fast), entries, self.item)
-        each = BOX_NS + lines * (WRITE_NS + spilt * SPILT_NS) + ends * END_NS + max(0.0, asked - lines) * ASK_NS + moved
-        return boxes * each
+        read = entries // near * NEAR_NS + max(0.0, asked - lines) * ASK_NS
+        each = BOX_NS + lines * (WRITE_NS + spilt) + ends + read + moved
+        left = PAGE / min(run * self.item * self.shared[0], PAGE) - 1
+        return boxes * (each + entries * self.item / PAGE * left * PAGE_NS)
 
     def _ends_whole(self) -> bool:
         """A smaller last box is a box with fewer rows: what it is cut along ends J, and no run of the output has it."""
@@ -280,6 +312,10 @@ class Boxes:
             and self.chunks[1][1:] == tuple(j[-1][0] * stride for stride in j[-1][1:3]) + (0,)
             and len(o) == len(chain(self.staged(), OUT, self.item))
         )
+
+    def ends_along(self) -> bool:
+        """A smaller last box of a run has a shorter O: all of the run is O."""
+        return len(self.sides()[0]) == len(chain(self.staged(), OUT, self.item))
 
     def sides(self) -> tuple[list[Dim], list[Dim], int]:
         """The loops of O and of J, and how the box is moved."""
@@ -293,25 +329,39 @@ class Boxes:
         runs, at, placed = chain(inside, OUT, self.item), self.item, []
         for number, dim in enumerate(runs + without(inside, runs)):
             if number == len(runs):
-                at = (at // LINE + 1 | 1) * LINE  # an odd number of lines: rows fall into different cache sets
+                kept = LINE if self.shared != ONE else 0
+                at = ((at + kept + LINE - 1) // LINE | 1) * LINE  # an odd number: rows fall into different cache sets
             placed.append((*dim[:3], at))
             at *= dim[0]
         return placed
 
 
+def whole_lines(size: int, limit: int, nbytes: int) -> int:
+    """Length of the pieces, about equal and about ``limit`` long, that a loop with so many bytes from one entry to the
+    next is cut into, where each piece but the last has whole lines; 0: none is.
+
+    >>> whole_lines(1000, 100, 4), whole_lines(60, 3, 84), whole_lines(60, 16, 84), whole_lines(5, 4, 128)
+    (112, 0, 16, 3)
+    """
+    unit = LINE // gcd(LINE, nbytes)
+    count = -(-size // max(unit, limit))
+    part = -(-size // (count * unit)) * unit
+    return part if part < size and part <= 2 * limit else 0
+
+
 @lru_cache(maxsize=1024)
-def pieces(size: int, limit: int, overlap: int = 0, tile: int = 1) -> tuple[int, int] | None:
-    """Length and distance of equal pieces that cover a loop and overlap by ``overlap`` or little more.
+def pieces(size: int, limit: int, tile: int = 1) -> tuple[int, int] | None:
+    """Length and distance of equal pieces that cover a loop and overlap by as little as makes them equal.
 
     They have half of ``limit`` to four times that, as long as little is moved in vain: twice, or in part of a tile.
     Returns None where much would be.
 
-    >>> pieces(37, 16), pieces(128, 64), pieces(2000, 512, 16), pieces(139, 16, tile=16), pieces(19, 2)
-    ((10, 9), (32, 32), (264, 248), (31, 27), (7, 6))
+    >>> pieces(37, 16), pieces(128, 64), pieces(2000, 512), pieces(139, 16, tile=16), pieces(19, 2)
+    ((10, 9), (32, 32), (250, 250), (31, 27), (7, 6))
     """
     best = None
     for count in range(max(2, size // (4 * limit)), min(size, -(-2 * size // limit)) + 1):
-        step = (size - overlap) // count
+        step = size // count
         part = size - step * (count - 1)
         whole = -(-part // tile) * tile
         if part >= 2 and whole <= WASTE * step:

@@ -129,7 +129,7 @@ def permutations(draw) -> Case:
 @RANDOM
 @given(case=permutations(), longest=st.sampled_from([64, 256, 1024, 8192]), box=st.sampled_from([4096, 1 << 17]))
 def test_copy_past_the_caches(isa, case, longest, box):
-    """Large outputs are written in whole lines, wherever their lines begin, from boxes that may overlap."""
+    """Large outputs are written in whole lines, wherever their lines begin, from boxes that may continue each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
         patch.setattr(nest_moves, "LONG_OUT", (longest,))
@@ -150,7 +150,32 @@ def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
     modes = {name: each.get(nest_abi.N_A_MODE, 0) - nest_abi.STAGED for name, each in words.items()}
     assert modes == {"tiles": nest_abi.MOVE_TILE, "elements": nest_abi.MOVE_GATHER, "runs": 0, "rows": -2}
     assert all(each[nest_abi.N_JOINED] for each in words.values())
-    assert words["tiles"][nest_abi.N_OWN] % 4 == 0 < words["tiles"][nest_abi.N_OWN] < 4 * words["tiles"][nest_abi.N_O]
+    own = words["tiles"][nest_abi.N_OWN]
+    assert own % 64 == 0 and own == 4 * words["tiles"][nest_abi.N_O] and words["tiles"][nest_abi.N_O_TOTAL] == 999
+
+
+WHOLE = ((331, 4, 232, 0), (58, 1324, 4, 0))
+JOINED = ((5, 4, 3288, 0), (137, 20, 4, 0), (3, 2740, 1096, 0), (2, 8220, 548, 0))
+BYTES = tuple((size, out // 4, a // 4, 0) for size, out, a, _ in JOINED)
+
+
+@ISAS
+@pytest.mark.parametrize("shift", [0, 4, 20])
+@pytest.mark.parametrize(
+    ("dims", "runs", "own"),
+    [(WHOLE, (64, 64), 64), (WHOLE, (512, 64), 448), (JOINED, (256, 4), 160), (BYTES, (40, 1), 0)],
+)
+def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, dims, runs, own, monkeypatch):
+    """Runs, and tasks, begin and end anywhere in a line. Boxes of a run have whole lines or, where the input runs along
+    the same loop, any bytes from a line on; less would not always reach the next line."""
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    for name, length in zip(("LONG_OUT", "LONG_IN"), runs):
+        monkeypatch.setattr(nest_moves, name, (length,))
+    name = "int8" if dims is BYTES else "float32"
+    problem = NestProblem(op="copy", dims=dims, out=name, a=name)
+    assert lower(problem).rows[0].words[nest_abi.N_OWN] == own
+    for threads in (1, 3):
+        Case(problem=problem, shift=shift, threads=threads).check(isa)
 
 
 @ISAS

@@ -20,9 +20,9 @@ from llvmlite import ir
 from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
-from .emit import F64, I64, Fn, Val, Var
+from .emit import F64, I64, Fn, Val, Var, vector_type
 from .move import build_move
-from .stream import LINE, stream
+from .stream import LINE, stream, stream_lines
 from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, emit_row_past, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
@@ -81,20 +81,26 @@ def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) ->
     """Runs of the output, whole lines past the caches; beside them the source of a box to come is asked for.
 
     Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing.
-    Boxes whose runs continue each other share what is before the second one's first line boundary: N_OWN bytes belong
-    to a box, but it ends with the line that these end in, and begins where a line does unless it is the first.
+    Where boxes continue each other's runs, N_OWN bytes of a run are a box's own. What of them is behind the last line
+    boundary is left to the next box, which finds it in the line before its own bytes in scratch.
     """
     f, out = frame.f, box.at[0]
-    joined, own, row = (frame.word(w) for w in (na.N_JOINED, na.N_OWN, na.N_OWN_ROW))
+    joined, own = frame.word(na.N_JOINED), frame.word(na.N_OWN)
     far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
     nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
-    digit, count = f.word(frame.counters, row), f.word(frame.table, row * 4)
-    later, earlier = own.ne(0) & (digit > 0), own.ne(0) & (digit + 1 < count)
+    begun, unfinished = own.ne(0) & box.begun, own.ne(0) & box.unfinished
+    line = vector_type(I64, LINE // 8)
     with f.range(0, box.nj // joined) as r:
         dst, src = out + f.word(far, r), source + f.word(near, r)
-        first = f.select(later, (f.i64(0) - dst) & (LINE - 1), f.i64(0))
-        last = f.select(earlier, own + ((f.i64(0) - dst - own) & (LINE - 1)), nbytes)
-        stream(f, isa, dst, src, first, last, ahead.some)
+        over = dst & (LINE - 1)
+        last = f.select(unfinished, own - ((over + own) & (LINE - 1)), nbytes)
+        with f.if_else(begun & unfinished) as (inside, otherwise):
+            with inside:
+                stream_lines(f, isa, dst - over, src - over, last + over, ahead.some)
+            with otherwise:
+                stream(f, isa, dst, src, f.select(begun, f.i64(0) - over, f.i64(0)), last, ahead.some)
+        with f.if_(unfinished):
+            f.store(f.load(line, src + own - LINE), src - LINE)
     ahead.rest()
 
 

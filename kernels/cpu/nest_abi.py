@@ -39,8 +39,8 @@ N_TASK_STRIDE = 60  # bytes of output per task where tasks share the sum (partia
 # copy: the output is written in runs, past the caches, from scratch (or from a, where N_A_MOVE is 0)
 N_JOINED = 38  # entries of J that make one run, 0: the output is written by the move
 N_RUNS_OUT, N_RUNS_A = 41, 43  # offset vectors of the runs in the output, in scratch or a
-N_OWN = 40  # bytes of a run that are this box's to write where its lines begin; 0: all
-N_OWN_ROW = 45  # the odometer's row of boxes whose runs continue each other
+N_OWN = 40  # the chunks of O continue each other's runs: so many bytes of a run, a line or more, are a box's
+#  own; 0: they do not
 N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 

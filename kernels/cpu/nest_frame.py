@@ -74,7 +74,9 @@ class Frame:
         with f.range(first, last) as index:
             no = self._extent(na.N_O, na.N_O_TOTAL, f.word(self.counters, 0))
             nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
-            box = Box(at=[v.get() for v in at], no=no, nj=nj)
+            chunk = f.word(self.counters)
+            goes_on = (index > first) & (chunk > 0), (index + 1 < last) & (chunk + 1 < f.word(self.table))
+            box = Box(at=[v.get() for v in at], no=no, nj=nj, begun=goes_on[0], unfinished=goes_on[1])
             body(box)
             if after:
                 after(box, scout.at[0].get())
@@ -98,9 +100,14 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
+    """``begun``, ``unfinished``: the box before, and the one after, is of the same task and has the chunk of O before,
+    and after, this one's."""
+
     at: list[Val]
     no: Val
     nj: Val
+    begun: Val
+    unfinished: Val
 
 
 class Odometer:

@@ -24,17 +24,24 @@ def stream(
     comes before and after them as usual. Nothing else is read or written; both may be anywhere, and do not overlap.
 
     ``beside`` emits what is done beside each whole line: stores past the caches leave time for it."""
+    begin = f.min(first + ((f.i64(0) - dst - first) & (LINE - 1)), last)
+    at = f.var(first)
+    _copy(f, dst, src, at, begin)
+    whole = (last - begin) & ~(LINE - 1)
+    stream_lines(f, isa, dst + begin, src + begin, whole, beside)
+    at.set(begin + whole)
+    _copy(f, dst, src, at, last)
+
+
+def stream_lines(f: Fn, isa: ISA, dst: Val, src: Val, nbytes: Val, beside: Callable[[], None]) -> None:
+    """`stream` of whole lines of ``dst``."""
     size = min(isa.vector_bits // 8, LINE)
     words = vector_type(I64, size // 8)
-    at = f.var(first)
-    _copy(f, dst, src, at, f.min(first + ((f.i64(0) - dst - first) & (LINE - 1)), last))
-    with f.range(at.get(), last - (LINE - 1), LINE) as i:
+    with f.range(0, nbytes, LINE) as i:
         parts = [f.load(words, src + i + part) for part in range(0, LINE, size)]
         for number, part in enumerate(parts):
             (f.stream if past else f.store)(part, dst + i + number * size)
         beside()
-        at.set(i + LINE)
-    _copy(f, dst, src, at, last)
 
 
 def _copy(f: Fn, dst: Val, src: Val, at, end: Val) -> None:
