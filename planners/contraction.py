@@ -52,6 +52,7 @@ class BinaryContraction:
     constant_right: bool = False
     accumulate: bool = False
     flip: bool = False  # the lanes side is the other one than the output suggests
+    across: bool = False  # lanes run along the left operand, not along the output
     near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
     near_right: frozenset[Index] = frozenset()
     left_dtype: str = ""
@@ -89,7 +90,7 @@ class BinaryContraction:
         )
 
     def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
-        """The same with other layouts, and with ``flip`` and what to keep near as ``decided``."""
+        """The same with other layouts, and with ``flip``, ``across`` and what to keep near as ``decided``."""
         return changed(self, left=left, right=right, out=out, **decided)
 
     def swapped(self) -> "BinaryContraction":
@@ -112,6 +113,7 @@ class BinaryContraction:
             constant_right=self.constant_left,
             accumulate=self.accumulate,
             flip=self.flip,
+            across=self.across,
             near_left=self.near_right,
             near_right=self.near_left,
             left_dtype=self.right_dtype,

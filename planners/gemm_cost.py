@@ -20,6 +20,7 @@ TILE = 20.0  # cycles: to start and end a tile
 STORE = 1.0  # a whole vector of C
 PARTIAL = 6.0  # a vector of C that goes through the stack
 MOVE = 4.0  # a run of a scattered column of C
+ACROSS = 6.0  # a vector that waits in cache and is turned round with those of the group
 FAR = 8.0  # what a run adds that leaves most of its line of a large C to other tiles
 LINE = 64
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
@@ -59,6 +60,9 @@ def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
     whole, runs, scattered = w.stored
     run = max(1, min(w.chunk, tile_table.elements(isa, w.dtype)))
     unused = max(0.0, 1 - run * tile_table.ITEMSIZE[w.dtype] / LINE) if nbytes > CACHE_BYTES else 0.0
+    if w.across:
+        elements = tile_table.elements(isa, w.dtype)
+        return w.outer * w.columns * w.panels * w.mv * ACROSS * elements / min(w.across, elements)
     partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
     moves = scattered / run * (MOVE + FAR * unused)
     return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)

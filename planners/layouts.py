@@ -47,10 +47,11 @@ class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
     producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
 
-    ``inherit``: free operands lie as the large operands of their producers do."""
+    ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their producers do."""
 
     flip: bool = False
     near: int = 0
+    across: bool = False
     inherit: bool = False
 
 
@@ -166,6 +167,8 @@ class LayoutSolver:
             yield Orientation(inherit=True)
         if id(operation) not in self.worth:
             return
+        for flip in () if free else (False, True):
+            yield Orientation(flip=flip, across=True)
         for flip in (False, True):
             for near in range(3 if free else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:
@@ -304,7 +307,8 @@ class LayoutSolver:
         if orientation is AS_OUTPUT:
             return asked.laid_out(*axes)
         near = [self._near(value, orientation.near) for value in (x, y)]
-        return asked.laid_out(*axes, flip=orientation.flip, near_left=near[0], near_right=near[1])
+        decided = dict(flip=orientation.flip, across=orientation.across)
+        return asked.laid_out(*axes, **decided, near_left=near[0], near_right=near[1])
 
     def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
         """The product with free operands, kept for the next time."""
