@@ -8,27 +8,55 @@ adjacent in C, and `kernels.cpu.unpack` turns round what groups of them have com
 
 from __future__ import annotations
 
+from math import prod
 from typing import Sequence
 
 import numpy as np
 
+from .contraction import BinaryContraction
 from .sides import LEFT, OUT, Dim, cut
 
 LONG_ENOUGH = 512  # lanes, or panels that are adjacent in C
-PAGE = 4096  # bytes: lanes of C at distances of whole pages share a set of each cache
-LEAST_RUN = 4  # panels of a group, and lanes that A runs along, for this to be worth drawing up
+PAGE = 4096  # bytes: what lies at distances of whole pages shares a few sets of each cache
+LEAST_RUN = 8  # panels that are adjacent in C, and lanes that A runs along
+SETS = 1 << 16  # bytes: and what lies at such distances, of each cache on a core
+LEAST_TERMS, MOST_TERMS = 28, 384  # fewer do not pay for unpacking, more are not one block of K
+MOST_COLUMNS = 24  # of the widest tile
 FILLED = 0.6  # of a block of (panel, lane) that is turned round
 WAITING_BYTES = 256 << 10  # of tiles, beside A in L2
 MOST_ADJACENT = 48
+MOST_BYTES = 1 << 62
 
 
-def lanes_along_a(dims: Sequence[Dim], left: int, item: int, block: int) -> list[Dim] | None:
+def worth_drawing(c: BinaryContraction) -> bool:
+    """Whether such a draft may be had, from the indices alone: that of the output's fastest index, with lanes along its
+    operand, which has another one fastest."""
+    rows, columns, axes = c.m, c.n, c.left
+    terms = prod([c.sizes[i] for i in c.k])
+    if c.out is None or not c.m or not c.n or not LEAST_TERMS <= terms <= MOST_TERMS:
+        return False
+    fast = min(c.out, key=lambda i: abs(c.out[i].stride) if c.sizes[i] > 1 else MOST_BYTES)
+    if fast in c.n:
+        rows, columns, axes = c.n, c.m, c.right
+    if axes is None or fast not in rows or prod([c.sizes[i] for i in columns]) > MOST_COLUMNS:
+        return False
+    nearest = min(axes, key=lambda i: abs(axes[i].stride) if c.sizes[i] > 1 else MOST_BYTES)
+    return nearest in rows and nearest != fast
+
+
+def lanes_along_a(
+    dims: Sequence[Dim], terms: Sequence[Dim], left: int, item: int, block: int
+) -> list[Dim] | None:
     """Lanes, the panels that are adjacent in C, and the other row dimensions; None where A runs along C, or in short runs.
 
-    ``dims``: rows, fastest in C first; ``left``, ``item``: bytes of an element of A and of C; ``block``: panels of a group.
+    ``dims``: rows, fastest in C first; ``terms``: what is summed, fastest first; ``left``, ``item``: bytes of an element of A and of C; ``block``: panels of a group.
     """
     first = next((dim for dim in dims if dim.stride(LEFT) == left), None)
     if first is None or first is dims[0] or dims[0].stride(OUT) != item or dims[0].stride(LEFT) is None:
+        return None
+    if any(dim.size >= LEAST_RUN and (dim.stride(LEFT) or 0) % PAGE == 0 for dim in terms):
+        return None
+    if dims[0].stride(LEFT) % SETS == 0:
         return None
     lanes, rest = _chain(first, [dim for dim in dims[1:] if dim is not first], LEFT, OUT, block)
     run, rest = _chain(dims[0], rest, OUT, LEFT, block)

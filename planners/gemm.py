@@ -165,7 +165,7 @@ class _Planner(GemmTables):
         c, lanes = self.c, tile_table.elements(self.isa, self.c.dtype)
         if c.left is None or c.left_dtype or c.constant_left or c.accumulate or self.k_total > KC[self.item]:
             return None
-        dims = lanes_along_a(self.m_dims, self.items[LEFT], self.item, lanes)
+        dims = lanes_along_a(self.m_dims, self.k_dims, self.items[LEFT], self.item, lanes)
         if dims is None:
             return None
         rows = tuple([dim.size for dim in dims])

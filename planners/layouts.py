@@ -20,6 +20,7 @@ from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from ..records import quick
+from .across import worth_drawing
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import Axes, BinaryContraction, dimension_types
@@ -167,8 +168,8 @@ class LayoutSolver:
             yield Orientation(inherit=True)
         if id(operation) not in self.worth:
             return
-        for flip in () if free else (False, True):
-            yield Orientation(flip=flip, across=True)
+        if not free and worth_drawing(self._contraction(operation)):
+            yield Orientation(across=True)
         for flip in (False, True):
             for near in range(3 if free else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:

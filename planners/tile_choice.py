@@ -38,7 +38,7 @@ def choose_tile(
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
             continue
         if width not in cuts:
-            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
+            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
             stores = columns * (mv if contiguous and taken <= 1 else box * scattered)
