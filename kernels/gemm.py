@@ -20,6 +20,7 @@ from ..dtypes import as_numpy
 from ..records import lazy, quick
 from . import packs
 from .cpu import abi
+from .cpu import unpack_abi as ub
 from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
@@ -38,8 +39,9 @@ class GemmProblem:
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
-    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked in
-    groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane. ``stream``: store past the caches.
+    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked
+    in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
+    ``stream``: store past the caches.
     ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -171,8 +173,8 @@ def _flags(p: GemmProblem) -> np.ndarray:
     if not beside:
         return flags
     place = np.arange(beside * adjacent).reshape(beside, adjacent).T.ravel() + 1
-    place[-1] += (beside + (adjacent << abi.WAIT_BITS)) << abi.WAIT_BITS
-    return flags + (np.resize(place, p.panels) << abi.WAITS)
+    place[-1] += (beside + (adjacent << ub.WAIT_BITS)) << ub.WAIT_BITS
+    return flags + (np.resize(place, p.panels) << ub.WAITS)
 
 
 def _scratch_a(p: GemmProblem) -> int:

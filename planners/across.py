@@ -24,7 +24,7 @@ LEAST_TERMS, MOST_TERMS = 28, 384  # fewer do not pay for unpacking, more are no
 MOST_COLUMNS = 24  # of the widest tile
 FILLED = 0.6  # of a block of (panel, lane) that is turned round
 WAITING_BYTES = 256 << 10  # of tiles, beside A in L2
-MOST_ADJACENT = 48
+MOST_ADJACENT = 48  # panels
 MOST_BYTES = 1 << 62
 
 
@@ -47,9 +47,10 @@ def worth_drawing(c: BinaryContraction) -> bool:
 def lanes_along_a(
     dims: Sequence[Dim], terms: Sequence[Dim], left: int, item: int, block: int
 ) -> list[Dim] | None:
-    """Lanes, the panels that are adjacent in C, and the other row dimensions; None where A runs along C, or in short runs.
+    """Lanes, the panels that are adjacent in C, and the other rows; None where A runs along C, or in short runs.
 
-    ``dims``: rows, fastest in C first; ``terms``: what is summed, fastest first; ``left``, ``item``: bytes of an element of A and of C; ``block``: panels of a group.
+    ``dims``: rows, fastest in C first; ``terms``: what is summed; ``left``, ``item``: bytes of an element of A and of C;
+    ``block``: panels and lanes that are turned round together.
     """
     first = next((dim for dim in dims if dim.stride(LEFT) == left), None)
     if first is None or first is dims[0] or dims[0].stride(OUT) != item or dims[0].stride(LEFT) is None:
@@ -66,8 +67,10 @@ def lanes_along_a(
 
 
 def group_of(cuts: int, run: int, tile: int, block: int) -> tuple[int, int]:
-    """Panels beside each other in A and adjacent in C whose tiles, of so many bytes, wait together: all that are beside,
-    of ``cuts``, so that A is read in runs as long as it has; (0, 0) where too few of ``run`` would be adjacent.
+    """Panels beside each other in A and adjacent in C whose tiles, of so many bytes, wait together.
+
+    All that are beside, of ``cuts``, so that A is read in runs as long as it has; (0, 0) where too few of ``run`` would
+    be adjacent.
 
     >>> group_of(3, 48, 1536, 16), group_of(11, 168, 1536, 16), group_of(30, 480, 1536, 16)
     ((3, 48), (11, 14), (0, 0))
@@ -85,8 +88,8 @@ def in_groups(rest: int, cuts: int, run: int, group: tuple[int, int]) -> np.ndar
 
 
 def _chain(first: Dim, others: list[Dim], along: int, other: int, block: int) -> tuple[Dim, list[Dim]]:
-    """``first`` and the dimensions that go on where it ends in the tensor ``along``, as one, until ``block`` divides its
-    size or it is long enough, and what is left."""
+    """``first`` and the dimensions that go on where it ends in the tensor ``along``, as one, until ``block`` divides
+    its size or it is long enough, and what is left."""
     found, rest = first, list(others)
     while found.size % block:
         pitch = found.strides[along] * found.size
@@ -102,6 +105,6 @@ def _chain(first: Dim, others: list[Dim], along: int, other: int, block: int) ->
 
 
 def _part(size: int, times: int, block: int) -> int:
-    """The least divisor of ``size`` that makes whole blocks of ``times``, or the largest of moderate length; 0: none."""
+    """The least divisor of ``size`` that makes whole blocks of ``times``, or else the largest that is not too long."""
     fitting = [part for part in range(2, size + 1) if size % part == 0 and part * times <= LONG_ENOUGH]
     return next((part for part in fitting if part * times % block == 0), fitting[-1] if fitting else 0)

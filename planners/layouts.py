@@ -48,7 +48,8 @@ class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
     producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
 
-    ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their producers do."""
+    ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their
+    producers do."""
 
     flip: bool = False
     near: int = 0

@@ -12,7 +12,7 @@ from .sides import panel_rows
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
-MOST_COLUMNS = 16  # of a tile whose columns are stored one by one, or read in place: more are streams that hardware loses
+MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 
 
@@ -23,7 +23,7 @@ def choose_tile(
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
-    efficiency, starting each tile, stores. ``across``: a tile that holds all columns (`across`), (0, 0) where none does.
+    efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does.
     """
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)

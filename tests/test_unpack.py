@@ -49,7 +49,8 @@ def test_groups_of_tiles_are_turned_round(row, dtype, flush):
     block = max(2, min(tiles.elements(row, dtype), 16))
     mr = tile[0] * tiles.elements(row, dtype)
     for adjacent, last in ((1, 1), (block - 1, mr), (block, max(1, mr - 1)), (block + 3, mr // 2 + 1), (2 * block, mr)):
-        case = gemm_cases.Case(dtype=dtype, tile=tile, valid=(), n=tile[1] + 1, k=3, b="panels", flush=flush, stream=True)
+        given = dict(dtype=dtype, tile=tile, n=tile[1] + 1, k=3, b="panels", flush=flush, stream=True)
+        case = gemm_cases.Case(valid=(), **given)
         gemm_cases.run(_in_groups(case, row, adjacent, last, groups=2), row)
 
 

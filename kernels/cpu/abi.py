@@ -61,7 +61,6 @@ G_PANELS = 34  # panels of the inner M
 G_TM_A, G_TM_C = 35, 36  # panels*MR offsets each
 G_VALID = 37  # panels: valid lanes of each
 G_FLAGS = 38  # panels: bit 0: A lanes contiguous, bit 1: C lanes contiguous
-WAITS, WAIT_BITS, WAIT_MOST = 8, 16, 0xFFFF  # from this bit of the flags on, three numbers of so many bits: see `unpack`
 G_N = 39
 G_TN_B, G_TN_C = 40, 41  # N offsets each (padded to a multiple of NR by repeating the last)
 G_K = 42

@@ -28,11 +28,11 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
+from . import unpack_abi as ub
 from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
-from .unpack import U_WORDS
 
 
 FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
@@ -266,7 +266,7 @@ class TileLoop:
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
         self.stack = f.stack(self.tile_bytes)
-        self.unpack_args = None if self.spec.a_packed else f.stack(8 * U_WORDS)
+        self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
@@ -308,7 +308,7 @@ class TileLoop:
                     accumulate=accumulate,
                     chunk=chunk,
                     stream=stream,
-                    waits=flags >> abi.WAITS,
+                    waits=flags >> ub.WAITS,
                     panel=p,
                 )
                 if self.fetchers:
@@ -367,9 +367,9 @@ class TileLoop:
                 finish(product(lambda i: masks[i]), self._store_partial)
 
     def _wait(self, result, edge: "_Edge") -> None:
-        """Keeps the tile of a panel that is adjacent in C to its neighbours; the last of the group stores all of them."""
+        """Keeps the tile of a panel that is adjacent in C to its neighbours; the last of a group stores them all."""
         f, tile = self.f, self.tile
-        place, beside, adjacent = (edge.waits >> abi.WAIT_BITS * n & abi.WAIT_MOST for n in range(3))
+        place, beside, adjacent = (edge.waits >> ub.WAIT_BITS * n & ub.WAIT_MOST for n in range(3))
         tile.spill(result, self.scratch + (place - 1) * self.tile_bytes)
         with f.range(0, beside) as q:
             panel = edge.panel + 1 - adjacent * beside + q

@@ -1,11 +1,14 @@
 """Unpacking: a group of tiles to C where the next panel is adjacent, by transposing in registers.
 
 Where A runs along another row dimension than C, lanes follow A, which is then read in place, and C is adjacent from
-panel to panel. Tiles of up to T panels wait in the cache; then each column of them goes out as T x T blocks of (panel,
-lane), turned round, so that whole runs of C are stored. C is as a rule several times smaller than A: this costs what
-packing A would, divided by that.
+panel to panel. Tiles wait in the cache; then each column of them goes out as T x T blocks of (panel, lane), turned
+round, so that runs of C are stored. C is as a rule several times smaller than A: this costs what packing A would,
+divided by that.
 
-The arguments, all int64: see ``U_SRC`` and following.
+Panels wait in groups of (beside, adjacent): for each panel that is adjacent in C, those whose lanes go on in A where its
+own end, so that A is read in longer runs too.
+
+The arguments are words of `unpack_abi`.
 """
 
 from __future__ import annotations
@@ -15,16 +18,6 @@ from llvmlite import ir
 from ..isa import ISA
 from .emit import I64, Fn, Val
 from .pack import Mover
-
-# Words of the arguments.
-U_SRC = 0  # address of the first tile
-U_STRIDE, U_PITCH = 1, 2  # bytes from tile to tile, from column to column
-U_PANELS = 3  # tiles, of panels that are adjacent in C
-U_DST = 4  # what offsets of C are added to
-U_LANES, U_COLUMNS = 5, 6  # tables of the first panel's lanes and of the columns
-U_VALID, U_COUNT = 7, 8  # lanes and columns that exist
-U_STREAM = 9  # past the caches, where whole vectors are aligned
-U_WORDS = 10
 
 
 def build_unpack(module: ir.Module, name: str, isa: ISA) -> None:
