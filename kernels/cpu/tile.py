@@ -17,7 +17,8 @@ from ..tiles import TIMED
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 
 
-FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of the next panel costs little
+FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
+ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class TileEmitter:
         with f.range(0, klen) as k:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
-            if ahead is not None and spec.nr >= FETCHED_FROM:
+            if ahead is not None and self._fetches():
                 for i in range(1, spec.mv + 1):
                     f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
             step = None if spec.b_packed else f.word(tkb, k)
@@ -94,6 +95,10 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
         return [[[v.get() for v in line] for line in part] for part in acc]
+
+    def _fetches(self) -> bool:
+        columns = 0 if self.spec.b_packed else self.spec.nr
+        return self.spec.nr >= FETCHED_FROM and self.spec.mv + columns <= ADDRESSES
 
     def _load_a(self, row: Val, i: int, mask_of) -> Val:
         address = row + i * self.vector_bytes
