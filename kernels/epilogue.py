@@ -96,7 +96,7 @@ class EpilogueTables:
     @property
     def fits(self) -> bool:
         """Whether sums of the tables never carry: then the entry of a sum is the sum of the entries."""
-        if self.p.accumulate:
+        if self.p.accumulate or self.p.across[0]:
             return False
         parts = [self.start, self.lanes, self.columns, *(each for each in self.outer if each is not None)]
         most = sum(part.max(axis=1) for part in parts)

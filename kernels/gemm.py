@@ -20,6 +20,7 @@ from ..dtypes import as_numpy
 from ..records import lazy, quick
 from . import packs
 from .cpu import abi
+from .cpu import unpack_abi as ub
 from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
@@ -38,7 +39,9 @@ class GemmProblem:
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
-    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``stream``: store past the caches.
+    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked
+    in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
+    ``stream``: store past the caches.
     ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -72,6 +75,7 @@ class GemmProblem:
     fetch_b: bool = False
     kc: int = 256
     chunk: int = 1
+    across: tuple[int, int] = (0, 0)
     stream: bool = False
     blocks: tuple[int, int, int] = (1, 1, 1)
     conj_a: bool = False
@@ -138,7 +142,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TM_A: p.tm_a if a_tables else ZERO,
         abi.G_TM_C: p.tm_c,
         abi.G_VALID: p.valid,
-        abi.G_FLAGS: _FLAGS.take(p.run),
+        abi.G_FLAGS: _flags(p),
         abi.G_TN_B: _padded(p.tn_b, p.nr) if b_tables else ZERO,
         abi.G_TN_C: _padded(p.tn_c, p.nr),
         abi.G_TK_A: p.tk_a if a_tables else ZERO,
@@ -150,6 +154,8 @@ def lower(p: GemmProblem) -> Row:
     kernels = {abi.FN: p.kernel}
     if p.a_mode == "pack":
         kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
+    if p.across[0]:
+        kernels[abi.G_PACK] = f"unpack_{ITEMSIZE[p.dtype]}"
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
     scratch = scratch_a + _scratch_b(p)
@@ -157,8 +163,20 @@ def lower(p: GemmProblem) -> Row:
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
 
 
+def _flags(p: GemmProblem) -> np.ndarray:
+    flags = _FLAGS.take(p.run)
+    beside, adjacent = p.across
+    if not beside:
+        return flags
+    place = np.arange(beside * adjacent).reshape(beside, adjacent).T.ravel() + 1
+    place[-1] += (beside + (adjacent << ub.WAIT_BITS)) << ub.WAIT_BITS
+    return flags + (np.resize(place, p.panels) << ub.WAITS)
+
+
 def _scratch_a(p: GemmProblem) -> int:
-    """Bytes of the panels of A that a task packs, whole cache lines."""
+    """Bytes of the panels of A that a task packs, or of the tiles that wait to be unpacked, whole cache lines."""
+    if p.across[0]:
+        return p.across[0] * p.across[1] * p.mr * p.nr * ITEMSIZE[p.dtype]
     return -(-p.blocks[1] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
 
 

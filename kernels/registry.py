@@ -46,7 +46,7 @@ def _gemm(isa: ISA) -> tuple[str, ...]:
 
 
 def _pack(isa: ISA) -> tuple[str, ...]:
-    return ("packtask", *packs.names())
+    return ("packtask", *packs.names(), *(f"unpack_{size}" for size in packs.ITEM_SIZES))
 
 
 def _dot(isa: ISA) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ TIMED = "_timed"
 _TALL = ((3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1))
 # (registers or instruction set, kind) -> tiles, from the widest N down
 _TILES = {
-    (32, "real"): ((2, 14), *_TALL),
+    (32, "real"): ((1, 24), (2, 14), *_TALL),
     # Columns are multiplied from lanes of vectors there, and LLVM loads several of those ahead.
     ("neon", "real"): ((2, 12), *_TALL),
     (32, "complex"): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),

@@ -51,6 +51,7 @@ class BinaryContraction:
     constant_right: bool = False
     accumulate: bool = False
     flip: bool = False  # the lanes side is the other one than the output suggests
+    across: bool = False  # lanes run along the left operand, not along the output
     near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
     near_right: frozenset[Index] = frozenset()
     left_dtype: str = ""
@@ -92,7 +93,7 @@ class BinaryContraction:
         return tuple(map(self.sizes.__getitem__, self.names))
 
     def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
-        """The same with other layouts, and with ``flip`` and what to keep near as ``decided``."""
+        """The same with other layouts, and with ``flip``, ``across`` and what to keep near as ``decided``."""
         return changed(self, left=left, right=right, out=out, **decided)
 
     def swapped(self) -> "BinaryContraction":
@@ -115,6 +116,7 @@ class BinaryContraction:
             constant_right=self.constant_left,
             accumulate=self.accumulate,
             flip=self.flip,
+            across=self.across,
             near_left=self.near_right,
             near_right=self.near_left,
             left_dtype=self.right_dtype,

@@ -19,6 +19,7 @@ from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
 from ..records import lazy, quick
+from .across import group_of, in_groups, lanes_along_a
 from .contraction import Axes, BinaryContraction
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
@@ -157,17 +158,39 @@ class _Planner(GemmTables):
         if c.left is not None and c.right is not None:
             self._split_off()
         self.n_total = total(self.n_dims)
-        if c.left is not None:
+        across = self._along_a() if c.across else None
+        if c.left is not None and across is None:
             self.m_dims = join_rows(self.m_dims, self.items[LEFT], INNER_ROWS)
-        contiguous = bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item
-        rows = tuple([dim.size for dim in self.m_dims])
-        (self.mv, self.nr), extend = choose_tile(self.isa, c.dtype, rows, self.n_total, self.k_total, contiguous)
+        along_a = across is not None
+        contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
+        work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
+        (self.mv, self.nr), extend = choose_tile(self.isa, c.dtype, *work, contiguous, along_a)
         width = self.mv * tile_table.elements(self.isa, c.dtype)
-        run = None if c.left is None else run_dim(self.m_dims, self.items[LEFT])
+        run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
         self.mr = self.panels.width
+        if across is not None:
+            self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)
         a_mode = self._a_mode()
         return self._decided(a_mode, self._b_mode(a_mode))
+
+    def _along_a(self) -> Dim | None:
+        """The dimension of panels that are adjacent in C, where lanes run along A; None where that is not to be had."""
+        c, lanes = self.c, tile_table.elements(self.isa, self.c.dtype)
+        if c.left is None or c.left_dtype or c.constant_left or c.accumulate or self.k_total > KC[self.item]:
+            return None
+        dims = lanes_along_a(self.m_dims, self.k_dims, self.items[LEFT], self.item, lanes)
+        if dims is None:
+            return None
+        rows = tuple([dim.size for dim in dims])
+        (mv, nr), _ = choose_tile(self.isa, c.dtype, rows, self.n_total, self.k_total, True, True)
+        if not nr:  # A would be read again and again
+            return None
+        self.group = group_of(-(-dims[0].size // (mv * lanes)), dims[1].size, mv * lanes * nr * self.item, lanes)
+        if not self.group[0]:
+            return None
+        self.m_dims = dims
+        return dims[1]
 
     def _split_off(self) -> None:
         """Slow dimensions of a long N become outer loops, of a long K an outer loop over K: tables stay short."""
@@ -204,6 +227,8 @@ class _Planner(GemmTables):
             if not c.panels_left or c.only_panels:
                 return "free" if c.panels_left else "direct-free"
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
+        if self.group[0]:
+            return "direct"
         column_panels = -(-self.n_total // self.nr)
         if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
             return "prepack"
@@ -247,7 +272,7 @@ class _Planner(GemmTables):
     def _reads_b_in_place(self) -> bool:
         """Where B is read once or twice, in few streams that a prefetcher follows, or is in cache anyway."""
         footprint = self.n_total * self.k_total * self.item
-        if self.c.right_dtype:
+        if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
             return False
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
             return True
@@ -310,6 +335,7 @@ class _Planner(GemmTables):
             fetch_b=b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
             kc=kc,
             chunk=self.chunk(),
+            across=self.group,
             stream=self._stream(kc),
             blocks=self._blocks(kc, a_mode, b_mode),
             left_layout=left_layout,
@@ -362,6 +388,7 @@ class _Planner(GemmTables):
             blocks=d.blocks,
             stored=self.stored(),
             far_b=far,
+            across=self.group[1],
             pack_modes=(d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None),
         )
 
@@ -446,7 +473,9 @@ class _Planner(GemmTables):
         )
 
     def _grain(self, a_mode: str) -> int:
-        """Panels that are packed together: a whole run, or the transposed group where the run is long."""
+        """Panels that are packed or unpacked together: a whole run, or the transposed group where the run is long."""
+        if self.group[0]:
+            return self.group[0] * self.group[1]
         if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
             return 1
         run = self.panels.run_last.size

@@ -20,10 +20,12 @@ TILE = 20.0  # cycles: to start and end a tile
 STORE = 1.0  # a whole vector of C
 PARTIAL = 6.0  # a vector of C that goes through the stack
 MOVE = 4.0  # a run of a scattered column of C
+ACROSS = 14.0  # a vector that waits in cache and is turned round with those of the group
 FAR = 8.0  # what a run adds that leaves most of its line of a large C to other tiles
 LINE = 64
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
+IN_PLACE_RATE = 60e9  # of lanes that are read where they are and used once, beside the FMAs
 CACHE_BYTES = 1 << 20
 MEMORY_RATE = 20e9  # bytes a second, of what goes to memory or comes from there
 
@@ -59,15 +61,20 @@ def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
     whole, runs, scattered = w.stored
     run = max(1, min(w.chunk, tile_table.elements(isa, w.dtype)))
     unused = max(0.0, 1 - run * tile_table.ITEMSIZE[w.dtype] / LINE) if nbytes > CACHE_BYTES else 0.0
+    if w.across:
+        elements = tile_table.elements(isa, w.dtype)
+        return w.outer * w.columns * w.panels * w.mv * ACROSS * elements / min(w.across, elements)
     partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
     moves = scattered / run * (MOVE + FAR * unused)
     return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)
 
 
 def _packed_by_tasks(w: GemmWork) -> float:
-    """Seconds that tasks spend on packing."""
+    """Seconds that tasks spend on packing, or on reading in place what would be packed."""
     a_mode, b_mode = w.pack_modes
     seconds, nbytes = 0.0, w.outer * w.k * tile_table.ITEMSIZE[w.dtype]
+    if w.across:
+        seconds += nbytes * w.panels * w.mr / IN_PLACE_RATE
     if a_mode is not None:
         seconds += nbytes * w.panels * w.mr * -(-w.columns // w.blocks[2]) / PACK_RATE[a_mode]
     if b_mode is not None:

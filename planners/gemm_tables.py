@@ -39,6 +39,7 @@ class Decided:
     fetch_b: bool
     kc: int
     chunk: int
+    across: tuple[int, int]
     stream: bool
     blocks: tuple[int, int, int]
     left_layout: Layout | None
@@ -63,20 +64,25 @@ class GemmTables:
     mv: int
     nr: int
     mr: int
+    group: tuple[int, int] = (0, 0)  # panels that are unpacked together: beside each other in A, adjacent in C
+    order: np.ndarray | None = None  # of the panels, where they are
 
     @lazy
     def tm_a(self) -> np.ndarray:
         """(panels, lanes) offsets in A, whose layout is known."""
-        return self.panels.offsets(LEFT)
+        return self._ordered(self.panels.offsets(LEFT))
 
     @lazy
     def tm_c(self) -> np.ndarray:
         """(panels, lanes) offsets in C."""
-        return self.panels.offsets(OUT)
+        return self._ordered(self.panels.offsets(OUT))
 
     @lazy
     def valid(self) -> np.ndarray:
-        return self.panels.valid()
+        return self._ordered(self.panels.valid())
+
+    def _ordered(self, table: np.ndarray) -> np.ndarray:
+        return table if self.order is None else np.ascontiguousarray(table[self.order])
 
     @lazy
     def b_levels(self) -> list[list[Dim]]:
@@ -126,6 +132,7 @@ class GemmTables:
             fetch_b=d.fetch_b,
             kc=d.kc,
             chunk=d.chunk,
+            across=d.across,
             stream=d.stream,
             blocks=d.blocks,
             conj_a=c.conj_left,

@@ -17,7 +17,8 @@ class GemmWork:
 
     ``stored``: panels of C that are stored as whole vectors, those that are stored by mask or through the stack, and
     the lanes that are not adjacent; ``far_b``: B is read in place, not along K, and does not stay in cache;
-    ``pack_modes``: how tasks pack A and B, None where they do not.
+    ``across``: panels that are unpacked together, 0: each is stored as it is; ``pack_modes``: how tasks pack A and B,
+    None where they do not.
     """
 
     dtype: str
@@ -34,4 +35,5 @@ class GemmWork:
     blocks: tuple[int, int, int]
     stored: tuple[int, int, int]
     far_b: bool
+    across: int
     pack_modes: tuple[int | None, int | None]

@@ -20,6 +20,7 @@ from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from ..records import changed, quick
+from .across import worth_drawing
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import Axes, BinaryContraction, asked
@@ -47,10 +48,12 @@ class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
     producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
 
-    ``inherit``: free operands lie as the large operands of their producers do."""
+    ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their
+    producers do."""
 
     flip: bool = False
     near: int = 0
+    across: bool = False
     inherit: bool = False
 
 
@@ -172,6 +175,8 @@ class LayoutSolver:
             yield Orientation(inherit=True)
         if id(operation) not in self.worth:
             return
+        if not free and worth_drawing(self._contraction(operation)):
+            yield Orientation(across=True)
         for flip in (False, True):
             for near in range(3 if free else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:
@@ -318,7 +323,8 @@ class LayoutSolver:
         if orientation is AS_OUTPUT:
             return changed(found, left=left, right=right, out=out)
         near = [self._near(value, orientation.near) for value in (x, y)]
-        return found.laid_out(left, right, out, flip=orientation.flip, near_left=near[0], near_right=near[1])
+        decided = {"flip": orientation.flip, "across": orientation.across}
+        return found.laid_out(left, right, out, **decided, near_left=near[0], near_right=near[1])
 
     def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
         """The product with free operands, kept for the next time."""

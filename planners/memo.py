@@ -90,6 +90,7 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         _places(c.right, right),
         _places(c.out, out),
         c.flip,
+        c.across,
         len(c.near_left),
         near,
     )

@@ -12,17 +12,18 @@ from .sides import panel_rows
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
+MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 
 
 @lru_cache(maxsize=4096)
 def choose_tile(
-    isa: ISA, dtype: str, rows: tuple[int, ...], columns: int, terms: int, contiguous: bool
+    isa: ISA, dtype: str, rows: tuple[int, ...], columns: int, terms: int, contiguous: bool, across: bool = False
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
-    efficiency, starting each tile, stores.
+    efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does.
     """
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)
@@ -30,12 +31,14 @@ def choose_tile(
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype):
         mv, nr = tile
-        across = -(-columns // nr)
-        work = across * (mv * nr * terms * cycles + TILE_COST)
+        if nr < columns if across else nr > MOST_COLUMNS:
+            continue
+        blocks = -(-columns // nr)
+        work = blocks * (mv * nr * terms * cycles + TILE_COST)
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
             continue
         if width not in cuts:
-            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width else (False,)
+            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
             stores = columns * (mv if contiguous and taken <= 1 else box * scattered)

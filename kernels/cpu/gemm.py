@@ -28,15 +28,19 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
+from . import unpack_abi as ub
 from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 
 
+FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
+
+
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
-    inner = Fn(module, "tiles", [I64] * (14 + spec.timed), internal=True)
+    inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
     TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
     inner.ret()
@@ -146,7 +150,7 @@ class GemmNest:
 
     def _tiles(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
         counters = () if self.watch.counters is None else (self.watch.counters,)
-        self.f.call(self.tiles, [self.step, *block, self.p0, self.p1, n0, n1, self.coming, *counters])
+        self.f.call(self.tiles, [self.step, *block, self.p0, self.p1, n0, n1, self.coming, self.scratch, *counters])
 
     def _strips(self, block: tuple[Val, ...]) -> None:
         """The last block of K: strips of columns, each of which goes through the tile function while it is in cache."""
@@ -255,11 +259,14 @@ class TileLoop:
 
     def __init__(self, f: Fn, tile: TileEmitter):
         self.f, self.tile, self.spec = f, tile, tile.spec
-        self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming = f.args[:14]
-        self.watch = Stopwatch(f, f.args[14] if self.spec.timed else None)
+        self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
+        self.ahead: Val | None = None
+        self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
-        self.stack = f.stack(tile.mr * tile.spec.nr * tile.item)
+        self.tile_bytes = tile.mr * tile.spec.nr * tile.item
+        self.stack = f.stack(self.tile_bytes)
+        self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
@@ -271,6 +278,7 @@ class TileLoop:
         flag_table, signs = word(abi.G_FLAGS), word(abi.G_SIGNS)
         chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
+        further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
@@ -288,6 +296,8 @@ class TileLoop:
                     a = panels + (p - self.p0) * stride
                 else:
                     a = panels + f.word(tables["G_TM_A"], p * tile.mr)
+                    following = f.min(p + further, self.p1 - 1) * tile.mr
+                    self.ahead = panels + f.word(tables["G_TM_A"], following) - a
                 edge = _Edge(
                     c=c,
                     tmc=tmc,
@@ -298,6 +308,8 @@ class TileLoop:
                     accumulate=accumulate,
                     chunk=chunk,
                     stream=stream,
+                    waits=flags >> ub.WAITS,
+                    panel=p,
                 )
                 if self.fetchers:
                     with f.if_(asked.ne(0)):
@@ -330,11 +342,18 @@ class TileLoop:
             tile.fetch_columns(edge.c + f.word(edge.tmc), edge.tnc)
 
         def product(mask_of=None):
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of), signs)
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead), signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):
-                store(result, edge)
+                if self.spec.a_packed:
+                    store(result, edge)
+                    return
+                with f.if_else(edge.waits.ne(0)) as (later, now):
+                    with later:
+                        self._wait(result, edge)
+                    with now:
+                        store(result, edge)
 
         if self.spec.a_packed:
             finish(product(), self._store)
@@ -346,6 +365,29 @@ class TileLoop:
                 # read in place: lanes past the valid ones may lie outside the operand
                 masks = tile.lane_masks(edge.valid)
                 finish(product(lambda i: masks[i]), self._store_partial)
+
+    def _wait(self, result, edge: "_Edge") -> None:
+        """Keeps the tile of a panel that is adjacent in C to its neighbours; the last of a group stores them all."""
+        f, tile = self.f, self.tile
+        place, beside, adjacent = (edge.waits >> ub.WAIT_BITS * n & ub.WAIT_MOST for n in range(3))
+        tile.spill(result, self.scratch + (place - 1) * self.tile_bytes)
+        with f.range(0, beside) as q:
+            panel = edge.panel + 1 - adjacent * beside + q
+            args = (
+                self.scratch + q * adjacent * self.tile_bytes,
+                f.i64(self.tile_bytes),
+                f.i64(tile.mr * tile.item),
+                adjacent,
+                edge.c,
+                self.word(abi.G_TM_C) + panel * (8 * tile.mr),
+                edge.tnc,
+                f.word(self.word(abi.G_VALID), panel),
+                edge.columns,
+                edge.stream,
+            )
+            for index, value in enumerate(args):
+                f.store(value, self.unpack_args + 8 * index)
+            f.call(self.word(abi.G_PACK), [self.unpack_args])
 
     def _store(self, result, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
@@ -393,3 +435,5 @@ class _Edge:
     accumulate: Val
     chunk: Val
     stream: Val
+    waits: Val
+    panel: Val

@@ -68,8 +68,7 @@ class Math:
         return self.v.scale(p + 1.0, self.v.less(k, 1))
 
     def sinh(self, x: Val) -> Val:
-        v, size = self.v, self.v.abs(x)
-        return self.sinh_of(x, self.half_exp(size))
+        return self.sinh_of(x, self.half_exp(self.v.abs(x)))
 
     def sinh_of(self, x: Val, half: Val) -> Val:
         """``half``: `half_exp` of the size of x."""

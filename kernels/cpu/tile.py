@@ -17,6 +17,10 @@ from ..tiles import TIMED
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 
 
+FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
+ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
+
+
 @dataclass(frozen=True, kw_only=True)
 class TileSpec:
     """One generated GEMM: dtype, tile and how each operand is read (``packed`` panels or ``direct`` in place).
@@ -60,9 +64,12 @@ class TileEmitter:
         self.vec = vector_type(self.real, self.lanes)
 
     # -- K loop ----------------------------------------------------------------------------------------------
-    def k_loop(self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None) -> list[list[list[Val]]]:
+    def k_loop(
+        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None
+    ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
-        packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place."""
+        packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
+        ``ahead`` bytes further is asked for where there is time beside the FMAs."""
         f, spec = self.f, self.spec
         acc = [
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
@@ -71,6 +78,9 @@ class TileEmitter:
         with f.range(0, klen) as k:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
+            if ahead is not None and self._fetches():
+                for i in range(1, spec.mv + 1):
+                    f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
             step = None if spec.b_packed else f.word(tkb, k)
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
@@ -85,6 +95,10 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
         return [[[v.get() for v in line] for line in part] for part in acc]
+
+    def _fetches(self) -> bool:
+        columns = 0 if self.spec.b_packed else self.spec.nr
+        return self.spec.nr >= FETCHED_FROM and self.spec.mv + columns <= ADDRESSES
 
     def _load_a(self, row: Val, i: int, mask_of) -> Val:
         address = row + i * self.vector_bytes
