@@ -38,7 +38,6 @@ _ALIGNMENT = 64
 _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _POOLED = 4096  # entries of an offset vector
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
-LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
@@ -103,14 +102,13 @@ class NativePlan:
 
         Of a program, ``arrays`` are what comes before its first result: inputs, constants, the other results.
 
-        None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
-        that its memory is recycled, an arena that is larger than the common one, dtypes that are not NumPy's own,
-        another Python or NumPy than the entry knows.
+        None where there is none: scaling, a plan so long that it returns to Python between steps, an arena that is
+        larger than the common one, dtypes that are not NumPy's own, another Python or NumPy than the entry knows.
         """
         plan, request = self.plan, self.plan.request
         nbytes = math.prod(plan.expr.output_shape) * as_numpy(plan.dtype).itemsize
-        large = request.out_strides is None and nbytes >= LARGE_RESULT
-        plain = not request.scaled and not request.byteswapped and not large
+        large = request.out_strides is None and nbytes >= recycle.SMALLEST and recycle.results.ready()
+        plain = not request.scaled and not request.byteswapped
         if self._long or not plain or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
@@ -134,6 +132,8 @@ class NativePlan:
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or self._loops or plan.seconds > _TINY_SECONDS,
+            handler=recycle.results.handler if large else None,
+            pool=fastcall.place(recycle.results.words) if large else 0,
             keep=(frame, self._rows, self._tables, plan, common),
         )
 

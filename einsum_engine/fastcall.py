@@ -7,6 +7,7 @@ loaded. Where a check fails there is no entry, and every call takes the general 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import sys
@@ -21,7 +22,8 @@ from .kernels.cpu import entry, library
 from .kernels.failures import FAILURES
 from .kernels.isa import ISA
 
-_EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
+# places in NumPy's C API, fixed since 1.7: PyArray_Empty, PyArray_Return; since 1.22: PyDataMem_SetHandler, ..._DefaultHandler
+_EMPTY, _RETURN, _SET_HANDLER, _DEFAULT_HANDLER = 184, 76, 304, 306
 _METH_FASTCALL = 0x0080
 _RECORD = struct.Struct(f"{entry.E_WORDS}q")
 _IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
@@ -55,16 +57,30 @@ def available() -> bool:
     return same and word(base + entry.DESCR) == id(probe.dtype)
 
 
-@lru_cache(maxsize=1)
-def _api() -> tuple[int, int]:
-    """Addresses of PyArray_Empty and PyArray_Return."""
+@cache
+def _api(at: int) -> int:
+    """What stands at a place of NumPy's C API: an address."""
     from numpy._core import _multiarray_umath
 
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = get(_multiarray_umath._ARRAY_API, None)
-    read = lambda i: ctypes.c_int64.from_address(table + 8 * i).value  # noqa: E731
-    return read(_EMPTY), read(_RETURN)
+    return ctypes.c_int64.from_address(table + 8 * at).value
+
+
+@cache
+def _set_handler() -> Callable:
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(_api(_SET_HANDLER))
+
+
+def set_handler(handler: object) -> object:
+    """Has NumPy make arrays by a memory handler (a capsule) from now on, in this context; the one before."""
+    return _set_handler()(handler)
+
+
+def default_handler() -> object:
+    """NumPy's own memory handler."""
+    return ctypes.py_object.from_address(_api(_DEFAULT_HANDLER)).value
 
 
 @cache
@@ -94,12 +110,16 @@ def make_entry(
     table: int,
     lock: int,
     release_gil: bool,
+    handler: object = None,
+    pool: int = 0,
     keep: tuple,
 ) -> Callable | None:
     """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
 
     With ``out_strides`` it is ``f(*arrays, out) -> out``, and an output that is read-only or shares memory with an
     operand is not taken.
+
+    ``handler`` is the memory handler that makes the result (None: NumPy's), ``pool`` the address of its words.
 
     ``context`` and ``table`` are addresses of the call context and the step table, ``lock`` that of the word which
     says whether the context's arena is in use (0: nobody else has it); ``keep`` holds their owners alive for as long
@@ -118,7 +138,6 @@ def make_entry(
         rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)]
         where += 8 * (len(shape) + len(stride))
     expected = np.array(rows, np.int64)
-    empty, ret = _api()
     record = _Record(entry.E_WORDS)
     _records[id(record)] = record
     words = {
@@ -132,15 +151,20 @@ def make_entry(
         entry.E_OUT_DESCR: id(out_dtype),
         entry.E_OUT_RANK: len(out_shape),
         entry.E_OUT_SHAPE: first,
-        entry.E_EMPTY: empty,
-        entry.E_RETURN: ret,
+        entry.E_EMPTY: _api(_EMPTY),
+        entry.E_RETURN: _api(_RETURN),
         entry.E_EXPECTED: place(expected),
         entry.E_OUT_GIVEN: int(out_strides is not None),
         entry.E_SIGNALS: _symbol("PyErr_CheckSignals"),
         entry.E_DECREF: _symbol("Py_DecRef"),
         entry.E_FAILURES: _failures()[0],
         entry.E_FORMAT: _symbol("PyErr_Format"),
+        entry.E_CLEAR: _symbol("PyErr_Clear"),
+        entry.E_SET_HANDLER: _api(_SET_HANDLER),
+        entry.E_OUT_BYTES: out_dtype.itemsize * math.prod(out_shape),
     }
+    if handler is not None:
+        words |= {entry.E_HANDLER: id(handler), entry.E_POOL: pool}
     if release_gil:
         words |= {entry.E_SAVE: _symbol("PyEval_SaveThread"), entry.E_RESTORE: _symbol("PyEval_RestoreThread")}
     values = [0] * entry.E_WORDS
@@ -148,7 +172,7 @@ def make_entry(
         values[word] = value
     _RECORD.pack_into(record, 0, *values)
     method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
-    record.keep = (layouts, expected, method, tuple(dtypes), out_dtype, keep)
+    record.keep = (layouts, expected, method, tuple(dtypes), out_dtype, handler, keep)
     return _new_function()(ctypes.addressof(method), record, None)
 
 

@@ -49,8 +49,7 @@ class ProgramRequest:
     """What the plan of a program is made for.
 
     ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan. ``epilogues``: whether
-    contractions do maps of their results (`epilogue`).
+    ``epilogues``: whether contractions do maps of their results (`epilogue`).
     """
 
     program: Program
@@ -58,7 +57,6 @@ class ProgramRequest:
     written: tuple[tuple[int, int], ...] = ()
     threads: int = 1
     isa: str
-    out_given: bool = False
     name: str = "program"
     layouts: str = "solve"
     epilogues: bool = True
@@ -424,7 +422,7 @@ class _Request:
         self.dtypes = tuple(dtype for _, dtype, _ in slots)
         self.strides = tuple(strides for _, _, strides in slots)
         self.dtype, self.accumulate = first[1], None
-        self.out_strides = View.whole(first[0], itemsize(first[1])).strides if wanted.out_given else None
+        self.out_strides = None
 
 
 def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:

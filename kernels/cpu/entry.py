@@ -16,7 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, walker
+from . import abi, results, walker
 from .emit import I32, I64, Fn, Val, Var
 
 # fields of PyObject and PyArrayObject, in bytes
@@ -40,7 +40,12 @@ E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
 E_SIGNALS, E_DECREF = 17, 18  # PyErr_CheckSignals, Py_DecRef
 E_FAILURES = 19  # address: for each CTX_ERROR from 1 up, exception and text of PyErr_Format
 E_FORMAT = 20  # PyErr_Format
-E_WORDS = 21
+E_HANDLER = 21  # memory handler of a large result; 0: NumPy's own
+E_SET_HANDLER = 22  # PyDataMem_SetHandler
+E_POOL = 23  # address: words of the pool of results (`results`)
+E_OUT_BYTES = 24
+E_CLEAR = 25  # PyErr_Clear
+E_WORDS = 26
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
 # its memory, from its first element
@@ -128,20 +133,42 @@ def _check_output(f: Fn, record: Val, args: Val, operands: Val, bases: Val, matc
             matches.set(0)
 
 
+def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
+    """A new array; 0 where there is no memory. A large one comes from the pool, from a place beside the operands."""
+    handler, old = f.word(record, E_HANDLER), f.var(0)
+    with f.if_(handler.ne(0)):
+        pool, count = f.word(record, E_POOL), f.var(0)
+        with f.range(0, operands) as i:
+            want = f.word(record, E_EXPECTED) + i * (8 * X_WORDS)
+            large = f.word(want, X_HIGH) - f.word(want, X_LOW) >= f.word(record, E_OUT_BYTES)
+            with f.if_(large & (count.get() < results.MOST_BESIDE)):
+                f.store(f.word(bases, i), pool + (count.get() + results.R_BESIDE) * 8)
+                count.add(1)
+        f.store(count.get(), pool + 8 * results.R_BESIDE_COUNT)
+        old.set(f.call(f.word(record, E_SET_HANDLER), [handler], I64))
+    descr = f.word(record, E_OUT_DESCR)
+    _increment(f, descr)
+    rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
+    arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
+    out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
+    with f.if_(out.get().eq(0), likely=False):
+        f.call(f.word(record, E_CLEAR), [])
+    with f.if_(handler.ne(0)):
+        f.call(f.word(record, E_DECREF), [f.call(f.word(record, E_SET_HANDLER), [old.get()], I64)])
+        f.call(f.word(record, E_DECREF), [old.get()])
+
+
 def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -> Val:
-    """Walks the table into the output given or a new one; NULL with an exception set when there is no memory."""
-    out = f.var(0)
+    """Walks the table into the output given or a new one; where there is no memory, others say so."""
+    out, nothing = f.var(0), Var(f, f.word(record, E_NOT_IMPLEMENTED))
     with f.if_else(given.ne(0)) as (then, otherwise):
         with then:
             out.set(f.word(args, operands))
             _increment(f, out.get())
         with otherwise:
-            descr = f.word(record, E_OUT_DESCR)
-            _increment(f, descr)
-            rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
-            arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
-            out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
+            _fresh(f, record, operands, bases, out)
     with f.if_(out.get().ne(0)):
+        nothing.set(0)
         f.store(f.word(out.get() + DATA), bases + operands * 8)
         save = f.word(record, E_SAVE)
         state = f.var(0)
@@ -170,7 +197,7 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
             _raise(f, record)
         with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
             out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
-    return out.get()
+    return out.get() | nothing.get()
 
 
 def _raise(f: Fn, record: Val) -> None:
