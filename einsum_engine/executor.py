@@ -51,6 +51,7 @@ class NativePlan:
     """A plan with addresses. Safe to call from several threads at once."""
 
     profile: Profile | None = None  # of all calls so far, where they are measured
+    written: tuple[int, ...] = ()  # operands that the plan writes, of which the entry must know
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -132,6 +133,7 @@ class NativePlan:
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or self._loops or plan.seconds > _TINY_SECONDS,
+            written=self.written,
             handler=recycle.results.handler if large else None,
             pool=fastcall.place(recycle.results.words) if large else 0,
             keep=(frame, self._rows, self._tables, plan, common),

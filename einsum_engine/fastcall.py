@@ -110,14 +110,15 @@ def make_entry(
     table: int,
     lock: int,
     release_gil: bool,
+    written: Sequence[int] = (),
     handler: object = None,
     pool: int = 0,
     keep: tuple,
 ) -> Callable | None:
     """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
 
-    With ``out_strides`` it is ``f(*arrays, out) -> out``, and an output that is read-only or shares memory with an
-    operand is not taken.
+    With ``out_strides`` it is ``f(*arrays, out) -> out``. The output and the operands ``written`` are not taken where
+    they are read-only or share memory with another array.
 
     ``handler`` is the memory handler that makes the result (None: NumPy's), ``pool`` the address of its words.
 
@@ -130,12 +131,13 @@ def make_entry(
     arrays = list(zip(dtypes, shapes, strides))
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
+        written = (*written, len(dtypes))
     # The extents of the result, then extents and strides of each array.
     layouts = np.array([*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]], np.int64)
     first = place(layouts)
     rows, where = [], first + 8 * max(len(out_shape), 1)
-    for dtype, shape, stride in arrays:
-        rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)]
+    for at, (dtype, shape, stride) in enumerate(arrays):
+        rows += [id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride), int(at in written)]
         where += 8 * (len(shape) + len(stride))
     expected = np.array(rows, np.int64)
     record = _Record(entry.E_WORDS)
@@ -155,6 +157,7 @@ def make_entry(
         entry.E_RETURN: _api(_RETURN),
         entry.E_EXPECTED: place(expected),
         entry.E_OUT_GIVEN: int(out_strides is not None),
+        entry.E_WRITES: int(len(written) > 0),
         entry.E_SIGNALS: _symbol("PyErr_CheckSignals"),
         entry.E_DECREF: _symbol("Py_DecRef"),
         entry.E_FAILURES: _failures()[0],

@@ -33,12 +33,16 @@ class NoPlan:
 class ProgramRoute:
     """A bound plan of a program, for native arrays of its shapes and dtypes and of the strides that it was made for.
 
-    ``places``: for each result of the program the number of the array that has it, None for what an input has.
+    ``places``: for each result of the program the number of the array that has it, None for what an input has;
+    ``written``: the inputs that have one.
     """
 
-    def __init__(self, plan: Plan, program: Program, places: tuple[int | None, ...]) -> None:
+    def __init__(
+        self, plan: Plan, program: Program, places: tuple[int | None, ...], written: tuple[int, ...]
+    ) -> None:
         self.plan, self.places = plan, places
         self.native = bind(plan)
+        self.native.written = written
         self.consts = constants(program)
         self._results = [(shape, as_numpy(name)) for name, shape in plan.expr.results]
         self._calls = 0
@@ -109,7 +113,7 @@ def make_route(
     except NotLowered as why:
         return NoPlan(str(why))
     places = tuple(own.index(at) if at in own else None for at in range(len(program.outputs)))
-    return ProgramRoute(plan, program, places)
+    return ProgramRoute(plan, program, places, tuple(at for at, _ in written))
 
 
 def injective(array: np.ndarray) -> bool:

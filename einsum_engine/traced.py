@@ -109,38 +109,40 @@ def strides_of(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
 
 
 def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
-    """A function for the arrays that a route was made for, NotImplemented for others; None where a call does more than
-    to compute fresh results and to write a single argument."""
-    fresh = all(leaf.kind == "output" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
-    alone = all(len(group) == 1 for group in traced.groups)
-    if not fresh or not alone or (traced.written and len(traced.groups) > 1):
+    """A function for the arrays that a route was made for, NotImplemented for others, and where one that is written
+    shares memory with another; None where a call does more than to compute fresh results and to write arguments."""
+    fresh = all(leaf.kind != "input" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
+    if not fresh or any(len(group) > 1 for group in traced.groups):
         return None
     entry = route.quick()
-    single = traced.tree == LEAF and entry is not None
+    if traced.tree == LEAF and entry is not None and traced.leaves[0].kind == "output":
+        leaf = traced.leaves[0]
+        return entry if leaf.scalar or traced.program.outputs[leaf.at].shape else _as_array(entry)
 
     def several(*arrays: Any) -> Any:
         own = route.enter(arrays)
         if own is None:
             return NotImplemented
-        found = (own[route.places[leaf.at]] for leaf in traced.leaves)
-        return unflatten(traced.tree, [x[()] if leaf.scalar else x for x, leaf in zip(found, traced.leaves)])
+        return unflatten(traced.tree, [_fresh_leaf(leaf, own, route.places) for leaf in traced.leaves])
+
+    return several
+
+
+def _as_array(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry that gives a number has it in an array."""
 
     def array(*arrays: Any) -> Any:
         found = entry(*arrays)
         return found if found is NotImplemented else np.asarray(found)
 
-    quick: Callable[..., Any] = several
-    if single:
-        leaf = traced.leaves[0]
-        quick = entry if leaf.scalar or traced.program.outputs[leaf.at].shape else array
-    if not traced.written:
-        return quick
+    return array
 
-    def writing(*arrays: Any) -> Any:
-        fits = len(arrays) == 1 and type(arrays[0]) is np.ndarray and arrays[0].flags.writeable
-        return quick(*arrays) if fits else NotImplemented
 
-    return writing
+def _fresh_leaf(leaf: Leaf, own: list[np.ndarray], places: Sequence[int | None]) -> Any:
+    if leaf.kind == "static":
+        return leaf.value
+    found = own[places[leaf.at]]
+    return found[()] if leaf.scalar else found
 
 
 def _leaf(leaf: Leaf, made: tuple[np.ndarray, ...], arrays: list[Any]) -> Any:

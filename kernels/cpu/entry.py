@@ -45,12 +45,13 @@ E_SET_HANDLER = 22  # PyDataMem_SetHandler
 E_POOL = 23  # address: words of the pool of results (`results`)
 E_OUT_BYTES = 24
 E_CLEAR = 25  # PyErr_Clear
-E_WORDS = 26
+E_WRITES = 26  # 1: X_WRITTEN is set of some array
+E_WORDS = 27
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
-# its memory, from its first element
-X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH = range(5)
-X_WORDS = 5
+# its memory, from its first element; X_WRITTEN: the plan writes it
+X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH, X_WRITTEN = range(6)
+X_WORDS = 6
 
 
 def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
@@ -70,8 +71,8 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
         bases = f.word(context, abi.CTX_BASES)
         _check_helpers(f, context, matches)
         _check_operands(f, record, args, count, bases, matches)
-        with f.if_(matches.get().ne(0) & given.ne(0)):
-            _check_output(f, record, args, count - 1, bases, matches)
+        with f.if_(matches.get().ne(0) & f.word(record, E_WRITES).ne(0)):
+            _check_written(f, record, args, count, bases, matches)
         with f.if_(matches.get().ne(0)):
             result.set(_run(f, record, args, count - given, bases, given))
         f.atomic_store(0, lock)
@@ -118,19 +119,22 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
             matches.set(0)
 
 
-def _check_output(f: Fn, record: Val, args: Val, operands: Val, bases: Val, matches: Var) -> None:
-    """The output may be written and shares no memory with an operand (by its bounds)."""
+def _check_written(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
+    """What the plan writes, the output that was given and operands, may be written and shares no memory with any
+    other array (by their bounds)."""
     expected = f.word(record, E_EXPECTED)
-    flags = f.convert(f.load(I32, f.word(args, operands) + FLAGS), "sext", I64)
-    with f.if_((flags & WRITEABLE).eq(0)):
-        matches.set(0)
-    last = expected + operands * (8 * X_WORDS)
-    low, high = (f.word(bases, operands) + f.word(last, w) for w in (X_LOW, X_HIGH))
-    with f.range(0, operands) as i:
-        want = expected + i * (8 * X_WORDS)
-        start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
-        with f.if_((start < high) & (low < end)):
-            matches.set(0)
+    with f.range(0, count) as at:
+        one = expected + at * (8 * X_WORDS)
+        with f.if_(f.word(one, X_WRITTEN).ne(0)):
+            flags = f.convert(f.load(I32, f.word(args, at) + FLAGS), "sext", I64)
+            with f.if_((flags & WRITEABLE).eq(0)):
+                matches.set(0)
+            low, high = (f.word(bases, at) + f.word(one, w) for w in (X_LOW, X_HIGH))
+            with f.range(0, count) as i:
+                want = expected + i * (8 * X_WORDS)
+                start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
+                with f.if_(i.ne(at) & (start < high) & (low < end)):
+                    matches.set(0)
 
 
 def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
