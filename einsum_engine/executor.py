@@ -298,7 +298,7 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
             start = starts.get(id(table))
             words[word] = address(table) if start is None else base + 8 * start
         for word, name in args.kernels.items():
-            counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
+            counts = timed and word == abi.FN and step.family != "control" and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
         words[abi.NTASKS] = args.tasks
         _ROW.pack_into(rows, number * _ROW.size, *words)

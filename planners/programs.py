@@ -11,6 +11,7 @@ Slots: inputs, then constants, then results but for the first, then as for an ei
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -24,7 +25,7 @@ from ..kernels import isa as isa_table
 from ..kernels.row import Operand, Row
 from ..plan import Plan, Signature, Step
 from ..views import View
-from .blocking import folds, lags, leaves, rows_of_a_block, runs
+from .blocking import folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype
@@ -95,6 +96,7 @@ class _List:
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
+        self.alone: set[int] = set()  # ids of operations of blocks that threads share: each is run by one
         self.epilogues: dict[int, Fused] = {}  # id of an operation that is a product with an epilogue
         self.numbers: Iterator[int] = count()
         self.compute = compute
@@ -210,29 +212,33 @@ class ProgramBuilder(PlanBuilder):
 
     def _fused(self, run: list[FusedGroup]) -> None:
         """Groups that are worked through in blocks of rows, mostly a single one as a whole."""
-        count = run[0].shape[0] if len(run) > 1 else 1
-        rows = rows_of_a_block(run, self.machine.cache_bytes * self.wanted.threads) if len(run) > 1 else 1
-        plans = [fused_plan(group, self.wanted.threads) for group in run]
+        count, threads = run[0].shape[0] if len(run) > 1 else 1, self.wanted.threads
+        others = [step for step in self.scheduled if step not in run]
+        shared = threads > 1 and len(run) > 1 and independent(run, others)
+        rows = rows_of_a_block(run, self.machine.cache_bytes, threads, shared) if len(run) > 1 else 1
+        plans = [fused_plan(group, threads) for group in run]
         blocks = -(-count // rows)
         behind = lags(run, rows) if blocks > 1 else [0] * len(run)
-        others = [step for step in self.scheduled if step not in run]
-        folded = folds(run, behind, others) if blocks > 1 else {}
+        folded = folds(run, behind, others) if blocks > 1 and not shared else {}
         for value, several, pitch in folded.values():
             value.nbytes = min(value.nbytes, several * rows * pitch)
-        for turn in range(blocks + max(behind)):
-            for group, plan, lag in zip(run, plans, behind):
-                number = turn - lag
-                if not 0 <= number < blocks:
-                    continue
-                part, start = plan, number * rows
-                if blocks > 1:
-                    places = {memory: number % several * rows for memory, (_, several, _) in folded.items()}
-                    streams = leaves(group, run)
-                    part = plan.block(start, min(start + rows, count), self.wanted.threads, streams, places)
-                operation = self._map(group, part)
-                self.did.setdefault(id(group), []).append(operation)
-                self.list.blocks[id(operation)] = (number, blocks)
-                self.list.operations.append(operation)
+        with self.rows.shared(blocks, len(run)) if shared and blocks > 1 else nullcontext():
+            for turn in range(blocks + max(behind)):
+                for group, plan, lag in zip(run, plans, behind):
+                    number = turn - lag
+                    if not 0 <= number < blocks:
+                        continue
+                    part, start = plan, number * rows
+                    if blocks > 1:
+                        places = {memory: number % several * rows for memory, (_, several, _) in folded.items()}
+                        streams, stop = leaves(group, run), min(start + rows, count)
+                        part = plan.block(start, stop, 1 if shared else threads, streams, places)
+                    operation = self._map(group, part)
+                    self.did.setdefault(id(group), []).append(operation)
+                    self.list.blocks[id(operation)] = (number, blocks)
+                    if shared and blocks > 1:
+                        self.list.alone.add(id(operation))
+                    self.list.operations.append(operation)
 
     def _drawn(
         self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]
@@ -345,7 +351,7 @@ class ProgramBuilder(PlanBuilder):
             Work(expr="", dims={}, flops=0, moved=0),
             operation.row(0),
             family="control",
-            kernel="jump" if operation.flag is None else "branch",
+            kernel=operation.kernel,
             tile=(),
             inputs=tuple(self.position[id(value)] for value in operation.inputs),
             output=-1,
@@ -363,8 +369,10 @@ class ProgramBuilder(PlanBuilder):
         plan: FusedPlan | SinglePlan = part.plan
         flops, nbytes = self.list.work(operation)
         work = Work(expr=plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for row in plan.rows(self._place(operation, part, "temporary"), self.wanted.threads):
-            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+        alone = id(operation) in self.list.alone
+        for row in plan.rows(self._place(operation, part, "temporary"), 1 if alone else self.wanted.threads):
+            threads = self.wanted.threads if alone else self._threads(row)
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads)
             step = self._step(operation, work, row, operation.kind, (), (), seconds)
             yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
             work = replace(work, flops=0, moved=0)

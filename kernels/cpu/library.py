@@ -36,6 +36,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"walk"), walker.build_walker),
     (re.compile(r"entry"), entry.build_entry),
     (re.compile(r"worker_loop"), walker.build_worker_loop),
+    (re.compile(r"blocks"), walker.build_blocks),
     (re.compile(rf"gemm_\w+_\d+x\d+_[pd][pd]({TIMED})?"), _gemm),
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
