@@ -18,7 +18,7 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .fused_boxes import choose_map, movement
-from .fused_structure import Graph, Node, Output, Structure, name, parse
+from .fused_structure import LONG, Graph, Node, Output, Structure, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, share
@@ -28,6 +28,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
+LIGHT_BYTES = 2 * PARALLEL_BYTES  # of a step of arithmetic alone: 256 KB of it take 3 µs, which a second thread only makes longer
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
@@ -290,7 +291,8 @@ class _Lowering:
             ua.U_SHARE: share,
         }
         tasks = sharers if share else max(1, min(self.tasks, boxes))
-        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= PARALLEL_BYTES)
+        long = any(node.op in LONG for node in self.s.nodes)
+        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])
         kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}
         return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=self.scratch, tasks=tasks)

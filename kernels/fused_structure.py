@@ -34,6 +34,8 @@ NUMBERS = REAL + COMPLEX
 ALL = (*NUMBERS, "bool")
 PARTS = {"complex64": "float32", "complex128": "float64"}
 MAX_OPERANDS = 32
+# Operations of a dozen instructions and more.
+LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
 
 
 @dataclass(frozen=True, kw_only=True)

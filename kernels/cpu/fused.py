@@ -18,7 +18,7 @@ from typing import Callable
 
 from llvmlite import ir
 
-from ..fused_structure import PARTS, Structure, find
+from ..fused_structure import LONG, PARTS, Structure, find
 from ..isa import ISA
 from . import fused_abi as ua
 from . import nest_abi as na
@@ -31,7 +31,6 @@ from .storage import STORAGES
 from .stream import LINE
 
 _COST = {"div": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 16, "mod": 16, "pow": 40, "cast": 2}
-_LONG = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf")
 _LONG_ROW = 4096  # bytes, from which it pays to begin with a part of a vector
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
@@ -40,7 +39,7 @@ _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 
 def cost(structure: Structure) -> int:
     """About how many simple instructions a vector takes."""
-    return sum(20 if node.op in _LONG else _COST.get(node.op, 1) for node in structure.nodes)
+    return sum(20 if node.op in LONG else _COST.get(node.op, 1) for node in structure.nodes)
 
 
 def width(structure: Structure, isa: ISA) -> int:
