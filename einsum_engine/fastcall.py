@@ -22,7 +22,8 @@ from .kernels.cpu import entry, library
 from .kernels.failures import FAILURES
 from .kernels.isa import ISA
 
-# places in NumPy's C API, fixed since 1.7: PyArray_Empty, PyArray_Return; since 1.22: PyDataMem_SetHandler, ..._DefaultHandler
+# places in NumPy's C API: PyArray_Empty and PyArray_Return, fixed since 1.7; PyDataMem_SetHandler and
+# PyDataMem_DefaultHandler, since 1.22
 _EMPTY, _RETURN, _SET_HANDLER, _DEFAULT_HANDLER = 184, 76, 304, 306
 _METH_FASTCALL = 0x0080
 _RECORD = struct.Struct(f"{entry.E_WORDS}q")

@@ -77,7 +77,8 @@ class ResultPool:
     @cached_property
     def handler(self) -> object:
         """The capsule by which NumPy knows the functions. Arrays may die when all modules are gone: it never does."""
-        functions = [library.address(f"results_{name}", active_isa()) for name in ("malloc", "calloc", "realloc", "free")]
+        names = ("malloc", "calloc", "realloc", "free")
+        functions = [library.address(f"results_{name}", active_isa()) for name in names]
         struct = _immortal(_Handler(b"einsum_engine", _HANDLER_VERSION, self.words.ctypes.data, *functions))
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

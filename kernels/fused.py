@@ -28,7 +28,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
-LIGHT_BYTES = 2 * PARALLEL_BYTES  # of a step of arithmetic alone: 256 KB of it take 3 µs, which a second thread only makes longer
+LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
@@ -293,6 +293,8 @@ class _Lowering:
         tasks = sharers if share else max(1, min(self.tasks, boxes))
         long = any(node.op in LONG for node in self.s.nodes)
         words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
+        if not words[abi.PARALLEL] and not share:
+            tasks = 1  # beginning one takes as long as two thousand elements
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])
         kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}
         return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=self.scratch, tasks=tasks)

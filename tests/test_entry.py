@@ -10,6 +10,7 @@ import numpy as np
 import plan_cases
 import pytest
 
+import einsum_engine as engine
 from einsum_engine import executor, fastcall, recycle
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="the entry knows no such Python or NumPy")
@@ -326,3 +327,36 @@ def test_an_output_over_an_operand_is_not_taken():
 def test_its_checks_of_the_array_struct_can_fail(monkeypatch):
     monkeypatch.setattr(fastcall.entry, "STRIDES", fastcall.entry.SHAPE)
     assert not fastcall.available.__wrapped__()
+
+
+def test_the_entry_writes_arguments_that_lie_apart():
+    """Others share memory, or are read-only: they are written as NumPy would, or not at all."""
+
+    def body(a, b, c):
+        a += c[:4]
+        b[...] = a * 2
+        return (b + 1).sum(), None, b - c[1:]
+
+    def check(a, b, c):
+        mine, theirs = ([memory[at:to] for at, to in (a, b, c)] for memory in (np.arange(20.0), np.arange(20.0)))
+        found, wanted = jitted(*mine), body(*theirs)
+        assert found[0] == wanted[0] and found[1] is None and np.array_equal(found[2], wanted[2])
+        assert all(np.array_equal(one, other) for one, other in zip(mine, theirs))
+
+    jitted = engine.jit(body)
+    for _ in range(4):
+        check((0, 4), (4, 8), (8, 13))
+    entry = jitted._quick[0][0]
+    parts = [np.arange(20.0)[at:to] for at, to in ((0, 4), (4, 8), (8, 13))]
+    assert entry(*parts) is not NotImplemented
+    for starts in ((0, 3, 8), (0, 4, 7), (6, 10, 2), (0, 0, 9)):
+        a, b, c = [(at, at + size) for at, size in zip(starts, (4, 4, 5))]
+        memory = np.arange(20.0)
+        assert entry(*(memory[at:to] for at, to in (a, b, c))) is NotImplemented
+        assert np.array_equal(memory, np.arange(20))
+        for _ in range(3):
+            check(a, b, c)
+    parts[1].flags.writeable = False
+    assert entry(*parts) is NotImplemented
+    with pytest.raises(engine.EngineError):
+        jitted(*parts)

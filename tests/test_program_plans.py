@@ -107,37 +107,6 @@ def test_the_entry_is_not_used_for_other_arrays():
         jitted(np.random.rand(6), np.random.rand(6))
 
 
-def test_the_entry_writes_arguments_that_lie_apart():
-    """Others share memory, or are read-only: they are written as NumPy would, or not at all."""
-
-    def body(a, b, c):
-        a += c[:4]
-        b[...] = a * 2
-        return (b + 1).sum(), None, b - c[1:]
-
-    def check(a, b, c):
-        mine, theirs = ([memory[at:to] for at, to in (a, b, c)] for memory in (np.arange(20.0), np.arange(20.0)))
-        found, wanted = jitted(*mine), body(*theirs)
-        assert found[0] == wanted[0] and found[1] is None and np.array_equal(found[2], wanted[2])
-        assert all(np.array_equal(one, other) for one, other in zip(mine, theirs))
-
-    jitted = engine.jit(body)
-    for _ in range(4):
-        check((0, 4), (4, 8), (8, 13))
-    entry = jitted._quick[0][0]
-    parts = [np.arange(20.0)[at:to] for at, to in ((0, 4), (4, 8), (8, 13))]
-    assert entry(*parts) is not NotImplemented
-    for a, b, c in (((0, 4), (3, 7), (8, 13)), ((0, 4), (4, 8), (7, 12)), ((6, 10), (10, 14), (2, 7)), ((0, 4),) * 2 + ((9, 14),)):
-        memory = np.arange(20.0)
-        assert entry(*(memory[at:to] for at, to in (a, b, c))) is NotImplemented and np.array_equal(memory, np.arange(20))
-        for _ in range(3):
-            check(a, b, c)
-    parts[1].flags.writeable = False
-    assert entry(*parts) is NotImplemented
-    with pytest.raises(engine.EngineError):
-        jitted(*parts)
-
-
 def test_a_read_only_argument_is_not_written_by_the_entry():
     @engine.jit
     def write(a):
