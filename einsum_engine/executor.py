@@ -38,7 +38,6 @@ _ALIGNMENT = 64
 _ROW = struct.Struct(f"{abi.STEP_WORDS}q")
 _OPERANDS = slice(abi.OUT_SLOT, abi.B_OFFSET + 1)  # words that say where the operands of a row are
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
-LARGE_RESULT = 1 << 20  # bytes; from here on results are aligned and recycled (`recycle.SMALLEST`)
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
 
@@ -52,6 +51,7 @@ class NativePlan:
     """A plan with addresses. Safe to call from several threads at once."""
 
     profile: Profile | None = None  # of all calls so far, where they are measured
+    written: tuple[int, ...] = ()  # operands that the plan writes, of which the entry must know
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -103,14 +103,13 @@ class NativePlan:
 
         Of a program, ``arrays`` are what comes before its first result: inputs, constants, the other results.
 
-        None where there is none: scaling, a plan so long that it returns to Python between steps, a result so large
-        that its memory is recycled, an arena that is larger than the common one, dtypes that are not NumPy's own,
-        another Python or NumPy than the entry knows.
+        None where there is none: scaling, a plan so long that it returns to Python between steps, an arena that is
+        larger than the common one, dtypes that are not NumPy's own, another Python or NumPy than the entry knows.
         """
         plan, request = self.plan, self.plan.request
         nbytes = math.prod(plan.expr.output_shape) * as_numpy(plan.dtype).itemsize
-        large = request.out_strides is None and nbytes >= LARGE_RESULT
-        plain = not request.scaled and not request.byteswapped and not large
+        large = request.out_strides is None and nbytes >= recycle.SMALLEST and recycle.results.ready()
+        plain = not request.scaled and not request.byteswapped
         if self._long or not plain or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
@@ -134,6 +133,9 @@ class NativePlan:
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or self._loops or self._seconds > _TINY_SECONDS,
+            written=self.written,
+            handler=recycle.results.handler if large else None,
+            pool=fastcall.place(recycle.results.words) if large else 0,
             keep=(frame, self._rows, self._tables, plan, common),
         )
 
@@ -310,7 +312,7 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
         for word, table in apart:
             words[word] = address(table)
         for word, name in args.kernels.items():
-            counts = timed and word == abi.FN and registry.FAMILIES[step.family].timed
+            counts = timed and word == abi.FN and step.family != "control" and registry.FAMILIES[step.family].timed
             words[word] = library.address(name + TIMED if counts else name, isa)
         _ROW.pack_into(rows, number * _ROW.size, *words)
     rows = rows.reshape(-1, abi.STEP_WORDS)

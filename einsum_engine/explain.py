@@ -121,8 +121,8 @@ def _totals(plan: Plan) -> list[str]:
 
 def _counted(plan: Plan) -> str:
     """How often the totals count what is not done once."""
-    kinds = {step.kernel for step in plan.steps if step.family == "control"}
-    return ": one turn of each loop, both ways of each branch" if kinds else ""
+    decide = any(step.kernel in ("branch", "jump") for step in plan.steps)
+    return ": one turn of each loop, both ways of each branch" if decide else ""
 
 
 def quantity(number: float) -> str:

@@ -7,6 +7,7 @@ loaded. Where a check fails there is no entry, and every call takes the general 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import sys
@@ -21,7 +22,9 @@ from .kernels.cpu import entry, library
 from .kernels.failures import FAILURES
 from .kernels.isa import ISA
 
-_EMPTY, _RETURN = 184, 76  # places of PyArray_Empty and PyArray_Return in NumPy's C API, fixed since 1.7
+# places in NumPy's C API: PyArray_Empty and PyArray_Return, fixed since 1.7; PyDataMem_SetHandler and
+# PyDataMem_DefaultHandler, since 1.22
+_EMPTY, _RETURN, _SET_HANDLER, _DEFAULT_HANDLER = 184, 76, 304, 306
 _METH_FASTCALL = 0x0080
 _IMMORTAL_CHECKED = (3, 11) <= sys.version_info[:2] <= (3, 14)
 
@@ -54,16 +57,30 @@ def available() -> bool:
     return same and word(base + entry.DESCR) == id(probe.dtype)
 
 
-@lru_cache(maxsize=1)
-def _api() -> tuple[int, int]:
-    """Addresses of PyArray_Empty and PyArray_Return."""
+@cache
+def _api(at: int) -> int:
+    """What stands at a place of NumPy's C API: an address."""
     from numpy._core import _multiarray_umath
 
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = get(_multiarray_umath._ARRAY_API, None)
-    read = lambda i: ctypes.c_int64.from_address(table + 8 * i).value  # noqa: E731
-    return read(_EMPTY), read(_RETURN)
+    return ctypes.c_int64.from_address(table + 8 * at).value
+
+
+@cache
+def _set_handler() -> Callable:
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(_api(_SET_HANDLER))
+
+
+def set_handler(handler: object) -> object:
+    """Has NumPy make arrays by a memory handler (a capsule) from now on, in this context; the one before."""
+    return _set_handler()(handler)
+
+
+def default_handler() -> object:
+    """NumPy's own memory handler."""
+    return ctypes.py_object.from_address(_api(_DEFAULT_HANDLER)).value
 
 
 @cache
@@ -93,12 +110,17 @@ def make_entry(
     table: int,
     lock: int,
     release_gil: bool,
+    written: Sequence[int] = (),
+    handler: object = None,
+    pool: int = 0,
     keep: tuple,
 ) -> Callable | None:
     """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
 
-    With ``out_strides`` it is ``f(*arrays, out) -> out``, and an output that is read-only or shares memory with an
-    operand is not taken.
+    With ``out_strides`` it is ``f(*arrays, out) -> out``. The output and the operands ``written`` are not taken where
+    they are read-only or share memory with another array.
+
+    ``handler`` is the memory handler that makes the result (None: NumPy's), ``pool`` the address of its words.
 
     ``context`` and ``table`` are addresses of the call context and the step table, ``lock`` that of the word which
     says whether the context's arena is in use (0: nobody else has it); ``keep`` holds their owners alive for as long
@@ -109,6 +131,7 @@ def make_entry(
     arrays = list(zip(dtypes, shapes, strides))
     if out_strides is not None:
         arrays.append((out_dtype, out_shape, out_strides))
+        written = (*written, len(dtypes))
     # Behind the words of the record: what is expected of each array, the extents of the result, of each array extents
     # and strides.
     expected = entry.E_WORDS + entry.X_WORDS * len(arrays)
@@ -126,14 +149,18 @@ def make_entry(
     values[entry.E_OUT_SHAPE] = first + 8 * expected
     values[entry.E_EXPECTED] = first + 8 * entry.E_WORDS
     values[entry.E_OUT_GIVEN] = int(out_strides is not None)
+    values[entry.E_WRITES] = int(len(written) > 0)
+    values[entry.E_OUT_BYTES] = out_dtype.itemsize * math.prod(out_shape)
+    if handler is not None:
+        values[entry.E_HANDLER], values[entry.E_POOL] = id(handler), pool
     where = first + 8 * (expected + max(len(out_shape), 1))
-    for dtype, shape, stride in arrays:
-        values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride)
+    for at, (dtype, shape, stride) in enumerate(arrays):
+        values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride), int(at in written)
         where += 8 * (len(shape) + len(stride))
     values += layouts
     struct.pack_into(f"{len(values)}q", record, 0, *values)
     method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
-    record.keep = (method, tuple(dtypes), out_dtype, keep)
+    record.keep = (method, tuple(dtypes), out_dtype, handler, keep)
     return _new_function()(ctypes.addressof(method), record, None)
 
 
@@ -144,7 +171,8 @@ def _common_words(isa: ISA, release_gil: bool) -> list[int]:
     values[entry.E_ARRAY_TYPE] = id(np.ndarray)
     values[entry.E_NOT_IMPLEMENTED] = id(NotImplemented)
     values[entry.E_WALK] = library.address("walk", isa)
-    values[entry.E_EMPTY], values[entry.E_RETURN] = _api()
+    values[entry.E_EMPTY], values[entry.E_RETURN] = _api(_EMPTY), _api(_RETURN)
+    values[entry.E_SET_HANDLER], values[entry.E_CLEAR] = _api(_SET_HANDLER), _symbol("PyErr_Clear")
     if release_gil:
         values[entry.E_SAVE], values[entry.E_RESTORE] = _symbol("PyEval_SaveThread"), _symbol("PyEval_RestoreThread")
     values[entry.E_SIGNALS], values[entry.E_DECREF] = _symbol("PyErr_CheckSignals"), _symbol("Py_DecRef")

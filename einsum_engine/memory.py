@@ -108,7 +108,7 @@ def empty(
         dtype = np.dtype(dtype.char)  # the one object that NumPy has for it, which later calls recognise
     try:
         if nbytes >= recycle.SMALLEST and not zero and not dtype.hasobject:
-            return recycle.large(shape, dtype, order, nbytes, beside)
+            return recycle.large(shape, dtype, order, beside)
         return (np.zeros if zero else np.empty)(shape, dtype, order)
     except (MemoryError, ValueError):
         # ValueError: more bytes than an address has.

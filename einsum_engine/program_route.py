@@ -14,7 +14,7 @@ import numpy as np
 
 from . import config, measured
 from .dtypes import as_numpy
-from .executor import LARGE_RESULT, bind
+from .executor import bind
 from .ir import Program
 from .kernels.isa import active_isa
 from .memory import empty
@@ -33,15 +33,18 @@ class NoPlan:
 class ProgramRoute:
     """A bound plan of a program, for native arrays of its shapes and dtypes and of the strides that it was made for.
 
-    ``places``: for each result of the program the number of the array that has it, None for what an input has.
+    ``places``: for each result of the program the number of the array that has it, None for what an input has;
+    ``written``: the inputs that have one.
     """
 
-    def __init__(self, plan: Plan, program: Program, places: tuple[int | None, ...]) -> None:
+    def __init__(
+        self, plan: Plan, program: Program, places: tuple[int | None, ...], written: tuple[int, ...]
+    ) -> None:
         self.plan, self.places = plan, places
         self.native = bind(plan)
+        self.native.written = written
         self.consts = constants(program)
         self._results = [(shape, as_numpy(name)) for name, shape in plan.expr.results]
-        self._given = plan.request.out_strides is not None
         self._calls = 0
         self.entry: Callable[..., Any] | None = None
         self.remembered = False  # by the function whose program it is
@@ -67,18 +70,16 @@ class ProgramRoute:
     def enter(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """`run` by the native entry; None where the arrays are not what it was made for, or it is in use."""
         more = [empty(shape, dtype, beside=arrays) for shape, dtype in self._results[1:]]
-        if self._given:
-            more.append(empty(*self._results[0], beside=arrays))
         first = self.entry(*arrays, *self.consts, *more)
         if first is NotImplemented:
             return None
         if not self._results:
             return []
-        return [np.asarray(first), *(more[:-1] if self._given else more)]
+        return [np.asarray(first), *more]
 
     def quick(self) -> Callable[..., Any] | None:
         """The native entry where it takes the inputs alone and returns all results, else None."""
-        plain = len(self._results) == 1 and not self.consts and not self._given
+        plain = len(self._results) == 1 and not self.consts
         return self.entry if plain else None
 
 
@@ -98,15 +99,12 @@ def make_route(
     """
     isa = active_isa()
     own = [at for at in range(len(program.outputs)) if at not in {output for _, output in written}]
-    first = program.outputs[own[0]].aval if own else None
-    large = first is not None and first.size * first.dtype.itemsize >= LARGE_RESULT
     request = ProgramRequest(
         program=program,
         strides=strides,
         written=tuple(written),
         threads=config.threads(None),
         isa=isa.name,
-        out_given=large,
         name=name,
         epilogues=epilogues,
     )
@@ -115,7 +113,7 @@ def make_route(
     except NotLowered as why:
         return NoPlan(str(why))
     places = tuple(own.index(at) if at in own else None for at in range(len(program.outputs)))
-    return ProgramRoute(plan, program, places)
+    return ProgramRoute(plan, program, places, tuple(at for at, _ in written))
 
 
 def injective(array: np.ndarray) -> bool:

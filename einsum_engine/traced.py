@@ -109,53 +109,37 @@ def strides_of(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
 
 
 def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
-    """A function for the arrays that a route was made for, NotImplemented for others; None where a call does more than
-    to compute fresh results and to write arguments."""
-    fresh = all(_is_fresh(leaf) for leaf in traced.leaves)
+    """A function for the arrays that a route was made for, NotImplemented for others, and where one that is written
+    shares memory with another; None where a call does more than to compute fresh results and to write arguments."""
+    fresh = all(leaf.kind != "input" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
     alone = all(len(group) == 1 and group[0][0] == at for at, group in enumerate(traced.groups))
     if not fresh or not alone:
         return None
     entry = route.quick()
-    single = traced.tree == LEAF and traced.leaves[0].kind == "output" and entry is not None
+    if traced.tree == LEAF and entry is not None and traced.leaves[0].kind == "output":
+        leaf = traced.leaves[0]
+        return entry if leaf.scalar or traced.program.outputs[leaf.at].shape else _as_array(entry)
 
     def several(*arrays: Any) -> Any:
         own = route.enter(arrays)
         if own is None:
             return NotImplemented
-        return unflatten(traced.tree, [_made(leaf, own, route.places) for leaf in traced.leaves])
+        return unflatten(traced.tree, [_fresh_leaf(leaf, own, route.places) for leaf in traced.leaves])
+
+    return several
+
+
+def _as_array(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry that gives a number has it in an array."""
 
     def array(*arrays: Any) -> Any:
         found = entry(*arrays)
         return found if found is NotImplemented else np.asarray(found)
 
-    quick: Callable[..., Any] = several
-    if single:
-        leaf = traced.leaves[0]
-        quick = entry if leaf.scalar or traced.program.outputs[leaf.at].shape else array
-    if not traced.written:
-        return quick
-
-    count, written = len(traced.groups), [at for at, _ in traced.written]
-    pairs = sorted({(min(at, x), max(at, x)) for at in written for x in range(count) if x != at})
-
-    def writing(*arrays: Any) -> Any:
-        if len(arrays) != count or any(type(array) is not np.ndarray for array in arrays):
-            return NotImplemented
-        if not all([arrays[at].flags.writeable for at in written]):
-            return NotImplemented
-        if any([np.may_share_memory(arrays[one], arrays[two]) for one, two in pairs]):
-            return NotImplemented
-        return quick(*arrays)
-
-    return writing
+    return array
 
 
-def _is_fresh(leaf: Leaf) -> bool:
-    return leaf.kind == "static" or (leaf.kind == "output" and leaf.view is None and not leaf.locked)
-
-
-def _made(leaf: Leaf, own: list[np.ndarray], places: tuple[int | None, ...]) -> Any:
-    """A fresh leaf of the result; ``own``: what the call computed."""
+def _fresh_leaf(leaf: Leaf, own: list[np.ndarray], places: Sequence[int | None]) -> Any:
     if leaf.kind == "static":
         return leaf.value
     found = own[places[leaf.at]]

@@ -18,7 +18,7 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .fused_boxes import choose_apart, choose_map, movement
-from .fused_structure import Graph, Node, Output, Structure, goes_apart, name, parse
+from .fused_structure import LONG, SCALARS, Graph, Node, Output, Structure, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, share
@@ -29,6 +29,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 PAGE = 4096  # bytes
 BOX = 4096  # entries of O or J of a reduction's box
+LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
@@ -88,9 +89,7 @@ class FusedProblem:
         return sum(item * prod(d[0] for d in self.dims if d[1 + n]) for n, item in enumerate(items))
 
 
-def lower(
-    problem: FusedProblem, threads: int = 1, temp: Operand | None = None, part: bool = False
-) -> tuple[Row, ...]:
+def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None, part: bool = False) -> tuple[Row, ...]:
     """Rows of the step table, cut into tasks for ``threads`` threads; none where the outputs have no elements.
 
     ``part``: the outputs are parts of what does not fit in cache, and are not read soon.
@@ -311,7 +310,10 @@ class _Lowering:
             ua.U_SHARE: share,
         }
         tasks = sharers if share else max(1, min(self.tasks, boxes))
-        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= PARALLEL_BYTES)
+        long = any(node.op in SCALARS and SCALARS[node.op].cost >= LONG for node in self.s.nodes)
+        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
+        if not words[abi.PARALLEL] and not share:
+            tasks = 1  # beginning one takes as long as two thousand elements
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])
         kernels = {abi.FN: "fused_run", ua.U_ROW: name(self.s), **self.moves}
         scratch = self.scratch + (LINE if self.scratch else 0)

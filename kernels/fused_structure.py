@@ -34,6 +34,7 @@ NUMBERS = REAL + COMPLEX
 ALL = (*NUMBERS, "bool")
 PARTS = {"complex64": "float32", "complex128": "float64"}
 MAX_OPERANDS = 32
+LONG = 20  # the cost from which a scalar operation is a long one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,8 @@ def _guard(isa: ISA) -> tuple[str, ...]:
 
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
-    return ("walk", "worker_loop", "entry", "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
+    results = tuple(f"results_{kind}" for kind in ("malloc", "calloc", "realloc", "free", "clear"))
+    return ("walk", "worker_loop", "blocks", "entry", *results, "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
 
 
 _ANY = (("panels", 0.0), ("lanes", 0.0), ("any", 1.0))

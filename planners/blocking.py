@@ -22,6 +22,7 @@ from .places import MemoryView
 SHARE = 0.5  # of the cache, for all that a block reads and writes
 LEAST = 0.25  # of the cache, that what several steps touch has, for blocks to pay
 MOST_BLOCKS = 256
+FOLDED = 8  # part of what a run touches, that blocks of several threads have memory of their own for
 FARTHEST = 8  # part of the rows by which steps may be apart, all together
 
 
@@ -61,21 +62,41 @@ def folds(run: list[FusedGroup], behind: list[int], others: Iterable[Scheduled])
     return found
 
 
-def rows_of_a_block(groups: list[FusedGroup], cache_bytes: int) -> int:
-    """How many rows a block has; all where the groups fit the cache as they are, or blocks would be too many."""
+def independent(run: list[FusedGroup], others: Iterable[Scheduled]) -> bool:
+    """Whether threads may each go through blocks of their own: no step touches rows beside its own, and what could be
+    folded is little, so that each block has memory of its own."""
+    behind = lags(run, 1)
+    own = sum(run[0].shape[0] * pitch for _, _, pitch in folds(run, behind, others).values())
+    return not any(behind) and own * FOLDED <= sum(_memory(run)[0].values())
+
+
+def rows_of_a_block(groups: list[FusedGroup], cache_bytes: int, threads: int = 1, shared: bool = False) -> int:
+    """How many rows a block has; all where the groups fit the cache as they are, or blocks would be too many.
+
+    ``shared``: a block is one thread's, and threads have about as many; else all threads share each.
+    """
     count = groups[0].shape[0]
+    memory, touched = _memory(groups)
+    cache_bytes *= 1 if shared else threads
+    total = sum(memory.values())
+    both = sum(nbytes for value, nbytes in memory.items() if len(touched[value]) > 1)
+    if len(groups) < 2 or total <= cache_bytes or both <= LEAST * cache_bytes:
+        return count
+    blocks = -(-total // int(SHARE * cache_bytes))
+    if shared:
+        blocks = -(-blocks // threads) * threads
+    return -(-count // min(blocks, MOST_BLOCKS))
+
+
+def _memory(groups: list[FusedGroup]) -> tuple[dict[int, int], dict[int, set[int]]]:
+    """By memory: bytes that are touched, and by which groups."""
     memory: dict[int, int] = {}
     touched: dict[int, set[int]] = {}
     for number, group in enumerate(groups):
         for place in _places(group):
             memory[id(place.memory.memory)] = max(_reached(place), memory.get(id(place.memory.memory), 0))
             touched.setdefault(id(place.memory.memory), set()).add(number)
-    total = sum(memory.values())
-    shared = sum(nbytes for value, nbytes in memory.items() if len(touched[value]) > 1)
-    if len(groups) < 2 or total <= cache_bytes or shared <= LEAST * cache_bytes:
-        return count
-    blocks = -(-total // int(SHARE * cache_bytes))
-    return -(-count // min(blocks, MOST_BLOCKS))
+    return memory, touched
 
 
 def _reached(place: MemoryView) -> int:

@@ -181,10 +181,11 @@ class PlanBuilder:
             else:
                 yield from self._emit_rows(operation, part, work, each.times)
 
-    def _emit_fused(self, operation: Operation, part: Part, work: "Work") -> Iterator[Step]:
-        """Of a `groups.FusedPlan`, or of what has rows as it has."""
-        for row in part.plan.rows(self._place(operation, part, "temporary"), self.request.threads):
-            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, self._threads(row))
+    def _emit_fused(self, operation: Operation, part: Part, work: "Work", alone: bool = False) -> Iterator[Step]:
+        """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time."""
+        for row in part.plan.rows(self._place(operation, part, "temporary"), 1 if alone else self.request.threads):
+            threads = self.request.threads if alone else self._threads(row)
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads)
             yield self._step(operation, work, row, operation.kind, (), (), seconds)
             work = changed(work, flops=0, moved=0)  # later rows combine what the first left
 

@@ -453,8 +453,10 @@ class _Planner(GemmTables):
         return -(-turn // -(-turn // limit))
 
     def _seconds(self) -> float:
-        work = self.panels.padded * self.n_total * total(self.n_outer) * self.k_total * total(self.b_dims)
-        return work / (2e10 if self.item <= 4 else 1e10)
+        """About as long as one thread takes; with few columns, as long as it reads the lanes side."""
+        read = self.panels.padded * self.k_total * total(self.b_dims)
+        work = read * self.n_total * total(self.n_outer)
+        return max(work / (2e10 if self.item <= 4 else 1e10), read * self.item / 4e10)
 
     @lazy
     def _parallel(self) -> bool:

@@ -125,9 +125,8 @@ class OperationList:
         path = self.request.order.path
         found = pairs if len(path) <= _REMEMBERED else pairs.__wrapped__
         for pair in found(tuple([value.term for value in current]), self.out_term, path):
-            y, x = current.pop(pair.second), current.pop(pair.first)
-            current.append(self._pair(x, y, pair))
-        self._finish(current[0], output)
+            current.append(self._pair(current[pair.first], current[pair.second], pair))
+        self._finish(current[-1], output)
 
     @lazy
     def dims(self) -> dict[Index, tuple[Index, int]]:
@@ -270,7 +269,8 @@ class OperationList:
 
 
 class Pair(NamedTuple):
-    """A step of a path: positions of two tensors, the indices that each keeps, those of their product, and its kind."""
+    """A step of a path: the numbers of two tensors (operands, then products in order), the indices that each keeps,
+    those of their product, and its kind."""
 
     first: int
     second: int
@@ -288,13 +288,14 @@ def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tu
     (Pair(first=0, second=1, kept_first=('i', 'j'), kept_second=('j',), term=('i',), kind='gemm'),)
     """
     uses = Counter(chain(out, *terms))
-    current, found = list(terms), []
+    made, left, found = list(terms), list(range(len(terms))), []
     for group in path:
-        if len(group) == 1:  # of a single operand
-            current.append(current.pop(group[0]))
+        if len(group) == 1:  # nothing is computed, but it is the last one now
+            left.append(left.pop(group[0]))
             continue
-        first, second = sorted(group)
-        y, x = current.pop(second), current.pop(first)
+        at, behind = sorted(group)
+        second, first = left.pop(behind), left.pop(at)
+        x, y = made[first], made[second]
         uses.subtract(x + y)
         kept_x = tuple([i for i in x if uses[i] > 0 or i in y])
         kept_y = tuple([i for i in y if uses[i] > 0 or i in x])
@@ -302,7 +303,8 @@ def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tu
         term = tuple([i for i in both if uses[i] > 0])
         found.append(Pair(first, second, kept_x, kept_y, term, "mul" if len(term) == len(both) else "gemm"))
         uses.update(term)
-        current.append(term)
+        left.append(len(made))
+        made.append(term)
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ Slots: inputs, then constants, then results but for the first, then as for an ei
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -23,7 +24,7 @@ from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
 from ..views import View
-from .blocking import folds, lags, leaves, rows_of_a_block, runs
+from .blocking import folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype, lay_out
@@ -48,8 +49,7 @@ class ProgramRequest:
     """What the plan of a program is made for.
 
     ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``out_given``: the first result is handed in, as the others are, by whoever runs the plan. ``epilogues``: whether
-    contractions do maps of their results (`epilogue`).
+    ``epilogues``: whether contractions do maps of their results (`epilogue`).
     """
 
     program: Program
@@ -57,7 +57,6 @@ class ProgramRequest:
     written: tuple[tuple[int, int], ...] = ()
     threads: int = 1
     isa: str
-    out_given: bool = False
     name: str = "program"
     layouts: str = "solve"
     epilogues: bool = True
@@ -96,6 +95,7 @@ class _List:
         self.owners: dict[int, OperationList] = {}  # id of an operation of a contraction -> the list that it is of
         self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
+        self.alone: set[int] = set()  # ids of operations of blocks that threads share: each is run by one
         self.epilogues: dict[int, Fused] = {}  # id of a product -> what it does besides
         self.numbers: Iterator[int] = count()
         self.compute = compute
@@ -209,35 +209,41 @@ class ProgramBuilder(PlanBuilder):
 
     def _fused(self, run: list[FusedGroup]) -> None:
         """Groups that are worked through in blocks of rows, mostly a single one as a whole."""
-        count = run[0].shape[0] if len(run) > 1 else 1
-        rows = rows_of_a_block(run, self.machine.cache_bytes * self.wanted.threads) if len(run) > 1 else 1
-        plans = [fused_plan(group, self.wanted.threads) for group in run]
+        count, threads = run[0].shape[0] if len(run) > 1 else 1, self.wanted.threads
+        others = [step for step in self.scheduled if step not in run]
+        shared = threads > 1 and len(run) > 1 and independent(run, others)
+        rows = rows_of_a_block(run, self.machine.cache_bytes, threads, shared) if len(run) > 1 else 1
+        plans = [fused_plan(group, threads) for group in run]
         blocks = -(-count // rows)
         behind = lags(run, rows) if blocks > 1 else [0] * len(run)
-        others = [step for step in self.scheduled if step not in run]
         folded = folds(run, behind, others) if blocks > 1 else {}
-        if over := late(run, plans, folded, self.wanted.threads):
+        if over := late(run, plans, folded, threads):
             for group, part in over.parts():
                 operation = self._map(group, part)
                 for each in run if part.problem.late else [group]:
                     self.did.setdefault(id(each), []).append(operation)
                 self.list.operations.append(operation)
             return
-        for value, several, pitch in folded.values():
+        for value, several, pitch in () if shared else folded.values():
             value.nbytes = min(value.nbytes, several * rows * pitch)
-        for turn in range(blocks + max(behind)):
-            for group, plan, lag in zip(run, plans, behind):
-                number = turn - lag
-                if not 0 <= number < blocks:
-                    continue
-                part, start = plan, number * rows
-                if blocks > 1:
-                    places = {memory: number % several * rows for memory, (_, several, _) in folded.items()}
-                    part = plan.block(start, min(start + rows, count), self.wanted.threads, leaves(group, run), places)
-                operation = self._map(group, part)
-                self.did.setdefault(id(group), []).append(operation)
-                self.list.blocks[id(operation)] = (number, blocks)
-                self.list.operations.append(operation)
+        with self.rows.shared(blocks, len(run)) if shared and blocks > 1 else nullcontext():
+            for turn in range(blocks + max(behind)):
+                for group, plan, lag in zip(run, plans, behind):
+                    number = turn - lag
+                    if not 0 <= number < blocks:
+                        continue
+                    part, start = plan, number * rows
+                    if blocks > 1:
+                        kept = {} if shared else folded
+                        places = {memory: number % several * rows for memory, (_, several, _) in kept.items()}
+                        streams, stop = leaves(group, run), min(start + rows, count)
+                        part = plan.block(start, stop, 1 if shared else threads, streams, places)
+                    operation = self._map(group, part)
+                    self.did.setdefault(id(group), []).append(operation)
+                    self.list.blocks[id(operation)] = (number, blocks)
+                    if shared and blocks > 1:
+                        self.list.alone.add(id(operation))
+                    self.list.operations.append(operation)
 
     def _drawn(self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]) -> list[Operation]:
         """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on. ``made``: memory,
@@ -342,7 +348,7 @@ class ProgramBuilder(PlanBuilder):
             Work(expr="", dims={}, flops=0, moved=0),
             operation.row(0),
             family="control",
-            kernel="jump" if operation.flag is None else "branch",
+            kernel=operation.kernel,
             tile=(),
             inputs=tuple(self.position[id(value)] for value in operation.inputs),
             output=-1,
@@ -359,7 +365,7 @@ class ProgramBuilder(PlanBuilder):
         part = operation.parts[0].part
         flops, nbytes = self.list.work(operation)
         work = Work(expr=part.plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for step in self._emit_fused(operation, part, work):
+        for step in self._emit_fused(operation, part, work, alone=id(operation) in self.list.alone):
             yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
 
     def _output_names(self) -> dict[int, str]:
@@ -405,7 +411,7 @@ class _Request:
         self.dtypes = tuple(dtype for _, dtype, _ in slots)
         self.strides = tuple(strides for _, _, strides in slots)
         self.dtype, self.accumulate = first[1], None
-        self.out_strides = View.whole(first[0], itemsize(first[1])).strides if wanted.out_given else None
+        self.out_strides = None
 
 
 def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:

@@ -16,6 +16,7 @@ The test of the next turn is put behind the body as one program, so that its map
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Callable, Iterable, Iterator, Sequence
 
@@ -244,11 +245,18 @@ def _taking(program: Program, held: Sequence[Const]) -> Program:
 # -- rows --------------------------------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class Control(Operation):
-    """A row that leads to another: ``target`` is the number of that operation. ``flag``: where a branch looks."""
+    """A row that leads to another: ``target`` is the number of that operation. ``flag``: where a branch looks.
+    ``blocks``: how many blocks of ``rows`` operations each lie behind it, which threads share."""
 
     what: str = ""
     target: int = -1
     flag: MemoryView | None = None
+    blocks: int = 0
+    rows: int = 0
+
+    @property
+    def kernel(self) -> str:
+        return "blocks" if self.blocks else "jump" if self.flag is None else "branch"
 
     @property
     def outputs(self) -> tuple[Value, ...]:
@@ -260,6 +268,9 @@ class Control(Operation):
 
     def row(self, target: int) -> Row:
         """``target``: a row."""
+        if self.blocks:
+            words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.BLOCK_ROWS: self.rows, abi.PARALLEL: 1}
+            return Row(words=words, kernels={abi.FN: "blocks"}, tasks=self.blocks)
         if self.flag is None:
             return Row(words={abi.KIND: abi.JUMP, abi.NEXT: target}, tasks=0)
         memory = self.flag.memory.memory
@@ -308,6 +319,17 @@ class Rows:
         for operation in self.operations[first:]:
             self.depths.setdefault(id(operation), self.depth)
         self.depth -= 1
+
+    @contextmanager
+    def shared(self, blocks: int, rows: int) -> Iterator[None]:
+        """The operations that are added are so many blocks of rows, which threads share."""
+        made = self.control(f"{blocks} blocks, then", None)
+        made.blocks, made.rows = blocks, rows
+        first = len(self.operations)
+        yield
+        for operation in self.operations[first:]:
+            self.depths[id(operation)] = self.depth + 1
+        made.target = len(self.operations)
 
     def control(self, what: str, flag: MemoryView | None, target: int = -1, deeper: int = 0) -> Control:
         inputs = () if flag is None else (flag.memory,)

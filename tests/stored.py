@@ -130,6 +130,8 @@ class _Watched:
         words = self.plan.steps[at].args.words
         if words[abi.KIND] == abi.JUMP:
             return words[abi.NEXT]
+        if words[abi.KIND] == abi.BLOCKS:
+            return at + 1  # what threads share is in order, too
         flag = ctypes.c_uint8.from_address(int(self.frame.bases[words[abi.A_SLOT]]) + words[abi.A_OFFSET])
         return at + 1 if flag.value else words[abi.NEXT]
 

@@ -65,7 +65,7 @@ GROUPS = {
     "einsum_engine.profiler": "executor",
     "einsum_engine.executor": "executor",
     "einsum_engine.fastcall": "executor",
-    "einsum_engine.recycle": "base",
+    "einsum_engine.recycle": "executor",
     "einsum_engine.kernels": "kernels",
     # What a family takes, as data, and how that becomes a row of the step table: NumPy, no code generator.
     "einsum_engine.kernels.": "kernel tables",

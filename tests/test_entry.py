@@ -190,9 +190,8 @@ def test_it_outlives_the_plan_that_made_it(case):
     del spoil
 
 
-def test_no_memory_for_the_result_is_an_error(monkeypatch):
+def test_no_memory_for_the_result_goes_the_general_way(monkeypatch):
     """2 ** 49 bytes from operands of one element each; a second call works the same."""
-    monkeypatch.setattr(executor, "LARGE_RESULT", 1 << 62)
     monkeypatch.setattr(executor, "_KEPT_BYTES", 1 << 62)
     left = np.broadcast_to(np.float32(1), (1 << 31, 2))
     right = np.broadcast_to(np.float32(1), (1 << 16, 2))
@@ -201,8 +200,7 @@ def test_no_memory_for_the_result_is_an_error(monkeypatch):
     entry = native.entry
     before = _counts([left, right])
     for _ in range(2):
-        with pytest.raises(MemoryError):
-            entry(left, right)
+        assert entry(left, right) is NotImplemented
     assert _counts([left, right]) == before
 
 
@@ -351,3 +349,34 @@ def test_arguments_are_written_by_the_entry_where_they_lie_apart():
     assert write(x[:8], x[4:]) == ("done", None) and (x == wanted).all()
     b.flags.writeable = False
     assert quick(a, b) == ("done", None) and quick(b, a) is NotImplemented
+def test_the_entry_writes_arguments_that_lie_apart():
+    """Others share memory, or are read-only: they are written as NumPy would, or not at all."""
+
+    def body(a, b, c):
+        a += c[:4]
+        b[...] = a * 2
+        return (b + 1).sum(), None, b - c[1:]
+
+    def check(a, b, c):
+        mine, theirs = ([memory[at:to] for at, to in (a, b, c)] for memory in (np.arange(20.0), np.arange(20.0)))
+        found, wanted = jitted(*mine), body(*theirs)
+        assert found[0] == wanted[0] and found[1] is None and np.array_equal(found[2], wanted[2])
+        assert all(np.array_equal(one, other) for one, other in zip(mine, theirs))
+
+    jitted = engine.jit(body)
+    for _ in range(4):
+        check((0, 4), (4, 8), (8, 13))
+    entry = jitted._quick[0][0]
+    parts = [np.arange(20.0)[at:to] for at, to in ((0, 4), (4, 8), (8, 13))]
+    assert entry(*parts) is not NotImplemented
+    for starts in ((0, 3, 8), (0, 4, 7), (6, 10, 2), (0, 0, 9)):
+        a, b, c = [(at, at + size) for at, size in zip(starts, (4, 4, 5))]
+        memory = np.arange(20.0)
+        assert entry(*(memory[at:to] for at, to in (a, b, c))) is NotImplemented
+        assert np.array_equal(memory, np.arange(20))
+        for _ in range(3):
+            check(a, b, c)
+    parts[1].flags.writeable = False
+    assert entry(*parts) is NotImplemented
+    with pytest.raises(engine.EngineError):
+        jitted(*parts)

@@ -15,7 +15,8 @@ from opt_einsum.testing import rand_equation
 from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
-from einsum_engine import recycle
+from einsum_engine import fastcall, recycle
+from einsum_engine.kernels.cpu import results as words
 
 MB = 1_000_000
 
@@ -321,11 +322,84 @@ def test_running_out_of_memory_names_the_bytes_and_breaks_nothing():
             assert f"{output} bytes" in message and "(4000, 4000)" in message and "float64" in message
 
 
+def _held(pool) -> list[int]:
+    """Bytes of the blocks that are kept, the oldest first."""
+    return pool.words[words.R_BLOCKS + 1 :: 2][: pool.words[words.R_COUNT]].tolist()
+
+
 def test_the_buffer_that_came_back_last_is_used_first():
     pool = recycle.ResultPool()
     first, second = pool.take(1 << 20), pool.take(1 << 20)
     older, newer = first.ctypes.data, second.ctypes.data
     del first, second
+    assert pool.nbytes == sum(_held(pool)) == 2 * ((1 << 20) + words.ROOM)
     assert pool.take(1 << 20).ctypes.data == newer
     kept = pool.take(1 << 20)
     assert kept.ctypes.data == newer and pool.take(1 << 20).ctypes.data == older
+    larger = pool.take(1 << 21)
+    assert larger.ctypes.data not in (newer, older) and len(_held(pool)) == 1
+    pool.clear()
+    assert not pool.nbytes and not _held(pool)
+
+
+def test_the_oldest_buffers_go_first(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", str(100_000))
+    pool = recycle.ResultPool()
+    many = [pool.take(size) for size in (10_000, 20_000, 30_000, 40_000, 200_000)]
+    while many:
+        del many[0]
+    assert _held(pool) == [30_000 + words.ROOM, 40_000 + words.ROOM]
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "0")
+    small = pool.take(10)
+    assert not pool.nbytes
+    del small
+    assert not pool.nbytes
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "1GiB")
+    many = [pool.take(10_000 + n) for n in range(words.MOST_BLOCKS + 3)]
+    while many:
+        del many[0]
+    assert _held(pool) == [10_003 + n + words.ROOM for n in range(words.MOST_BLOCKS)]
+    pool.clear()
+
+
+@pytest.mark.parametrize("beside, place", (([], 0), ([8208], 0), ([100, 4096 + 300, 3000], 2944), ([64, 4160], 64)))
+def test_results_begin_beside_what_is_read(beside, place):
+    pool = recycle.ResultPool()
+    array = pool.take(1000, beside=beside)
+    assert array.ctypes.data % words.PAGE == place
+    assert pool.take(1000).ctypes.data % words.PAGE == 0
+
+
+def test_recycled_arrays_own_their_memory(monkeypatch):
+    """They may be resized, and be made zero, by the same handler; large results of entries have it too."""
+    old = fastcall.set_handler(recycle.results.handler)
+    try:
+        zeros = np.zeros(100_000)
+    finally:
+        fastcall.set_handler(old)
+    assert not zeros.any() and zeros.flags.owndata
+    zeros[:] = np.arange(100_000)
+    for size in (300_000, 50_000, 120_000):
+        kept = min(size, len(zeros))
+        zeros.resize(size, refcheck=False)
+        assert (zeros[:kept] == np.arange(kept)).all() and not zeros[kept:].any()
+        zeros[kept:] = np.arange(kept, size)
+    a = np.ones((512, 512))
+    double = engine.jit(lambda x: x * 2)
+    results = [double(a) for _ in range(4)]
+    names = {np._core.multiarray.get_handler_name(each) for each in (*results, zeros)}
+    assert names == {"einsum_engine"} and all((each == 2).all() for each in results)
+    assert np._core.multiarray.get_handler_name(np.ones(3)) == "default_allocator"
+
+
+def test_little_memory_lets_go_of_buffers(monkeypatch):
+    pool, asked = recycle.ResultPool(), []
+    monkeypatch.setattr(recycle, "_memory_is_low", lambda: asked.append(1) or True)
+    first = pool.take(1 << 20)
+    del first
+    assert [None for _ in range(1000)] and asked and not pool.nbytes  # at a safe point of the main thread
+
+
+def test_arrays_outlive_the_modules():
+    script = "import einsum_engine as e, numpy as np, builtins\na = np.ones((512, 512))\nf = e.jit(lambda x: x * 2)\n"
+    assert _python(script + "builtins.kept = [f(a) for _ in range(5)]") == ""

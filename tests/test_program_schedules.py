@@ -15,6 +15,7 @@ from einsum_engine.planners import programs as program_plans
 from einsum_engine.planners.chains import chained
 from einsum_engine.planners.fusion import Schedule
 from einsum_engine.planners.groups import FusedGroup
+from einsum_engine.profiler import ProfiledPlan
 from einsum_engine.program_route import make_route
 from einsum_engine.views import View
 
@@ -116,12 +117,59 @@ def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
     x = np.random.default_rng(0).integers(-3, 4, (1003, 1003)).astype(float)
     jitted = assert_like_numpy(scaled, x)
-    steps = jitted.plan(x).steps
+    shared = [step for step in jitted.plan(x).steps if step.family == "control"]
+    steps = [step for step in jitted.plan(x).steps if step.family != "control"]
     count = steps[0].block[1]
+    assert [step.expr for step in shared] == ([f"{count} blocks, then {len(steps) + 1}"] if threads == "2" else [])
+    assert {step.depth for step in steps} == {len(shared)} and count % int(threads) == 0
     assert count > 8 and len(steps) == count * sum(step.block[0] == 0 for step in steps)
     assert [step.block[0] for step in steps] == sorted(step.block[0] for step in steps)
     assert f"1 of {count} blocks" in jitted.explain(x) and len(jitted.explain(x).splitlines()) < 60
     assert {step.block for step in assert_like_numpy(turned, x).plan(x).steps} != {(0, 1)}
+
+
+@pytest.mark.parametrize("threads", ["2", "3"])
+def test_blocks_that_threads_share(threads, monkeypatch):
+    """The same bits as on one thread, whatever is around the blocks, measured or not; in a loop, too."""
+
+    def body(x):
+        def turn(state):
+            x, left = state
+            y = x - x.max(-1, keepdims=True)
+            return y * y.min(-1, keepdims=True), left - 1
+
+        x = engine.while_loop(lambda state: state[1] > 0, turn, (x, np.int64(2)))[0]
+        return x, x.sum(0), np.sort(x[0])
+
+    x = np.random.default_rng(0).random((2001, 300))
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+    wanted = engine.jit(body)(x)
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
+    jitted = engine.jit(body)
+    plan = jitted.plan(x)
+    assert [step.kernel for step in plan.steps].count("blocks") == 1
+    for _ in range(5):
+        assert all(np.array_equal(one, other) for one, other in zip(jitted(x)[::2], wanted[::2]))
+    profiled = ProfiledPlan(plan)
+    out = [np.empty(shape, dtype) for dtype, shape in plan.expr.results]
+    profiled.run([x, *jitted._last.routes.values()[0].consts, *out[1:]], out[0])
+    assert np.array_equal(out[0], wanted[0])
+    times = profiled.profile.steps
+    assert all(time.seconds > 0 for step, time in zip(plan.steps, times) if step.block[1] > 1)
+
+
+def test_threads_share_no_blocks_that_leave_much_between_steps(monkeypatch):
+    """``y`` is folded to a block; blocks at the same time would have to have all of it."""
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "2")
+
+    def body(x):
+        y = np.exp(x - x.max(-1, keepdims=True))
+        return (y / y.sum(-1, keepdims=True)).max(-1)
+
+    x = np.random.default_rng(0).random((2001, 601))
+    plan = engine.jit(body).plan(x)
+    assert all(step.block[1] > 1 and step.family == "fused" for step in plan.steps)
+    assert plan.arena_bytes < x.nbytes / 2
 
 
 def jacobi(x, y):
@@ -149,7 +197,7 @@ SWEEPS = [jacobi, red_black, backwards]
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 9])
 def test_steps_that_touch_rows_beside_their_own_stay_behind(rows, monkeypatch):
-    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: rows)
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, *_: rows)
     for body in SWEEPS:
         x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
         steps = assert_like_numpy(body, x, y).plan(x, y).steps
@@ -157,7 +205,7 @@ def test_steps_that_touch_rows_beside_their_own_stay_behind(rows, monkeypatch):
 
 
 def test_blocks_in_the_order_of_rows_are_found_wrong(monkeypatch):
-    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 2)
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, *_: 2)
     monkeypatch.setattr(program_plans, "lags", lambda run, rows: [0] * len(run))
     for body in (jacobi, red_black):
         with pytest.raises(AssertionError):
@@ -171,7 +219,7 @@ def test_blocks_of_rows_that_are_none_are_found_wrong(monkeypatch):
 
 
 def test_memory_between_steps_holds_a_few_blocks(monkeypatch):
-    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 4)
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, *_: 4)
     x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
     plan = assert_like_numpy(jacobi, x, y).plan(x, y)
     assert plan.arena_bytes < x.nbytes / 4
@@ -196,7 +244,7 @@ def two_away(x, y):
 @pytest.fixture
 def long_rows(monkeypatch):
     """Arrays of 64 x 64 are as large and their rows as long as those that are stored late."""
-    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda run, cache_bytes: 4)
+    monkeypatch.setattr(program_plans, "rows_of_a_block", lambda *run: 4)
     monkeypatch.setattr(late, "SHORTEST", 0)
     monkeypatch.setattr(late, "FEWEST", 3)
     monkeypatch.setattr(late, "share", lambda nbytes, threads: 4 * threads if threads > 1 else 1)

@@ -203,6 +203,23 @@ def test_jumps_forward_and_back(walk):
     assert table.order() == [3, 3, 3, 5]
 
 
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_blocks_run_the_rows_behind_them(row):
+    walk, blocks = _Walk(library.address("walk", row)), library.address("blocks", row)
+    table = Table()
+    table.add(abi.BLOCKS, FN=blocks, NTASKS=3, BLOCK_ROWS=2, NEXT=7)
+    for tasks in (1, 2, 1, 2, 0, 2):
+        table.run(NTASKS=tasks)
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.log == [(1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1), (6, 0), (6, 1), (7, 0)]
+    table.log.clear()
+    table.context[abi.CTX_PROFILE] = 1  # they are measured one by one
+    assert table.again(walk, 0) == -1
+    assert len(table.log) == 9 and all(table.table[number, abi.TICKS] > 0 for number in (1, 2, 3, 4, 6, 7))
+
+
 def test_a_loop_returns_at_a_jump_when_its_slice_has_passed_and_goes_on(walk):
     table = Table()
     left = table.cell(100)

@@ -22,12 +22,13 @@ TILE = 9  # gemm: address of `fused_tile`, called for blocks of C that have all 
 TILE_ROW = 10  # address of the row function that it calls
 TILE_TABLE = 11  # address of what it is called with: `fused_abi`
 EXTENT = 12  # address of an int64 that replaces NTASKS at run time, 0: none
-NEXT = 13  # for BRANCH, LOOP and JUMP: the row to go to
+NEXT = 13  # for BRANCH, LOOP, JUMP and BLOCKS: the row to go to
 PARALLEL = 14  # worth waking the pool
 TICKS = 15  # nanoseconds spent, accumulated when profiling is on
 
 # kinds of rows
-RUN, BRANCH, LOOP, STOP, JUMP = 0, 1, 2, 3, 4
+RUN, BRANCH, LOOP, STOP, JUMP, BLOCKS = 0, 1, 2, 3, 4, 5
+BLOCK_ROWS = 16  # of a BLOCKS row: rows of each block
 
 # -- context ---------------------------------------------------------------------------------------------------
 CTX_BASES = 0  # address of the array of base addresses, one per slot

@@ -307,8 +307,10 @@ class _Nest:
         zero = f.zero(lanes.vec)
         acc = [[[Var(f, zero) for _ in range(lanes.parts)] for _ in body.cells] for _ in range(body.chains)]
         run = self.word(da.D_RUN)
-        index, k = Var(f, first // run), Var(f, first)
-        start = Var(f, first - index.get() * run)
+        index, k, start = f.var(0), Var(f, first), Var(f, first)
+        with f.if_(first >= run):  # divisions take as long as a short row
+            index.set(first // run)
+            start.set(first - index.get() * run)
         if lanes.masked and body.nt == 1:
             with f.if_(start.get().eq(0)):
                 self._short_runs(body, acc, left, right, index, k, last)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, walker
+from . import abi, results, walker
 from .emit import I32, I64, Fn, Val, Var
 
 # fields of PyObject and PyArrayObject, in bytes
@@ -40,12 +40,18 @@ E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
 E_SIGNALS, E_DECREF = 17, 18  # PyErr_CheckSignals, Py_DecRef
 E_FAILURES = 19  # address: for each CTX_ERROR from 1 up, exception and text of PyErr_Format
 E_FORMAT = 20  # PyErr_Format
-E_WORDS = 21
+E_HANDLER = 21  # memory handler of a large result; 0: NumPy's own
+E_SET_HANDLER = 22  # PyDataMem_SetHandler
+E_POOL = 23  # address: words of the pool of results (`results`)
+E_OUT_BYTES = 24
+E_CLEAR = 25  # PyErr_Clear
+E_WRITES = 26  # 1: X_WRITTEN is set of some array
+E_WORDS = 27
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
-# its memory, from its first element
-X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH = range(5)
-X_WORDS = 5
+# its memory, from its first element; X_WRITTEN: the plan writes it
+X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH, X_WRITTEN = range(6)
+X_WORDS = 6
 
 
 def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
@@ -65,8 +71,8 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
         bases = f.word(context, abi.CTX_BASES)
         _check_helpers(f, context, matches)
         _check_operands(f, record, args, count, bases, matches)
-        with f.if_(matches.get().ne(0) & given.ne(0)):
-            _check_output(f, record, args, count - 1, bases, matches)
+        with f.if_(matches.get().ne(0) & f.word(record, E_WRITES).ne(0)):
+            _check_written(f, record, args, count, bases, matches)
         with f.if_(matches.get().ne(0)):
             result.set(_run(f, record, args, count - given, bases, given))
         f.atomic_store(0, lock)
@@ -113,35 +119,60 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
             matches.set(0)
 
 
-def _check_output(f: Fn, record: Val, args: Val, operands: Val, bases: Val, matches: Var) -> None:
-    """The output may be written and shares no memory with an operand (by its bounds)."""
+def _check_written(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
+    """What the plan writes, the output that was given and operands, may be written and shares no memory with any
+    other array (by their bounds)."""
     expected = f.word(record, E_EXPECTED)
-    flags = f.convert(f.load(I32, f.word(args, operands) + FLAGS), "sext", I64)
-    with f.if_((flags & WRITEABLE).eq(0)):
-        matches.set(0)
-    last = expected + operands * (8 * X_WORDS)
-    low, high = (f.word(bases, operands) + f.word(last, w) for w in (X_LOW, X_HIGH))
-    with f.range(0, operands) as i:
-        want = expected + i * (8 * X_WORDS)
-        start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
-        with f.if_((start < high) & (low < end)):
-            matches.set(0)
+    with f.range(0, count) as at:
+        one = expected + at * (8 * X_WORDS)
+        with f.if_(f.word(one, X_WRITTEN).ne(0)):
+            flags = f.convert(f.load(I32, f.word(args, at) + FLAGS), "sext", I64)
+            with f.if_((flags & WRITEABLE).eq(0)):
+                matches.set(0)
+            low, high = (f.word(bases, at) + f.word(one, w) for w in (X_LOW, X_HIGH))
+            with f.range(0, count) as i:
+                want = expected + i * (8 * X_WORDS)
+                start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
+                with f.if_(i.ne(at) & (start < high) & (low < end)):
+                    matches.set(0)
+
+
+def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
+    """A new array; 0 where there is no memory. A large one comes from the pool, from a place beside the operands."""
+    handler, old = f.word(record, E_HANDLER), f.var(0)
+    with f.if_(handler.ne(0)):
+        pool, count = f.word(record, E_POOL), f.var(0)
+        with f.range(0, operands) as i:
+            want = f.word(record, E_EXPECTED) + i * (8 * X_WORDS)
+            large = f.word(want, X_HIGH) - f.word(want, X_LOW) >= f.word(record, E_OUT_BYTES)
+            with f.if_(large & (count.get() < results.MOST_BESIDE)):
+                f.store(f.word(bases, i), pool + (count.get() + results.R_BESIDE) * 8)
+                count.add(1)
+        f.store(count.get(), pool + 8 * results.R_BESIDE_COUNT)
+        old.set(f.call(f.word(record, E_SET_HANDLER), [handler], I64))
+    descr = f.word(record, E_OUT_DESCR)
+    _increment(f, descr)
+    rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
+    arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
+    out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
+    with f.if_(out.get().eq(0), likely=False):
+        f.call(f.word(record, E_CLEAR), [])
+    with f.if_(handler.ne(0)):
+        f.call(f.word(record, E_DECREF), [f.call(f.word(record, E_SET_HANDLER), [old.get()], I64)])
+        f.call(f.word(record, E_DECREF), [old.get()])
 
 
 def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -> Val:
-    """Walks the table into the output given or a new one; NULL with an exception set when there is no memory."""
-    out = f.var(0)
+    """Walks the table into the output given or a new one; where there is no memory, others say so."""
+    out, nothing = f.var(0), Var(f, f.word(record, E_NOT_IMPLEMENTED))
     with f.if_else(given.ne(0)) as (then, otherwise):
         with then:
             out.set(f.word(args, operands))
             _increment(f, out.get())
         with otherwise:
-            descr = f.word(record, E_OUT_DESCR)
-            _increment(f, descr)
-            rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
-            arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
-            out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
+            _fresh(f, record, operands, bases, out)
     with f.if_(out.get().ne(0)):
+        nothing.set(0)
         f.store(f.word(out.get() + DATA), bases + operands * 8)
         save = f.word(record, E_SAVE)
         state = f.var(0)
@@ -170,7 +201,7 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
             _raise(f, record)
         with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
             out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
-    return out.get()
+    return out.get() | nothing.get()
 
 
 def _raise(f: Fn, record: Val) -> None:

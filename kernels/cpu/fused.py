@@ -18,7 +18,7 @@ from typing import Callable
 
 from llvmlite import ir
 
-from ..fused_structure import COMPLEX, PARTS, SCALARS, Structure, find, goes_apart
+from ..fused_structure import COMPLEX, LONG, PARTS, SCALARS, Structure, find, goes_apart
 from ..isa import ISA
 from . import fused_abi as ua
 from . import nest_abi as na
@@ -48,7 +48,7 @@ def _cost(op: str, dtype: str) -> int:
     if op not in SCALARS:
         return _CAST if op == "cast" else 1
     price = SCALARS[op].cost
-    return price * _COMPLEX if price >= 20 and dtype in COMPLEX else price
+    return price * _COMPLEX if price >= LONG and dtype in COMPLEX else price
 
 
 def width(structure: Structure, isa: ISA) -> int:
@@ -170,7 +170,6 @@ class RowFunction:
                 done.set(j + _GROUP)
         with f.range(done.get(), self.nj) as j:
             _Row(self, ua.COLUMNS, j).emit()
-
 
     def compute(self, values: list[Value], ops: Ops | None = None) -> None:
         """Appends the values of all nodes to those of the inputs; ``ops``: of another width."""

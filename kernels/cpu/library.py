@@ -22,7 +22,7 @@ from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
 from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, unpack, walker
-from . import guard, indexed, random, sort
+from . import guard, indexed, random, results, sort
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -36,6 +36,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"walk"), walker.build_walker),
     (re.compile(r"entry"), entry.build_entry),
     (re.compile(r"worker_loop"), walker.build_worker_loop),
+    (re.compile(r"blocks"), walker.build_blocks),
     (re.compile(rf"gemm_\w+_\d+x\d+_[pd][pd]({TIMED})?"), _gemm),
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
@@ -50,6 +51,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"random_(uint32|float32|float64)"), random.build),
     (re.compile(r"(arg)?sort_[1248]"), sort.build),
     (re.compile(r"guard"), guard.build),
+    (re.compile("|".join(results.NAMES)), results.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]

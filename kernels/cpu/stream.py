@@ -28,12 +28,14 @@ def stream(
     at = f.var(first)
     _copy(f, dst, src, at, begin)
     whole = (last - begin) & ~(LINE - 1)
-    stream_lines(f, isa, dst + begin, src + begin, whole, beside)
+    stream_lines(f, isa, dst + begin, src + begin, whole, beside, past)
     at.set(begin + whole)
     _copy(f, dst, src, at, last)
 
 
-def stream_lines(f: Fn, isa: ISA, dst: Val, src: Val, nbytes: Val, beside: Callable[[], None]) -> None:
+def stream_lines(
+    f: Fn, isa: ISA, dst: Val, src: Val, nbytes: Val, beside: Callable[[], None], past: bool = True
+) -> None:
     """`stream` of whole lines of ``dst``."""
     size = min(isa.vector_bits // 8, LINE)
     words = vector_type(I64, size // 8)

@@ -57,9 +57,13 @@ def build_walker(module: ir.Module, name: str, isa: ISA) -> None:
         leave(kind.eq(abi.STOP))
         following = Var(f, index.get() + 1)
         late = f.var(0)
-        with f.if_else(kind.eq(abi.RUN)) as (run, control):
+        # rows of blocks that are measured run one after the other, here
+        blocks = kind.eq(abi.BLOCKS) & profile.eq(0)
+        with f.if_else(kind.eq(abi.RUN) | blocks) as (run, control):
             with run:
                 _run_row(f, ctx, row, dispatch, profile, time)
+                with f.if_(blocks):
+                    following.set(f.word(row, abi.NEXT))
             with control:
                 _control_row(f, ctx, row, kind, following)
                 with f.if_(kind.eq(abi.JUMP) & slice_.ne(0)):
@@ -107,6 +111,20 @@ def _run_alone(f: Fn, ctx: Val, row: Val, tasks: Val) -> None:
     fn = f.word(row, abi.FN)
     with f.range(0, tasks) as t:
         f.call(fn, [ctx, row, t, f.i64(0)])
+
+
+def build_blocks(module: ir.Module, name: str, isa: ISA) -> None:
+    """``void blocks(ctx, step, task, worker)``, the task function of a BLOCKS row: all tasks of the rows of one block, in
+    order. The rows of all blocks are behind it."""
+    f = Fn(module, name, [I64] * 4)
+    ctx, step, task, worker = f.args
+    count = f.word(step, abi.BLOCK_ROWS)
+    with f.range(0, count) as number:
+        row = step + (task * count + number + 1) * (8 * abi.STEP_WORDS)
+        fn = f.word(row, abi.FN)
+        with f.range(0, f.word(row, abi.NTASKS)) as t:
+            f.call(fn, [ctx, row, t, worker])
+    f.ret()
 
 
 def _control_row(f: Fn, ctx: Val, row: Val, kind: Val, following: Var) -> None:
