@@ -8,7 +8,7 @@ array that is read beside them begins within one. So loads are ahead of the stor
 bits of its address in common with a store before it waits for that store, and for all that is computed for it (exp of
 64 MB: 9.3 against 5 ms, where NumPy's array began 16 bytes after a page and the result 64 bytes).
 
-The pool is a memory handler of NumPy's, in generated code (`kernels.cpu.results`): a native entry takes a result from
+The pool is a memory handler of NumPy's, in generated code (`kernels.cpu.result_memory`): a native entry takes a result from
 it in 0.5 µs, and its death gives it back without Python. Where there are no entries there is no pool.
 
 There is a *common arena* besides, of a fixed address, in which plans compute one at a time: a word says whether it is
@@ -28,7 +28,7 @@ from typing import Sequence
 import numpy as np
 
 from . import config, fastcall
-from .kernels.cpu import library, results as words
+from .kernels.cpu import library, result_memory as words
 from .kernels.isa import active_isa
 
 ALIGNMENT = 64

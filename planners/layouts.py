@@ -154,7 +154,7 @@ class LayoutSolver:
             return draft.seconds, draft
         key = (operation.output.number, tuple(out.items()))
         if key not in self.found:
-            drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation)]
+            drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation, out)]
             times = [draft.seconds + self._before(operation, draft) for draft in drafts]
             least = min(range(len(times)), key=times.__getitem__)
             self.found[key] = times[least], drafts[least]
@@ -166,7 +166,7 @@ class LayoutSolver:
         return sum(self.best(maker, given.axes)[0] for maker, given in makers if id(maker) in self.several)
 
     # -- drafts ----------------------------------------------------------------------------------------------
-    def _orientations(self, operation: Operation) -> Iterator[Orientation]:
+    def _orientations(self, operation: Operation, out: Axes) -> Iterator[Orientation]:
         yield AS_OUTPUT
         free = [value for value in operation.inputs if value.axes is None]
         if operation.kind != "gemm" or self.policy != "solve":
@@ -175,12 +175,19 @@ class LayoutSolver:
             yield Orientation(inherit=True)
         if id(operation) not in self.worth:
             return
-        if not free and worth_drawing(self._contraction(operation)):
+        if not free and self._across(operation, out):
             yield Orientation(across=True)
         for flip in (False, True):
             for near in range(3 if free else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:
                     yield Orientation(flip=flip, near=near)
+
+    def _across(self, operation: Operation, out: Axes) -> bool:
+        before, operation.output.axes = operation.output.axes, out
+        try:
+            return worth_drawing(self._contraction(operation))
+        finally:
+            operation.output.axes = before
 
     def _draw_up(self, operation: Operation, out: Axes, orientation: Orientation) -> Draft:
         """A draft. Axes are written on the values while it is drawn up, and taken back."""

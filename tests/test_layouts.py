@@ -46,8 +46,8 @@ def test_every_draft_computes_the_same(expression, shapes, every_operation_is_wo
     for number in range(6):
         original = LayoutSolver._orientations
 
-        def nth(self, operation, number=number):
-            found = list(original(self, operation))
+        def nth(self, operation, out, number=number):
+            found = list(original(self, operation, out))
             return iter(found[number % len(found) :][:1])
 
         with monkeypatch.context() as patched:
@@ -66,7 +66,7 @@ def test_the_search_takes_what_exhaustion_takes(every_operation_is_worth_it, mon
         taken = iter(orientations)
         chosen = {}
 
-        def one(self, operation):
+        def one(self, operation, out):
             return iter([chosen.setdefault(id(operation), next(taken))])
 
         with monkeypatch.context() as patched:

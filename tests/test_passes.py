@@ -314,7 +314,7 @@ def test_without_a_pass_more_bytes_are_moved(name):
     array = np.random.default_rng(0).random((512, 512))
     others = [each for each in EARNS if each != name]
     every, without = (engine.jit(EARNS[name], passes=passes).plan(array) for passes in (None, others))
-    assert every.bytes_moved < 0.9 * without.bytes_moved and every.seconds < without.seconds
+    assert every.bytes_moved < 0.9 * without.bytes_moved
 
 
 # -- that a wrong pass is found ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, results, walker
+from . import abi, result_memory, walker
 from .emit import I32, I64, Fn, Val, Var
 
 # fields of PyObject and PyArrayObject, in bytes
@@ -145,10 +145,10 @@ def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
         with f.range(0, operands) as i:
             want = f.word(record, E_EXPECTED) + i * (8 * X_WORDS)
             large = f.word(want, X_HIGH) - f.word(want, X_LOW) >= f.word(record, E_OUT_BYTES)
-            with f.if_(large & (count.get() < results.MOST_BESIDE)):
-                f.store(f.word(bases, i), pool + (count.get() + results.R_BESIDE) * 8)
+            with f.if_(large & (count.get() < result_memory.MOST_BESIDE)):
+                f.store(f.word(bases, i), pool + (count.get() + result_memory.R_BESIDE) * 8)
                 count.add(1)
-        f.store(count.get(), pool + 8 * results.R_BESIDE_COUNT)
+        f.store(count.get(), pool + 8 * result_memory.R_BESIDE_COUNT)
         old.set(f.call(f.word(record, E_SET_HANDLER), [handler], I64))
     descr = f.word(record, E_OUT_DESCR)
     _increment(f, descr)

@@ -22,7 +22,7 @@ from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
 from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, unpack, walker
-from . import guard, indexed, random, results, sort
+from . import guard, indexed, random, result_memory, sort
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -51,7 +51,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"random_(uint32|float32|float64)"), random.build),
     (re.compile(r"(arg)?sort_[1248]"), sort.build),
     (re.compile(r"guard"), guard.build),
-    (re.compile("|".join(results.NAMES)), results.build),
+    (re.compile("|".join(result_memory.NAMES)), result_memory.build),
     (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
