@@ -53,6 +53,19 @@ def test_compare_alternates_and_samples_everyone():
     assert order[:3] == ["a", "b", "c"] and calls.count("settle") >= 6
 
 
+def test_no_candidate_always_follows_the_same_one():
+    calls, names = [], "abcd"
+    candidates = [timing.Candidate(name=name, function=lambda name=name: calls.append(name)) for name in names]
+    for each in candidates:
+        each.samples.append(1.0)
+    for number in range(12):
+        timing._round(number, candidates, lambda: None)
+    rounds = ["".join(calls[at : at + 4]) for at in range(0, 48, 4)]
+    assert all(sorted(each) == list(names) for each in rounds)
+    for name in names:
+        assert {calls[at - 1] for at in range(1, 48) if calls[at] == name} >= set(names) - {name}
+
+
 def test_short_calls_are_repeated_until_a_sample_is_long_enough():
     candidate = timing.Candidate(name="nothing", function=lambda: None)
     timing.compare([candidate], budget=timing.TimeBudget(seconds=0.0, least_rounds=1, most_rounds=1), settle=list)
