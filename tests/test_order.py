@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import NAMED, all_trees, check, lattice, network, networks, pair_flops, random_network, replay
@@ -160,10 +161,16 @@ def test_step_cost(a, b, keep, flops, elements):
 @pytest.mark.parametrize("name", [each for each in ROWS if get_optimizer(each.id).max_time != RUNS_ON])
 @pytest.mark.timeout(100)
 def test_max_time_ends_the_search(name):
-    """A trial may run on, but not the search."""
+    """A trial may run on, but not the search; nor may other programs stop it each of five times."""
     each = lattice(5, 5, size=3)
     find_order(*NAMED["nine"], optimize=name, max_time=0.01)  # imports count for nobody
-    check(each, find_order(*each, optimize=name, max_time=0.2))
+
+    def is_kept() -> bool:
+        start = time.monotonic()
+        check(each, find_order(*each, optimize=name, max_time=0.2))
+        return time.monotonic() - start < 3
+
+    assert any(is_kept() for _ in range(5))
 
 
 def test_optimal_of_many_operands_ends():
