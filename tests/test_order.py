@@ -3,10 +3,10 @@
 import random
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import pytest
-import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import NAMED, all_trees, check, lattice, network, networks, pair_flops, random_network, replay
