@@ -72,8 +72,16 @@ def contraction_flops(points: int, dtype: str, summed: bool) -> int:
     return points * (2 if summed else 1)
 
 
-def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int = 1) -> float:
-    """Predicted time of one step on ``threads`` threads."""
+def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int = 1, cold: int = 0) -> float:
+    """Predicted time of one step on ``threads`` threads. ``cold``: of the bytes, those that are not in cache however few
+    they are, because the step is a block of a larger one.
+
+    >>> machine = typical_machine("avx2", 256, True)
+    >>> seconds(0, 4096, "float32", machine, cold=4096) > seconds(0, 4096, "float32", machine)
+    True
+    """
     compute = flops / (machine.peak.get(dtype, 1e9) * threads)
-    move = nbytes / (machine.bandwidth(nbytes) * (threads if nbytes <= machine.cache_bytes else 1.5))
+    cold = nbytes if nbytes > machine.cache_bytes else cold
+    move = cold / (machine.memory_bandwidth * 1.5)
+    move += (nbytes - cold) / (machine.cache_bandwidth * threads)
     return max(compute, move) + machine.step_seconds

@@ -16,7 +16,7 @@ from .cpu import abi
 from .cpu import batched_abi as ba
 from .gemm import ZERO, Operand
 from .isa import ISA
-from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
+from .loops import Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
@@ -125,7 +125,7 @@ def fits(isa: ISA, dtype: str, *, lanes: int, m: int, n: int, k: int) -> bool:
 def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
     """The row of the step table that computes ``p``."""
     if p.n > p.m:
-        p = _swapped(p)
+        p = exchanged(p)  # tiles have more rows than columns
     mt, nt = tile_for(isa, p.dtype, p.m, p.n)
     shares, tasks = _shares(p, isa, mt, threads)
     staged = collides(p, isa)
@@ -179,24 +179,6 @@ def collides(p: BatchedProblem, isa: ISA) -> bool:
     starts = [np.unique(np.add.outer(x, y)) for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
     lines = np.concatenate(starts) // _LINE % (_WAY // _LINE)
     return int(np.bincount(lines).max(initial=0)) > (4 * _WAYS if once else _WAYS)
-
-
-def _swapped(p: BatchedProblem) -> BatchedProblem:
-    """The same with the roles of A and B exchanged: tiles have more rows than columns."""
-    return replace(
-        p,
-        a=p.b,
-        b=p.a,
-        outer=tuple((count, table_b, table_a, table_c) for count, table_a, table_b, table_c in p.outer),
-        tm_a=p.tn_b,
-        tm_c=p.tn_c,
-        tn_b=p.tm_a,
-        tn_c=p.tm_c,
-        tk_a=p.tk_b,
-        tk_b=p.tk_a,
-        conj_a=p.conj_b,
-        conj_b=p.conj_a,
-    )
 
 
 def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:

@@ -18,7 +18,7 @@ from .cpu import abi
 from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
 from .isa import ISA
-from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
+from .loops import Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
@@ -115,31 +115,13 @@ def temp_bytes(p: DotProblem, threads: int) -> int:
 def lower(p: DotProblem, threads: int = 1, temp: Operand | None = None) -> tuple[Row, ...]:
     """The rows of the step table that compute ``p``: one, or two where K is shared through ``temp``."""
     if p.n > p.m:
-        p = _swapped(p)
+        p = exchanged(p)  # kernels run along M
     pieces = splits(p, threads)
     if pieces == 1 or temp is None:
         return (_row(p, threads, 1, 0),)
     item, where = ITEMSIZE[p.dtype], result_offsets(p)
     partial = replace(_compact(p), c=temp, accumulate=False)
     return _row(partial, threads, pieces, p.results * item), _sum_row(p, pieces, temp, where)
-
-
-def _swapped(p: DotProblem) -> DotProblem:
-    """The same with the roles of A and B exchanged: kernels run along M."""
-    return replace(
-        p,
-        a=p.b,
-        b=p.a,
-        outer=tuple((count, table_b, table_a, table_c) for count, table_a, table_b, table_c in p.outer),
-        tm_a=p.tn_b,
-        tm_c=p.tn_c,
-        tn_b=p.tm_a,
-        tn_c=p.tm_c,
-        tk_a=p.tk_b,
-        tk_b=p.tk_a,
-        conj_a=p.conj_b,
-        conj_b=p.conj_a,
-    )
 
 
 def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:

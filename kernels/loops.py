@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from .gemm import ZERO
 OUTER_WORD = 16  # where the outer loops start in a step
 LEVELS = 4
 
+Problem = TypeVar("Problem", bound=Any)  # a `BatchedProblem` or a `DotProblem`
 Loops = tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]
 
 
@@ -35,6 +38,25 @@ def outer_offsets(outer: Loops, operand: int) -> np.ndarray:
     for count, *tables in outer:
         offsets = np.add.outer(offsets, tables[operand][:count]).ravel()
     return offsets
+
+
+def exchanged(problem: Problem) -> Problem:
+    """The same product with the roles of A and B, and of M and N, exchanged."""
+    p = problem
+    return replace(
+        p,
+        a=p.b,
+        b=p.a,
+        outer=tuple((count, table_b, table_a, table_c) for count, table_a, table_b, table_c in p.outer),
+        tm_a=p.tn_b,
+        tm_c=p.tn_c,
+        tn_b=p.tm_a,
+        tn_c=p.tm_c,
+        tk_a=p.tk_b,
+        tk_b=p.tk_a,
+        conj_a=p.conj_b,
+        conj_b=p.conj_a,
+    )
 
 
 # -- references --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Iterable
 
 from ..kernels.nest_boxes import LINE
 from ..kernels.nest_rows import STREAM_BYTES
-from .groups import FusedGroup, Scheduled, written
+from .groups import FusedGroup, Scheduled, bytes_of, written
 from .operations import Value, itemsize
 from .places import MemoryView
 
@@ -104,6 +104,27 @@ def _reached(place: MemoryView) -> int:
     moving = [(n, abs(s)) for n, s in zip(place.view.shape, place.view.strides) if s]
     span = itemsize(place.dtype) + sum((n - 1) * s for n, s in moving)
     return min(span, LINE * prod(n for n, _ in moving))
+
+
+def firsts(run: list[FusedGroup], folded: Iterable[int]) -> list[int]:
+    """Bytes that each group is the first of the run to read, or to write: they come from memory, and go there once.
+    Memory (by id, ``folded``) that holds a few blocks stays in cache."""
+    found, touched, changed = [], set(folded), set(folded)
+    for group in run:
+        reads, writes = _largest(group.inputs), _largest(written(group))
+        found.append(sum(n for memory, n in reads.items() if memory not in touched))
+        found[-1] += sum(n for memory, n in writes.items() if memory not in changed)
+        touched |= reads.keys() | writes.keys()
+        changed |= writes.keys()
+    return found
+
+
+def _largest(places: Iterable[MemoryView]) -> dict[int, int]:
+    """By memory: bytes of the place in it that has most."""
+    found: dict[int, int] = {}
+    for place in places:
+        found[id(place.memory.memory)] = max(bytes_of(place), found.get(id(place.memory.memory), 0))
+    return found
 
 
 def leaves(group: FusedGroup, run: list[FusedGroup]) -> bool:

@@ -181,13 +181,16 @@ class PlanBuilder:
             else:
                 yield from self._emit_rows(operation, part, work, each.times)
 
-    def _emit_fused(self, operation: Operation, part: Part, work: "Work", alone: bool = False) -> Iterator[Step]:
-        """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time."""
+    def _emit_fused(
+        self, operation: Operation, part: Part, work: "Work", alone: bool = False, cold: int = 0
+    ) -> Iterator[Step]:
+        """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time;
+        ``cold``: bytes of a block that no step of the blocks has touched before."""
         for row in part.plan.rows(self._place(operation, part, "temporary"), 1 if alone else self.request.threads):
             threads = self.request.threads if alone else self._threads(row)
-            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads)
+            seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads, cold)
             yield self._step(operation, work, row, operation.kind, (), (), seconds)
-            work = changed(work, flops=0, moved=0)  # later rows combine what the first left
+            work, cold = changed(work, flops=0, moved=0), 0  # later rows combine what the first left
 
     def _emit_rows(self, operation: Operation, part: Part, work: "Work", times: Times | None) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan

@@ -298,10 +298,12 @@ def fused_plan(group: FusedGroup, threads: int) -> FusedPlan:
 
 def moved(group: FusedGroup) -> int:
     """Bytes that a group reads and writes."""
-    return sum(
-        itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
-        for place in (*written(group), *group.inputs)
-    )
+    return sum(bytes_of(place) for place in (*written(group), *group.inputs))
+
+
+def bytes_of(place: MemoryView) -> int:
+    """Bytes of a place's elements, each counted once."""
+    return itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
 
 
 def block(problem: FusedProblem, axis: int, start: int, stop: int) -> FusedProblem:

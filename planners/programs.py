@@ -24,7 +24,7 @@ from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
 from ..views import View
-from .blocking import folds, independent, lags, leaves, rows_of_a_block, runs
+from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .build import PlanBuilder, Work, compute_dtype, lay_out
@@ -96,6 +96,7 @@ class _List:
         self.groups: dict[int, FusedGroup | SingleStep] = {}  # id of an operation that is one of these
         self.blocks: dict[int, tuple[int, int]] = {}  # of an operation in blocks: number and how many there are
         self.alone: set[int] = set()  # ids of operations of blocks that threads share: each is run by one
+        self.cold: dict[int, int] = {}  # by id of an operation of a block: bytes that no block's steps touched before
         self.epilogues: dict[int, Fused] = {}  # id of a product -> what it does besides
         self.numbers: Iterator[int] = count()
         self.compute = compute
@@ -227,8 +228,9 @@ class ProgramBuilder(PlanBuilder):
         for value, several, pitch in () if shared else folded.values():
             value.nbytes = min(value.nbytes, several * rows * pitch)
         with self.rows.shared(blocks, len(run)) if shared and blocks > 1 else nullcontext():
+            first = firsts(run, folded) if blocks > 1 else [0] * len(run)
             for turn in range(blocks + max(behind)):
-                for group, plan, lag in zip(run, plans, behind):
+                for group, plan, lag, cold in zip(run, plans, behind, first):
                     number = turn - lag
                     if not 0 <= number < blocks:
                         continue
@@ -241,6 +243,7 @@ class ProgramBuilder(PlanBuilder):
                     operation = self._map(group, part)
                     self.did.setdefault(id(group), []).append(operation)
                     self.list.blocks[id(operation)] = (number, blocks)
+                    self.list.cold[id(operation)] = round(cold * part.share)
                     if shared and blocks > 1:
                         self.list.alone.add(id(operation))
                     self.list.operations.append(operation)
@@ -365,7 +368,8 @@ class ProgramBuilder(PlanBuilder):
         part = operation.parts[0].part
         flops, nbytes = self.list.work(operation)
         work = Work(expr=part.plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
-        for step in self._emit_fused(operation, part, work, alone=id(operation) in self.list.alone):
+        alone, cold = id(operation) in self.list.alone, self.list.cold.get(id(operation), 0)
+        for step in self._emit_fused(operation, part, work, alone, cold):
             yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
 
     def _output_names(self) -> dict[int, str]:

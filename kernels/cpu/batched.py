@@ -190,6 +190,7 @@ class _Block:
         self.step, self.tables, self.a, self.b, self.c, m0, m1, start, stop, *span, self.accumulate = f.args
         self.first, self.last = span
         lanes = self.lanes
+        self.signs: tuple[Val, ...] = ()
         if lanes.parts == 2:
             sign_a, sign_b = lanes.signs(f, self.word(ba.B_SIGNS))
             one = f.const(lanes.real, 1.0)
@@ -297,18 +298,9 @@ class _Block:
                 for i in range(self.mt):
                     with self._if_exists(i, tile.rows):
                         place = column + self.entry(ba.TM_C, tile.m + i)
-                        value = self._combine(lanes, [slot.get() for slot in acc[i][j]])
+                        value = lanes.combine(self.f, self.signs, [slot.get() for slot in acc[i][j]])
                         value = lanes.add(self._load(lanes, place, mask), value) if add else value
                         store(value, place)
-
-    def _combine(self, lanes: Lanes, parts: list[Val]) -> Val:
-        """From the sums of ``a * re(b)`` and ``a * im(b)``; plus zero, so that a sign makes no -0 of an empty sum."""
-        if lanes.parts == 1:
-            return parts[0]
-        f = self.f
-        re, im, swapped_re, swapped_im = self.signs
-        first = lanes.fma(f, parts[0], lanes.weave(f, re, im), f.zero(lanes.vec))
-        return lanes.fma(f, lanes.swap(f, parts[1]), lanes.weave(f, swapped_re, swapped_im), first)
 
     def _if_exists(self, i: int, count: Val):
         return nullcontext() if not i else self.f.if_(count > i)

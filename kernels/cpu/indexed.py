@@ -23,6 +23,7 @@ from . import abi
 from . import indexed_abi as ia
 from .convert import Converter
 from .emit import I8, I16, I32, I64, Fn, Val, Var, size_of, vector_type
+from .lanes import loop_offsets
 from .storage import STORAGES
 
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -79,15 +80,9 @@ class _Indexed:
 
 def _outer_offset(f: Fn, step: Val, outer: Val, column: Val) -> Val:
     """What entry ``outer`` of the outer loops adds to operand ``column``: the dense one, then the index arrays."""
-    rank, left, total = f.word(step, ia.I_OUTER_RANK), Var(f, outer), f.var(0)
-    width = f.word(step, ia.I_ARRAYS) + 2
     rows = f.word(step, ia.I_TABLE) + f.word(step, ia.I_OUTER)
-    with f.range(0, rank) as back:
-        row = rows + (rank - 1 - back) * width * 8
-        size = f.word(row)
-        total.add((left.get() % size) * f.word(row, column + 1))
-        left.set(left.get() // size)
-    return total.get()
+    width = f.word(step, ia.I_ARRAYS) + 2
+    return loop_offsets(f, rows, f.word(step, ia.I_OUTER_RANK), width, outer, [column])[0]
 
 
 def _build_offsets(module: ir.Module, isa: ISA) -> Fn:

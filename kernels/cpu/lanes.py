@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from llvmlite import ir
 
 from ..isa import ISA
@@ -53,10 +55,35 @@ class Lanes:
         even = f.vector(ir.IntType(1), [lane % 2 == 0 for lane in range(self.lanes)])
         return f.select(even, f.splat(re, self.lanes), f.splat(im, self.lanes))
 
+    def combine(self, f: Fn, signs: tuple[Val, ...], parts: list[Val]) -> Val:
+        """The product, from the sums of one factor's real and imaginary parts times the other factor. ``signs``: of what
+        goes as it is to real and imaginary parts, and of what is swapped. Plus zero: a sign makes no -0 of an empty sum."""
+        if self.parts == 1:
+            return parts[0]
+        re, im, swapped_re, swapped_im = signs
+        first = self.fma(f, parts[0], self.weave(f, re, im), f.zero(self.vec))
+        return self.fma(f, self.swap(f, parts[1]), self.weave(f, swapped_re, swapped_im), first)
+
     def signs(self, f: Fn, word: Val) -> tuple[Val, Val]:
         """Of the imaginary parts of A and B: -1 where bit 0 (A) or bit 1 (B) asks for the conjugate, else 1."""
         one, minus = f.const(self.real, 1.0), f.const(self.real, -1.0)
         return tuple(f.select((word & bit).ne(0), minus, one) for bit in (1, 2))
+
+
+def loop_offsets(f: Fn, rows: Val, rank: Val, width: int | Val, index: Val, columns: Sequence[int | Val]) -> list[Val]:
+    """What flat ``index`` of ``rank`` loops, the last fastest, adds to the operands in these ``columns``.
+
+    Each of the ``rows``, ``width`` words long, is a loop: its count, then a stride for each operand.
+    """
+    left, totals = Var(f, index), [f.var(0) for _ in columns]
+    with f.range(0, rank) as back:
+        row = rows + (rank - 1 - back) * width * 8
+        size = f.word(row)
+        digit = left.get() % size
+        for column, total in zip(columns, totals):
+            total.add(digit * f.word(row, column + 1))
+        left.set(left.get() // size)
+    return [total.get() for total in totals]
 
 
 class Outer:

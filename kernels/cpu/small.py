@@ -83,6 +83,7 @@ class _Nest:
         f = self.f = Fn(self.module, f"{self.name}_products", [I64] * 6, internal=True)
         f.fn.attributes.add("noinline")
         self.step, a, b, c, first, last = f.args
+        self.signs: tuple[Val, ...] = ()
         if self.lanes.parts == 2:
             sign_a, sign_b = self.lanes.signs(f, self.word(sa.S_SIGNS))
             one = f.const(self.lanes.real, 1.0)
@@ -182,21 +183,12 @@ class _Nest:
                         self._store(lanes, [slot.get() for slot in slots], place, mask, accumulate)
 
     def _store(self, lanes: Lanes, parts: list[Val], place: Val, mask: Val | None, accumulate: bool) -> None:
-        f, value = self.f, self._combine(lanes, parts)
+        f, value = self.f, lanes.combine(self.f, self.signs, parts)
         if mask is None:
             f.store(lanes.add(f.load(lanes.vec, place), value) if accumulate else value, place)
         else:
             old = f.load_masked(lanes.vec, place, mask) if accumulate else None
             f.store_masked(lanes.add(old, value) if accumulate else value, place, mask)
-
-    def _combine(self, lanes: Lanes, parts: list[Val]) -> Val:
-        """From the sums of ``re(a) * b`` and ``im(a) * b``; plus zero, so that a sign makes no -0 of an empty sum."""
-        if lanes.parts == 1:
-            return parts[0]
-        f = self.f
-        re, im, swapped_re, swapped_im = self.signs
-        first = lanes.fma(f, parts[0], lanes.weave(f, re, im), f.zero(lanes.vec))
-        return lanes.fma(f, lanes.swap(f, parts[1]), lanes.weave(f, swapped_re, swapped_im), first)
 
 
 class _Fixed(_Nest):

@@ -17,6 +17,7 @@ from ..isa import ISA
 from . import abi
 from . import sort_abi as sa
 from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
+from .lanes import loop_offsets
 
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
 _DIGITS = 256
@@ -94,16 +95,9 @@ class _Sort:
 
     def _line(self, line: Val) -> tuple[Val, Val]:
         """Offsets of a line in the operand and in the output."""
-        f, left = self.f, Var(self.f, line)
-        found = f.var(0), f.var(0)
-        rank, table = f.word(self.step, sa.S_RANK), f.word(self.step, sa.S_TABLE)
-        with f.range(0, rank) as back:
-            row = table + (rank - 1 - back) * 24
-            size = f.word(row)
-            for column, total in enumerate(found):
-                total.add((left.get() % size) * f.word(row, column + 1))
-            left.set(left.get() // size)
-        return found[0].get(), found[1].get()
+        rank, table = self.f.word(self.step, sa.S_RANK), self.f.word(self.step, sa.S_TABLE)
+        source, target = loop_offsets(self.f, table, rank, 3, line, (0, 1))
+        return source, target
 
     # -- elements and keys -----------------------------------------------------------------------------------
     def _narrow(self, word: int) -> Val:
