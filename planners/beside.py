@@ -53,8 +53,8 @@ def beside(c: BinaryContraction) -> Copied | None:
 
 
 def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
-    """Values that may have an order of their own, by number: their indices, fastest first. It is that of the large operand
-    of their producer, or has an index fastest that is a batch of many products and long (`_long_batch`)."""
+    """Values that may have an order of their own, by number: their indices, fastest first. It is that of the large
+    operand of their producer, or has an index fastest that is long and a batch of many products (`_long_batch`)."""
     orders: dict[int, tuple[Index, ...]] = {}
     if max(map(listed.nbytes, listed.values), default=0) < LARGE_BYTES:
         return orders

@@ -1,8 +1,8 @@
 """Better orders by parts: parts of an order's tree are replaced by the cheapest of their kind.
 
-Subtree reconfiguration, after J. Gray and S. Kourtis, "Hyper-optimized tensor network contraction" (2021): a step of the
-order and the dearest of those that it needs are a small network of their own, of up to `PARTS` tensors, whose best order is
-found by an exact search. In some milliseconds that turns a greedy order of 20 operands into the best one, or nearly.
+Subtree reconfiguration, after J. Gray and S. Kourtis, "Hyper-optimized tensor network contraction" (2021): a step of
+the order and the dearest of those that it needs are a small network of their own, of up to `PARTS` tensors, whose best
+order is found by an exact search. In some milliseconds a greedy order of 20 operands becomes the best one, or nearly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .problem import Found, Problem
 
 PARTS = (8, 12)  # tensors of a part, one after the other while there is budget; a search of 8 takes a millisecond
 PAIRS_OF_A_PART = 16  # what looking at a part counts at least
+ENOUGH = 0.97  # of the cost: less is no gain in time, which layouts decide then
 WORTH = 0.01  # of the cost of all steps: parts that cost less are left as they are
 
 
@@ -61,7 +62,7 @@ class _Tree:
         return sorted(found, key=lambda node: (-costs[node], node))
 
     def part(self, node: int, most: int) -> tuple[list[int], float]:
-        """At most ``most`` tensors of the part that ends with ``node``, and what its steps cost: dear steps are taken in first."""
+        """At most ``most`` tensors whose part ends with ``node``, and what its steps cost: dear ones are taken first."""
         tensors, cost = list(self.split[node]), self.cost(node)
         while len(tensors) < most:
             made = [tensor for tensor in tensors if tensor in self.split]
@@ -121,4 +122,4 @@ def improved_by_parts(problem: Problem, found: Found, budget: Budget) -> Found:
     except OutOfBudget:
         pass
     best = problem.found_tree(tree_of(lambda node: tree.split[node][0], max(tree.split)))
-    return best if best.cost < found.cost else found
+    return best if best.cost < ENOUGH * found.cost else found

@@ -29,7 +29,8 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
         return _small_cycles(problem, isa) * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES else 0.0)
     if plan.family != "batched":
         return None
-    return _cycles(problem, isa) * second + _moved(problem) + cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
+    copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
+    return _cycles(problem, isa) * second + _moved(problem) + copied
 
 
 def _cycles(p: BatchedProblem, isa: ISA) -> float:

@@ -1,4 +1,4 @@
-"""Orders that are improved by parts: never worse, valid, within the limit, and as good as an exact search on small networks."""
+"""Orders that are improved by parts: never worse, valid, within a limit, and the best ones of small networks."""
 
 import pytest
 from networks import check, random_network
@@ -8,7 +8,7 @@ from einsum_engine.planners.objective import objective
 from einsum_engine.planners.order import find_order
 from einsum_engine.planners.problem import Problem
 from einsum_engine.planners.searches import own_greedy
-from einsum_engine.planners.subtrees import improved_by_parts
+from einsum_engine.planners.subtrees import ENOUGH, improved_by_parts
 
 # Two networks of the einsum thesis (figures 21 and 22), whose greedy orders cost 4 and 2 times the best one's.
 TWENTY = (
@@ -28,7 +28,8 @@ def problem_of(each, **options):
 
 def uniform(expr, size):
     inputs, _, output = expr.partition("->")
-    return [tuple(term) for term in inputs.split(",")], tuple(output), {index: size for index in expr if index.isalpha()}
+    sizes = {index: size for index in expr if index.isalpha()}
+    return [tuple(term) for term in inputs.split(",")], tuple(output), sizes
 
 
 @pytest.mark.parametrize("goal", ["flops", "time"])
@@ -52,7 +53,8 @@ def test_a_network_that_is_one_part_gets_its_best_order(seed):
     tree = best_connected_order(problem.terms, problem.output, problem.search_sizes)
     start = own_greedy(problem)
     better = improved_by_parts(problem, start, Budget())
-    assert better.cost == min(problem.found_tree(tree).cost, start.cost)
+    best = problem.found_tree(tree).cost
+    assert better.cost == (best if best < ENOUGH * start.cost else start.cost)
 
 
 @pytest.mark.parametrize("expr, size", TWENTY)
