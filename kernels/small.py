@@ -65,6 +65,11 @@ class SmallProblem:
     def strided(self) -> bool:
         return self.n_stride is not None and self.n_stride != ITEMSIZE[self.dtype]
 
+    def written_out(self, isa: ISA) -> bool:
+        """Whether its kernel has rows and terms written out."""
+        sizes = {"m": self.m, "n": self.n, "k": self.k}
+        return is_written_out(isa, self.dtype, **sizes, strided=self.strided, accumulate=self.accumulate)
+
     @property
     def products(self) -> int:
         return outer_total(self.outer) * self.t
@@ -100,7 +105,7 @@ def kernel_for(p: SmallProblem, isa: ISA) -> str:
     """Name of the kernel: with rows and terms written out where there is one for these sizes."""
     width = width_for(isa, p.dtype, p.n, p.strided)
     name = f"small_{p.dtype}_{width}{'s' if p.strided else ''}"
-    fixed = is_written_out(isa, p.dtype, m=p.m, n=p.n, k=p.k, strided=p.strided, accumulate=p.accumulate)
+    fixed = p.written_out(isa)
     assert fixed or p.m_half is None is p.k_half, "other kernels have one stride"
     return f"{name}_{p.m}x{p.k}" if fixed else name
 

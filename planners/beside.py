@@ -3,11 +3,13 @@
 Where a batch index is fastest in a large operand, packing it would go through memory element by element. The batched
 family reads it in place where the other operand and the result have that index fastest, too: a small operand is copied
 into the order of the large one (`beside`), and a free result may inherit that order (`inherited`), down a chain of
-products each of which has the result of the one before as its large operand.
+products each of which has the result of the one before as its large operand. A long batch index that many products of a
+network share may be fastest in every value between them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,6 +22,7 @@ from .operations import Operation, OperationList, Value, itemsize
 
 SMALL_SHARE = 8  # how many times as many bytes the large operand has
 LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
+BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,19 +53,36 @@ def beside(c: BinaryContraction) -> Copied | None:
 
 
 def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
-    """Values that may lie as the large operand of their producer does: their indices, fastest first, by number."""
+    """Values that may have an order of their own, by number: their indices, fastest first. It is that of the large
+    operand of their producer, or has an index fastest that is long and a batch of many products (`_long_batch`)."""
     orders: dict[int, tuple[Index, ...]] = {}
     if max(map(listed.nbytes, listed.values), default=0) < LARGE_BYTES:
         return orders
     shared = {value.memory.number for value in listed.values if value.source is not None}
+    batch = _long_batch(listed)
     for operation in listed.operations:
         output = operation.output
         if operation.kind == "gemm" and not operation.mixed and output.kind == "arena" and output.number not in shared:
             order = _order_of_large(listed, operation, orders)
+            if not order and batch in output.term:
+                order = (batch,)
             if order:
                 kept = [i for i in order if i in output.term]
                 orders[output.number] = (*kept, *[i for i in reversed(output.term) if i not in order])
     return orders
+
+
+def _long_batch(listed: OperationList) -> Index | None:
+    """The index that is a batch of most products, where it is of several and fills many vectors."""
+    found: Counter[Index] = Counter()
+    for operation in listed.operations:
+        if operation.kind == "gemm" and not operation.mixed:
+            left, right = operation.inputs
+            found.update(i for i in left.term if i in right.term and i in operation.output.term)
+    if not found:
+        return None
+    index, count = max(found.items(), key=lambda item: (item[1], listed.sizes[item[0]]))
+    return index if count >= BATCH_PRODUCTS and listed.sizes[index] >= BATCH_LENGTH else None
 
 
 def _order_of_large(listed: OperationList, operation: Operation, orders: dict) -> tuple[Index, ...]:

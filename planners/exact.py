@@ -49,7 +49,7 @@ class Masks:
     def __init__(self, terms: Sequence[Sequence[int]], output: Sequence[int], sizes: Sequence[int]):
         self.terms = [sum(1 << index for index in set(term)) for term in terms]
         self.output = sum(1 << index for index in set(output))
-        self._sizes = sizes
+        self.sizes = sizes
         self._products: dict[int, int] = {0: 1}
 
     def product(self, mask: int) -> int:
@@ -59,7 +59,7 @@ class Masks:
             found, rest = 1, mask
             while rest:
                 low = rest & -rest
-                found *= self._sizes[low.bit_length() - 1]
+                found *= self.sizes[low.bit_length() - 1]
                 rest ^= low
             self._products[mask] = found
         return found
@@ -85,7 +85,7 @@ def _kept(masks: Masks) -> list[int]:
     return [mask & (masks.output | other) for mask, other in zip(union, reversed(union))]
 
 
-def _tree(left_part: Callable[[int], int], subset: int) -> Any:
+def tree_of(left_part: Callable[[int], int], subset: int) -> Any:
     """Nested pairs of operand numbers of ``subset``, where ``left_part`` tells how a subset is split."""
     needed, todo = [], [subset]
     while todo:
@@ -149,10 +149,10 @@ def best_order(
                         best, best_written, best_left = cost, write, left
                 right = (right - 1) & rest
         flops[subset], written[subset], split[subset] = best, best_written + elements, best_left
-    return None if not split[full] and full & (full - 1) else _tree(split.__getitem__, full)
+    return None if not split[full] and full & (full - 1) else tree_of(split.__getitem__, full)
 
 
-class _Network:
+class Network:
     """Terms of one search without outer products: who shares which index, and how indices disappear."""
 
     def __init__(self, masks: Masks):
@@ -213,7 +213,7 @@ _Part = tuple[float, int, int, int]
 
 
 def _search_component(
-    network: _Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
+    network: Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
 ) -> dict[int, _Part]:
     """Best orders of the connected subsets of ``part`` that cost at most ``cap``; has ``part`` itself if one exists."""
     product = network.masks.product
@@ -285,7 +285,7 @@ def _search_component(
 
 
 def _component_tree(
-    network: _Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
+    network: Network, part: int, cap: float, limit: int | None, budget: Budget, weigh: Weigh | None
 ) -> Any:
     """The best tree of one component and the indices of its result, or None. The cap grows until a tree is found."""
     if not part & (part - 1):
@@ -299,7 +299,7 @@ def _component_tree(
         bound = min(bound, cap)
         best = _search_component(network, part, bound, limit, budget, weigh)
         if part in best:
-            return _tree(lambda subset: best[subset][3], part), best[part][2]
+            return tree_of(lambda subset: best[subset][3], part), best[part][2]
         if bound >= cap:
             return None
         bound *= 16
@@ -321,7 +321,7 @@ def best_connected_order(
     no summed index are searched apart and their results multiplied, smallest first.
     """
     masks = Masks(terms, output, sizes)
-    network = _Network(masks)
+    network = Network(masks)
     cap = masks.above_all(weigh) if cap is None else cap
     trees = []
     for part in network.components():

@@ -27,6 +27,7 @@ SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
 IN_PLACE_RATE = 60e9  # of lanes that are read where they are and used once, beside the FMAs
 CACHE_BYTES = 1 << 20
+SHARED_BYTES, SHARED_RATE = 8 << 20, 40e9  # what a cache that cores share holds of it, and bytes a second from there
 MEMORY_RATE = 20e9  # bytes a second, of what goes to memory or comes from there
 
 
@@ -34,8 +35,14 @@ def product_seconds(w: GemmWork, isa: ISA, machine: cost.Machine) -> float:
     """Seconds on one thread, packing by the tasks included."""
     nbytes = w.outer * w.rows * w.columns * tile_table.ITEMSIZE[w.dtype]  # of the result
     # One larger than the caches is on its way to memory beside the arithmetic.
-    written = nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0
-    return _cycles(w, isa, nbytes) / _vector_rate(w.dtype, isa, machine) + _packed_by_tasks(w) + written
+    return _cycles(w, isa, nbytes) / _vector_rate(w.dtype, isa, machine) + _packed_by_tasks(w) + moved_seconds(nbytes)
+
+
+def moved_seconds(nbytes: int) -> float:
+    """Seconds that an operand or a result takes on its way between a core and wherever it fits."""
+    if nbytes <= CACHE_BYTES:
+        return 0.0
+    return nbytes / (SHARED_RATE if nbytes <= SHARED_BYTES else MEMORY_RATE)
 
 
 def _vector_rate(dtype: str, isa: ISA, machine: cost.Machine) -> float:
@@ -86,4 +93,4 @@ def pack_seconds(p: PackProblem) -> float:
     """Seconds of a packing step; a copy that leaves the caches is written to memory and read again."""
     loops = math.prod(count for count, *_ in p.outer)
     nbytes = loops * len(p.valid) * p.width * len(p.tk) * tile_table.ITEMSIZE[p.dtype]
-    return nbytes / PACK_RATE[p.mode] + (2 * nbytes / MEMORY_RATE if nbytes > CACHE_BYTES else 0.0)
+    return nbytes / PACK_RATE[p.mode] + 2 * moved_seconds(nbytes)

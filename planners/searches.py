@@ -15,12 +15,14 @@ from .exact import FULL_OPERANDS, Budget, OutOfBudget, best_connected_order, bes
 from .greedy import greedy_ids
 from .problem import Found, Problem
 from .steps import SplitStep
+from .subtrees import improved_by_parts
 
 OUTER_OPERANDS = 14  # up to so many, `optimal` looks at every tree
 CONNECTED_OPERANDS = 16  # up to so many, `auto` and `auto_hq` try for the best connected order
 PAIRS = 3_000_000  # partial orders that an exact search looks at before it gives up: some seconds
 SEARCH_RATE = 2e10  # flop/s of a contraction against which `auto` weighs the time of a search
 SECONDS_PER_PAIR = 1e-6
+LEAST_PAIRS, MOST_PAIRS = 20_000, 1_000_000  # of an exact search within `auto`, of all operands or of parts
 SECONDS_PER_OPERAND = 100e-6  # of one greedy search
 AUTO_WORK = 10_000  # operands times trials of a greedy search within `auto`: about a second
 SHARES = (0.1, 4.0)  # of `greedy_ids`, over which trials are spread
@@ -155,8 +157,8 @@ def auto(problem: Problem) -> Found:
         return quick(problem)
     start = own_greedy(problem)
     seconds = min(start.flops, 10**15) / SEARCH_RATE
+    pairs = min(max(int(seconds / SECONDS_PER_PAIR), LEAST_PAIRS), MOST_PAIRS)
     if problem.count <= CONNECTED_OPERANDS:
-        pairs = min(max(int(seconds / SECONDS_PER_PAIR), 20_000), 1_000_000)
         try:
             return _improved(problem, start, Budget(pairs, problem.deadline)) or start
         except OutOfBudget:
@@ -164,7 +166,9 @@ def auto(problem: Problem) -> Found:
     if start.flops > FOREIGN_FLOPS:
         start = min(start, greedy(problem), key=lambda found: found.cost)
     trials = int(min(64, AUTO_WORK / problem.count, seconds / (problem.count * SECONDS_PER_OPERAND)))
-    return random_greedy(problem, trials, start=start).noted("") if trials > 1 else start
+    if trials > 1:
+        start = random_greedy(problem, trials, start=start).noted("")
+    return improved_by_parts(problem, start, Budget(pairs, problem.deadline))
 
 
 def auto_hq(problem: Problem) -> Found:
@@ -173,7 +177,7 @@ def auto_hq(problem: Problem) -> Found:
         return optimal(problem)
     if problem.count <= CONNECTED_OPERANDS:
         return dp(problem)
-    return random_greedy(problem, 128)
+    return improved_by_parts(problem, random_greedy(problem, 128), Budget(MOST_PAIRS, problem.deadline))
 
 
 class _WatchedSizes(dict):

@@ -9,21 +9,28 @@ from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem, tile_for
 from ..kernels.isa import ISA
 from ..kernels.loops import outer_total
-from .gemm_cost import CACHE_BYTES, MEMORY_RATE
+from ..kernels.small import SmallProblem, width_for
+from .gemm_cost import CACHE_BYTES, MEMORY_RATE, SHARED_BYTES, SHARED_RATE
 from .unpacked import UnpackedPlan
 
 TILE = 10.0  # cycles: to start and end a tile of vectors
 STORE = 2.0  # a vector of C
+PRODUCT = 30.0  # to start and end one of many small products
+GATHER = 0.3  # an element of a row of B that is strided
 
 
 def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> float | None:
     """Seconds on one thread, copies included; None where there is no better prediction than a roofline."""
-    if plan.family != "batched":
-        return None
     problem = plan.problem
     vector = (4 if problem.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, problem.dtype)
-    arithmetic = _cycles(problem, isa) * vector / machine.peak.get(problem.dtype, 1e9)
-    return arithmetic + _moved(problem) + cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
+    second = vector / machine.peak.get(problem.dtype, 1e9)  # of a cycle
+    if plan.family == "small" and problem.strided and not problem.written_out(isa):
+        gathered = problem.products * problem.k * problem.n * tile_table.ITEMSIZE[problem.dtype]
+        return _small_cycles(problem, isa) * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES else 0.0)
+    if plan.family != "batched":
+        return None
+    copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
+    return _cycles(problem, isa) * second + _moved(problem) + copied
 
 
 def _cycles(p: BatchedProblem, isa: ISA) -> float:
@@ -35,9 +42,17 @@ def _cycles(p: BatchedProblem, isa: ISA) -> float:
     return vectors * -(-m // mt) * -(-n // nt) * tile
 
 
+def _small_cycles(p: SmallProblem, isa: ISA) -> float:
+    """Where rows of B are strided, which the family gathers, and loops are not written out."""
+    width = width_for(isa, p.dtype, p.n, p.strided)
+    read = (2 if p.dtype in tile_table.COMPLEX else 1) + GATHER * min(p.n, width)
+    return p.products * (PRODUCT + p.m * -(-p.n // width) * (p.k * read + STORE))
+
+
 def _moved(p: BatchedProblem) -> float:
     """Seconds to read and write what does not fit the caches."""
     item = tile_table.ITEMSIZE[p.dtype]
     rows = (prod(count for count, *tables in p.outer if tables[tensor].any()) for tensor in range(3))
     sizes = [x * y * z * p.lanes * item for x, y, z in zip(rows, (p.m, p.n, p.m), (p.k, p.k, p.n))]
-    return sum(size for size in sizes if size > CACHE_BYTES) / MEMORY_RATE
+    large = sum(size for size in sizes if size > CACHE_BYTES)
+    return large / (SHARED_RATE if sum(sizes) <= SHARED_BYTES else MEMORY_RATE)

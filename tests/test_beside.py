@@ -153,3 +153,51 @@ def test_predictions_are_finite_and_grow_with_the_work():
         f = engine.compile(PRODUCT, *operands(PRODUCT, "float32", SIZES | {"p": p}))
         seconds.append(f.plan.steps[-1].seconds)
     assert 0 < seconds[0] < seconds[1] < seconds[2] < 1
+
+
+# A part of a tree tensor network, evaluated for a batch of 96 points: a vector for each of its open legs.
+TREE = "zaop,bo,bp,xymn,bm,bn,qxw,wzc->bcayq"
+TREE_PATH = [(0, 1), (0, 6), (0, 1), (0, 4), (1, 3), (1, 2), (0, 1)]
+TREE_SIZES = dict(b=96, a=4, z=4, x=4, y=3, q=4, w=4, c=4, o=7, p=7, m=7, n=7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
+def test_a_long_batch_of_many_products_may_be_fastest_between_them(dtype, monkeypatch):
+    arrays = operands(TREE, dtype, TREE_SIZES)
+    wanted = np.einsum(TREE, *arrays, optimize=["einsum_path", *TREE_PATH])
+    plans = []
+    for least in (64, 128):
+        monkeypatch.setattr(beside, "BATCH_LENGTH", least)
+        memo.forget()
+        engine.clear_cache()
+        f = engine.compile(TREE, *arrays, optimize=TREE_PATH, threads=1)
+        np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max())
+        plans.append(f.plan)
+    fastest = [{fastest_index(b) for b in plan.buffers if b.kind == "arena"} for plan in plans]
+    assert "b" in fastest[0] and plans[0].seconds <= plans[1].seconds
+
+
+def fastest_index(buffer):
+    linear = [axis for axis in buffer.layout.axes if axis.linear]
+    return min(linear, key=lambda axis: abs(axis.stride)).index if linear else None
+
+
+def test_a_batch_of_one_product_or_a_short_one_is_no_reason(monkeypatch):
+    monkeypatch.setattr(beside, "BATCH_LENGTH", 1 << 20)
+    short = engine.compile(TREE, *operands(TREE, "float32", TREE_SIZES), optimize=TREE_PATH, threads=1).plan
+    monkeypatch.setattr(beside, "BATCH_LENGTH", 64)
+    monkeypatch.setattr(beside, "BATCH_PRODUCTS", 5)
+    memo.forget()
+    few = engine.compile(TREE, *operands(TREE, "float32", TREE_SIZES), optimize=TREE_PATH, threads=1).plan
+    assert [s.kernel for s in few.steps] == [s.kernel for s in short.steps] and few.seconds == short.seconds
+
+
+@pytest.mark.parametrize("n, k", [(7, 7), (16, 7)])
+def test_rows_that_small_products_gather_are_predicted_to_cost_more(n, k):
+    def predicted(small):
+        f = engine.compile(f"bk,{small}->bn", (500, k), tuple(dict(b=500, n=n, k=k)[i] for i in small), threads=1)
+        assert f.plan.steps[-1].family == "small"
+        return f.plan.steps[-1].seconds
+
+    assert predicted("bnk") > 2 * predicted("bkn")
+    assert predicted("bnk") < 1e-3
