@@ -216,8 +216,10 @@ class _Lowering:
         if reduced:
             self._choose_reduction(dims, reduced, budget)
         elif problem.late:
-            self.o, rest = take(dims[:1], dims[0][0])
-            self.j, self.outer = take(rest, 1)[0], dims[1:]
+            self.o, _ = take(dims[:1], dims[0][0])
+            self.j, self.outer = take([], 1)[0], dims[1:]
+            if self.s.near:
+                self.j, self.outer = take(dims[1:2], dims[1][0])[0], dims[2:]
             self.tasks = dims[2][0] if len(dims) > 2 else 1
         elif apart:
             self.o, self.j, self.outer = apart
@@ -320,8 +322,11 @@ class _Lowering:
         return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=scratch, tasks=tasks)
 
     def _late(self) -> dict[int, int]:
-        """Words of two rows of the output in scratch."""
+        """Words of two rows of the output in scratch, or of one that is read."""
         nbytes = self.o.count * self.items[0]
+        if self.s.near:
+            place, self.scratch = self.scratch, self.scratch + nbytes + ua.NEAR_SCRATCH
+            return {ua.U_NEAR: self.p.dims[1][1], ua.U_NEAR_STAGE: place}
         stride = -(-nbytes // LINE) * LINE + PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}

@@ -114,11 +114,15 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError)."""
+    """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError).
+
+    ``near``, of a map that is written over what it reads: for each input, its place as (rows, elements) from the element
+    that is written, in the same memory; None for an input that lies elsewhere. What is read was there before."""
 
     inputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
+    near: tuple[tuple[int, int] | None, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.inputs:
@@ -161,7 +165,8 @@ class Structure:
             for node in self.nodes
         )
         outputs = " ".join(f"{out.reduce} {out.value}".strip() for out in self.outputs)
-        return f"{' '.join(self.inputs)}; {nodes}-> {outputs}"
+        near = " ".join(["near", *("-" if place is None else "{},{}".format(*place) for place in self.near)])
+        return f"{' '.join(self.inputs)}; {nodes}-> {outputs}" + (f" {near}" if self.near else "")
 
 
 def _check(structure: Structure, number: int, node: Node) -> None:
@@ -276,7 +281,9 @@ def parse(text: str) -> Structure:
             op, *rest, dtype = line.split()
             args, value = ((), rest[0]) if op == "const" else (tuple(map(int, rest)), "")
             nodes.append(Node(op=op, args=args, dtype=dtype, value=value))
-        words = tail.split()[1:]
+        ends, _, places = tail.partition(" near ")
+        near = tuple(_place(text) for text in places.split())
+        words = ends.split()[1:]
         outputs, reduce = [], ""
         for word in words:
             if word in REDUCTIONS:
@@ -284,9 +291,16 @@ def parse(text: str) -> Structure:
             else:
                 outputs.append(Output(value=int(word), reduce=reduce))
                 reduce = ""
-        return Structure(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs))
+        return Structure(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs), near=near)
     except (ValueError, IndexError) as error:
         raise EngineValueError(f"no structure of a fused kernel: {text!r} ({error})") from error
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    if text == "-":
+        return None
+    row, element = map(int, text.split(","))
+    return row, element
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -307,6 +321,33 @@ def goes_apart(structure: Structure) -> bool:
     if structure.reduces or any(node.op not in _LIGHT for node in structure.nodes):
         return False
     return all(STORAGES[dtype].itemsize >= _APART_BYTES for dtype in structure.stored)
+
+
+NEAREST = 2  # elements to a neighbour, at most: those of the smallest vector
+
+
+def goes_near(structure: Structure) -> bool:
+    """Whether the inputs of a structure with `Structure.near` are neighbours that its kernel can find.
+
+    >>> goes_near(parse("float64 float64; add 0 1 float64; -> 2 near 0,-1 1,0"))
+    True
+    """
+    dtype, near = structure.stored[0], structure.near
+    places = [place for place in near if place is not None]
+    if len(structure.outputs) != 1 or structure.reduces or len(near) != len(structure.inputs) or not places:
+        return False
+    if dtype not in REAL or STORAGES[dtype].itemsize < _APART_BYTES:
+        return False
+    if any(structure.inputs[n] != dtype for n, place in enumerate(near) if place is not None):
+        return False
+    low, high = near_reach(near, 0) or (0, 0)  # of the row itself, all of which is there
+    return all(abs(row) <= 1 and -NEAREST <= low <= e <= high <= NEAREST for row, e in places)
+
+
+def near_reach(near: tuple[tuple[int, int] | None, ...], row: int) -> tuple[int, int] | None:
+    """The first and the last shift of elements that is read of a row so many rows away, its own with (0, 0); None: none."""
+    shifts = [place[1] for place in near if place is not None and place[0] == row] + [0] * (row == 0)
+    return (min(shifts), max(shifts)) if shifts else None
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ from typing import Iterator, Sequence
 from ..kernels.fused import Dim, FusedProblem
 from ..kernels.nest_rows import share
 from ..kernels.row import Operand
+from ..kernels.fused_structure import goes_near
 from .groups import FusedGroup, FusedPlan
 from .operations import Value, itemsize
 
@@ -32,6 +33,7 @@ class Late:
     copied: FusedPlan
     between: Value
     tasks: int
+    near: tuple[tuple[int, int] | None, ...]
 
     def parts(self) -> Iterator[tuple[FusedGroup, FusedPlan]]:
         """What is done instead, in order."""
@@ -68,7 +70,9 @@ class Late:
             dims = (dims[0], (many - 2, *down), (self.tasks, *(many * stride for stride in down)))
             operands = _moved(operands, down)
         # slots are numbers of operands: the output is the copy's, which is number 0 there, too
-        made = FusedProblem(structure=problem.structure, dims=dims, operands=operands, late=True)
+        structure = replace(problem.structure, near=self.near)
+        structure = structure if self.near and goes_near(structure) else problem.structure
+        made = FusedProblem(structure=structure, dims=dims, operands=operands, late=True)
         memory = (self.copied.memory[0], *self.plan.memory[1:])
         return replace(self.plan, problem=made, memory=memory, share=(rows - 2 * self.tasks * (self.tasks > 1)) / rows)
 
@@ -92,7 +96,7 @@ def late(run: list[FusedGroup], plans: list[FusedPlan], folded: dict[int, tuple]
         return None
     rows = plan.problem.dims[0][0]
     tasks = min(share(plan.problem.bytes, threads), rows // FEWEST)
-    return Late(group=group, plan=plan, copy=copy, copied=copied, between=value, tasks=max(1, tasks))
+    return Late(group=group, plan=plan, copy=copy, copied=copied, between=value, tasks=max(1, tasks), near=_neighbours(plan.problem, copied.problem, group, copy))
 
 
 def _near(problem: FusedProblem, there: FusedProblem, group: FusedGroup, copy: FusedGroup) -> bool:
@@ -114,3 +118,24 @@ def _near(problem: FusedProblem, there: FusedProblem, group: FusedGroup, copy: F
         if downward != down or not nbytes - 2 * down <= far <= 2 * down - nbytes:
             return False
     return True
+
+
+def _neighbours(problem: FusedProblem, there: FusedProblem, group: FusedGroup, copy: FusedGroup) -> tuple:
+    """`Structure.near` of the step: where the inputs lie beside what is written; () where the kernel finds them not."""
+    (_, down, _), (columns, _, _) = there.dims
+    target = copy.stores[0].place
+    item = itemsize(target.dtype)
+    near: list[tuple[int, int] | None] = []
+    for number, place in enumerate(group.needed(), 1):
+        if place.memory.memory is not target.memory.memory:
+            near.append(None)
+            continue
+        far = place.view.offset - target.view.offset
+        row = round(far / down)
+        element, rest = divmod(far - row * down, item)
+        if rest or problem.dims[1][1 + number] != item:
+            return ()
+        near.append((row, element))
+    shifts = [place[1] for place in near if place is not None] + [0]
+    # what is stored in one row is not read of another that is computed at once
+    return tuple(near) if (columns + max(shifts) - min(shifts)) * item <= down else ()

@@ -25,6 +25,7 @@ from . import nest_abi as na
 from .convert import Converter
 from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_type
 from .fused_frame import build_run
+from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_tile
@@ -100,7 +101,9 @@ class RowFunction:
 
     def emit(self) -> None:
         f = self.f
-        if self.s.reduces:
+        if self.s.near:
+            NearRows(self).emit()
+        elif self.s.reduces:
             with f.if_else(f.word(self.args, ua.R_MODE).eq(ua.ROWS)) as (rows, columns):
                 with rows:
                     self._loop(ua.ROWS)

@@ -81,6 +81,8 @@ class _Run:
         shift = self.word(ua.U_ALIGN) * (f.word(self.at) & (LINE - 1))
         scratch = f.word(self.ctx, abi.CTX_SCRATCH) + f.word(self.ctx, abi.CTX_SCRATCH_STRIDE) * self.worker
         self.scratch = scratch + shift
+        f.store(scratch + self.word(ua.U_NEAR_STAGE), self.args + 8 * ua.R_KEEP)
+        f.store(self.word(ua.U_NEAR), self.args + 8 * ua.R_DOWN)
         self.late = _Late(self, scratch)
         with f.range(first, last) as index:
             with f.range(begin, end) as turn:
