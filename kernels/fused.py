@@ -213,6 +213,8 @@ class _Lowering:
             apart = choose_apart(dims, self.items, self.outputs, budget)
         self.apart = 2 if apart else 1  # how many elements neighbours along O are apart
         self.mode, self.inner = ua.MAP, []
+        if self.s.points:
+            self.apart = 2  # and rows, too
         if reduced:
             self._choose_reduction(dims, reduced, budget)
         elif problem.late:
@@ -307,7 +309,7 @@ class _Lowering:
             ua.U_J_TOTAL: self.j.total,
             ua.U_MODE: self.mode,
             ua.U_STREAM: int(self._streams()),
-            ua.U_APART: int(self.apart > 1),
+            ua.U_APART: int(self.apart > 1 and not self.s.points),
             ua.U_ALIGN: int(self._aligns()),
             ua.U_SHARE: share,
         }
@@ -326,7 +328,7 @@ class _Lowering:
         nbytes = self.o.count * self.items[0]
         if self.s.near:
             place, self.scratch = self.scratch, self.scratch + nbytes + ua.NEAR_SCRATCH
-            return {ua.U_NEAR: self.p.dims[1][1], ua.U_NEAR_STAGE: place}
+            return {ua.U_NEAR: self.p.dims[1][1] // self.apart, ua.U_NEAR_STAGE: place}
         stride = -(-nbytes // LINE) * LINE + PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}

@@ -26,14 +26,13 @@ from .storage import STORAGES
 from .stream import LINE
 
 
-class _Line:
+class Line:
     """One row while it is gone through: ``reach``, the first and the last shift of elements that is read; ``exists``: where
     the row begins and ends, counted from the first vector's first lane (None: all of it may be read)."""
 
-    def __init__(self, rows: "NearRows", at: Val, reach: tuple[int, int], masked: bool = True):
-        self.rows, self.at, self.reach = rows, at, reach
+    def __init__(self, rows: VectorRows, at: Val, reach: tuple[int, int], exists: tuple[Val, Val] | None):
+        self.rows, self.at, self.reach, self.exists = rows, at, reach, exists
         f = rows.f
-        self.exists = (rows.head + reach[0], rows.end + reach[1]) if masked else None
         none = f.zero(vector_type(rows.elem, rows.w))
         self.before = Var(f, self.load(f.i64(-1), True) if reach[0] < 0 else none)
         self.here = Var(f, self.load(f.i64(0), True) if reach[1] > 0 else none)
@@ -65,34 +64,42 @@ class _Line:
             self.here.set(self.next)
 
 
-class NearRows(BoxRows):
-    """All rows of a structure that says where its inputs lie beside the output (`Structure.near`)."""
+class VectorRows(BoxRows):
+    """Rows of one array, cut into vectors that are aligned in the first of them. ``head``: the lane of the first vector
+    (at ``origin``) that has the first element; ``low``: how far before it another one may be written."""
 
-    def __init__(self, kernel: Kernel):
+    def __init__(self, kernel: Kernel, low: int = 0):
         super().__init__(kernel)
         f, self.w = self.f, kernel.w
-        self.dtype, self.near = kernel.s.stored[0], kernel.s.near
+        self.dtype = kernel.s.stored[0]
         self.elem = kernel.ops.converter.type(self.dtype)
         self.elem = self.elem.element if isinstance(self.elem, ir.VectorType) else self.elem
-        self.size = self.w * self.item(0)
+        self.size, item = self.w * self.item(0), self.item(0)
         self.down = f.word(kernel.args, ua.R_DOWN)
-        self.reaches = {row: near_reach(self.near, row) for row in (-1, 0, 1)}
         first = self.at(f.i64(0))[0]
-        apart = first & (self.size - 1)
-        self.head = f.select((apart % self.item(0)).eq(0), apart // self.item(0), f.i64(0))
-        self.end = self.head + kernel.no
-        self.origin = first - self.head * self.item(0)
-        self.vectors = f.ceil_div(self.end, self.w)
-        # half a page from the row: loads that have the same place in a page as a store before them would wait for it
-        room = f.word(kernel.args, ua.R_KEEP) + LINE
-        self.kept = room + ((self.origin + ua.PAGE // 2 - room) & (ua.PAGE - 1))
+        apart = (first + low * item) & (self.size - 1)
+        self.head = f.select((apart % item).eq(0), apart // item, f.i64(0)) - low
+        self.origin = first - self.head * item
 
     def mask(self, k: Val, first: Val, last: Val) -> Val:
         """Lanes of vector k that lie between two elements."""
         f, w = self.f, self.w
         low, high = (f.i64(1) << f.max(f.min(at - k * w, w), 0) for at in (first, last))
-        bits = high - low
-        return f.bitcast(f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
+        return f.bitcast(f.convert(high - low, "trunc", ir.IntType(w)), vector_type(I1, w))
+
+
+class NearRows(VectorRows):
+    """All rows of a structure that says where its inputs lie beside the output (`Structure.near`)."""
+
+    def __init__(self, kernel: Kernel):
+        super().__init__(kernel)
+        f, self.near = self.f, kernel.s.near
+        self.reaches = {row: near_reach(self.near, row) for row in (-1, 0, 1)}
+        self.end = self.head + kernel.no
+        self.vectors = f.ceil_div(self.end, self.w)
+        # half a page from the row: loads that have the same place in a page as a store before them would wait for it
+        room = f.word(kernel.args, ua.R_KEEP) + LINE
+        self.kept = room + ((self.origin + ua.PAGE // 2 - room) & (ua.PAGE - 1))
 
     def emit(self) -> None:
         f, k, done = self.f, self.k, self.f.var(0)
@@ -112,13 +119,13 @@ class NearRows(BoxRows):
     def _rows(self, j: Val, many: int) -> None:
         """``many`` rows from j on."""
         f, k, at, i = self.f, self.k, self.origin + j * self.down, self.f.var(0)
-        lines = {n: _Line(self, at + n * self.down, self.reaches[0] or (0, 0)) for n in range(many)}
+        lines = {n: self._line(at + n * self.down, self.reaches[0] or (0, 0)) for n in range(many)}
         if self.reaches[-1]:
-            lines[-1] = _Line(self, self.kept, self.reaches[-1], masked=False)
+            lines[-1] = Line(self, self.kept, self.reaches[-1], None)
             if self.reaches[0] and self.reaches[0][0] < 0:
                 f.store(lines[many - 1].before.get(), self.kept - self.size)
         if self.reaches[1]:
-            lines[many] = _Line(self, at + many * self.down, self.reaches[1])
+            lines[many] = self._line(at + many * self.down, self.reaches[1])
         others = [self._others(j + n) for n in range(many)]
         with f.while_() as leave:
             leave(i.get() >= self.vectors)
@@ -130,6 +137,9 @@ class NearRows(BoxRows):
                 i.add(1)
         if self.reaches[-1] and self.reaches[-1][1] > 0:
             f.store(lines[many - 1].here.get(), self.kept + self.vectors * self.size)
+
+    def _line(self, at: Val, reach: tuple[int, int]) -> Line:
+        return Line(self, at, reach, (self.head + reach[0], self.end + reach[1]))
 
     def _others(self, j: Val) -> list[tuple[Val, Val] | None]:
         """Where inputs lie that are no neighbours, and -1, or 0 where that is one element repeated."""
@@ -145,7 +155,7 @@ class NearRows(BoxRows):
             found.append((place.get(), f.select(self.one[number], f.i64(0), f.i64(-1))))
         return found
 
-    def _vector(self, i: Val, lines: dict[int, _Line], many: int, others: list[list], edge: bool) -> None:
+    def _vector(self, i: Val, lines: dict[int, Line], many: int, others: list[list], edge: bool) -> None:
         f, k = self.f, self.k
         mask = self.mask(i, self.head, self.end) if edge else None
         for line in lines.values():
