@@ -1,9 +1,9 @@
 """Two maps over the two colours of a checkerboard, the second of which reads what the first wrote, in one pass.
 
 Gauss-Seidel in two colours has two steps, each of which reads the whole array and writes half of it. Both are done in
-one pass, the second one a pair of rows behind the first. Tasks take pairs of rows that lie together. Of each task the
-first colour of its first pair and of its last, which its neighbours read, is computed before, and the second colour of
-its last two afterwards.
+one pass, the second one a row behind the first. Tasks take pairs of rows that lie together. Of each task the first
+colour of its first pair and of its last, which its neighbours read, is computed before, and the second colour of its
+first pair and of its last two afterwards: of a row for the second time, from the same elements.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Checkered:
             if edge[2]:
                 yield self.groups[0], self._part(self.plans[0], *edge)
         yield self.groups[1], self._inner(many)
-        for edge in ((many - 2, many, tasks), (many - 1, many, tasks), rest):
+        for edge in ((0, many, tasks), (many - 2, many, tasks), (many - 1, many, tasks), rest):
             if edge[2]:
                 yield self.groups[1], self._part(self.plans[1], *edge)
 
@@ -57,7 +57,7 @@ class Checkered:
         return replace(plan, problem=replace(problem, dims=dims, operands=operands), share=count / rows)
 
     def _inner(self, many: int) -> FusedPlan:
-        """All other pairs: the first colour of each from the second on, the second colour of the one before."""
+        """All other pairs: their first colour, and the second colour of as many rows from the one before on."""
         plan, number = self.plans[0], self.structure.operands
         (_, down, *_), (columns, along, *_) = plan.problem.dims
         at = plan.problem.operands[self.first].offset + down

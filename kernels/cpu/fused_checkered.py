@@ -4,11 +4,11 @@
       for vectors of a row                      the first and the last ones by mask
         the next vector of each row
         the first colour: elements of these pairs     in registers, between what is there of the second one
-        the second colour: of the pairs one before    a vector behind: it needs what is to the right
+        the second colour: of the rows one before     a vector behind: it needs what is to the right
         stores of whole vectors
 
-A pair of rows is left with its first colour in memory, and met again as the pair before the next ones. So the second
-colour of the last pair is left to others, and the first colour of the pair before the first one is there.
+The last row is left with its first colour in memory, and met again as the row before the next ones. So the second
+colour of the last row is left to others, and the first colour of the row before the first one is there.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class CheckeredRows(VectorRows):
                 self._pairs(j, 1)
 
     def _pairs(self, j: Val, many: int) -> None:
-        """The first colour of ``many`` pairs from j on, the second one of as many from the one before."""
+        """The first colour of ``many`` pairs of rows from j on, the second one of as many rows from the one before."""
         f, i, at = self.f, self.f.var(0), self.origin + j * (self.down * 2)
-        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-2, 2 * many)}
+        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, 2 * many)}
         for point, row in self._placed(many):
             for down, along in point.structure.near:
                 reads.setdefault(row + down, [{0}, set()])[point.stage].add(along)
@@ -71,12 +71,12 @@ class CheckeredRows(VectorRows):
     def _placed(self, many: int) -> list[tuple[Point, int]]:
         """Points and their rows."""
         rows = range(0, 2 * many, 2)
-        return [(point, row + point.row - 2 * point.stage) for point in self.points for row in rows]
+        return [(point, row + point.row - 2 * (point.row & point.stage)) for point in self.points for row in rows]
 
     def _reach(self, row: int, many: int) -> tuple[int, int]:
         """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as far as
         these reach, those beside them as far as they are read."""
-        if -2 <= row < 2 * many:
+        if -1 <= row < 2 * many:
             return row_reach(self.points, row % 2)
         found = [
             point.element + along
@@ -125,8 +125,8 @@ class CheckeredRows(VectorRows):
             if point.stage == 1:
                 value = self._value(point, row, behind)
                 final[row] = f.select(self._covered(point, i - 1, edge), value, before[row][0])
-        for row in range(-2, 2 * many):
-            late = row < 2 * many - 2
+        for row in range(-1, 2 * many):
+            late = row < 2 * many - 1
             place = i - 1 if late else i
             colours = [self._covered(point, place, edge) for point in self.points if point.row == row % 2]
             mask = colours[0] | colours[1] if edge else None
