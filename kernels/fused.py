@@ -27,7 +27,6 @@ from .row import Operand, Row
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
-PAGE = 4096  # bytes
 BOX = 4096  # entries of O or J of a reduction's box
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
@@ -326,10 +325,12 @@ class _Lowering:
     def _late(self) -> dict[int, int]:
         """Words of two rows of the output in scratch, or of one that is read."""
         nbytes = self.o.count * self.items[0]
+        if self.s.points:
+            return {ua.U_NEAR: self.p.dims[1][1] // self.apart}
         if self.s.near:
             place, self.scratch = self.scratch, self.scratch + nbytes + ua.NEAR_SCRATCH
-            return {ua.U_NEAR: self.p.dims[1][1] // self.apart, ua.U_NEAR_STAGE: place}
-        stride = -(-nbytes // LINE) * LINE + PAGE
+            return {ua.U_NEAR: self.p.dims[1][1], ua.U_NEAR_STAGE: place}
+        stride = -(-nbytes // LINE) * LINE + ua.PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}
 

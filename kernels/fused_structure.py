@@ -115,11 +115,11 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One of four outputs, each at every second element of every second row, that together are a checkerboard: where it
-    lies, as (rows, elements) from that of the structure that has it, ``stage`` 0 or 1, and what it is.
+    """One of four outputs, each at every second element of every second row, that together are a checkerboard: where
+    it lies, as (rows, elements) from that of the structure that has it, ``stage`` 0 or 1, and what it is.
 
-    Stage 1 reads what stage 0 wrote; what stage 0 reads is what was there before stage 1 wrote. Nothing that a stage reads
-    is written in it."""
+    Stage 1 reads what stage 0 wrote; what stage 0 reads is what was there before stage 1 wrote. Nothing that a stage
+    reads is written in it."""
 
     row: int
     element: int
@@ -131,8 +131,8 @@ class Point:
 class Structure:
     """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError).
 
-    ``near``, of a map that is written over what it reads: for each input, its place as (rows, elements) from the element
-    that is written, in the same memory; None for an input that lies elsewhere. What is read was there before.
+    ``near``, of a map that is written over what it reads: for each input, its place as (rows, elements) from the
+    element that is written, in the same memory; None for an input elsewhere. What is read was there before.
 
     ``points``: what else is written in the same pass, of two rows and every second element: see `Point`."""
 
@@ -406,7 +406,7 @@ def row_reach(points: Sequence[Point], row: int) -> tuple[int, int]:
 
 
 def near_reach(near: tuple[tuple[int, int] | None, ...], row: int) -> tuple[int, int] | None:
-    """The first and the last shift of elements that is read of a row so many rows away, its own with (0, 0); None: none."""
+    """The first and the last shift of elements that is read of a row so far away, 0 too in its own; None: none."""
     shifts = [place[1] for place in near if place is not None and place[0] == row] + [0] * (row == 0)
     return (min(shifts), max(shifts)) if shifts else None
 

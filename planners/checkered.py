@@ -24,8 +24,8 @@ TASKS = 2  # for each thread: pairs at their ends take steps of their own
 
 @dataclass(frozen=True, kw_only=True)
 class Checkered:
-    """Both steps as they were, what they are together, and how many tasks share the pairs of rows. ``first``: the output
-    of the first step from which the others are counted."""
+    """Both steps as they were, what they are together, and how many tasks share the pairs of rows. ``first``: the
+    output of the first step from which the others are counted."""
 
     groups: tuple[FusedGroup, FusedGroup]
     plans: tuple[FusedPlan, FusedPlan]

@@ -2,8 +2,9 @@
 
 NumPy computes all of `u[1:-1] = f(u[:-2], u[2:])` before it stores anything. So the program has two steps, one that
 computes into memory of its own and one that copies. Where no row needs any but its neighbours, two rows in scratch do
-for that memory, in one pass. Tasks take rows that lie together; the first and the last of each, which its neighbours
-read, are computed before, kept, and stored in the end.
+for that memory, in one pass; where operands are the array itself, a row or a few elements away, one row does, and each
+vector is loaded once (`Structure.near`). Tasks take rows that lie together; the first and the last of each, which its
+neighbours read, are computed before, kept, and stored in the end.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
 from ..kernels.fused import Dim, FusedProblem
+from ..kernels.fused_structure import goes_near
 from ..kernels.nest_rows import share
 from ..kernels.row import Operand
-from ..kernels.fused_structure import goes_near
 from .groups import FusedGroup, FusedPlan
 from .operations import Value, itemsize
 
@@ -25,7 +26,7 @@ FEWEST = 8  # rows of a task
 @dataclass(frozen=True, kw_only=True)
 class Late:
     """Both steps as they were (``group`` and ``plan`` of the one that computes, ``copy`` and ``copied`` of the other),
-    the memory between them, and how many tasks share the rows."""
+    the memory between them, how many tasks share the rows, and `Structure.near`, () where the kernel finds none."""
 
     group: FusedGroup
     plan: FusedPlan
@@ -71,7 +72,6 @@ class Late:
             operands = _moved(operands, down)
         # slots are numbers of operands: the output is the copy's, which is number 0 there, too
         structure = replace(problem.structure, near=self.near)
-        structure = structure if self.near and goes_near(structure) else problem.structure
         made = FusedProblem(structure=structure, dims=dims, operands=operands, late=True)
         memory = (self.copied.memory[0], *self.plan.memory[1:])
         return replace(self.plan, problem=made, memory=memory, share=(rows - 2 * self.tasks * (self.tasks > 1)) / rows)
@@ -81,22 +81,30 @@ def _moved(operands: Sequence[Operand], shifts: Sequence[int]) -> tuple[Operand,
     return tuple(Operand(slot=o.slot, offset=o.offset + shift) for o, shift in zip(operands, shifts))
 
 
-def late(run: list[FusedGroup], plans: list[FusedPlan], folded: dict[int, tuple], threads: int) -> Late | None:
-    """Of a step that computes and one that copies, if they can be done so. ``folded``: memory, by id, that nobody else
-    has (`blocking.folds`)."""
+def late(
+    run: list[FusedGroup], plans: list[FusedPlan], alone: dict[int, tuple], threads: int, large: bool = True
+) -> Late | None:
+    """Of a step that computes and one that copies, if they can be done so. ``alone``: memory, by id, that nobody else
+    has (`blocking.folds`). What is not ``large`` stays in cache between two steps: one is better if it loads each row
+    once."""
     if len(run) != 2 or any(len(group.stores) != 1 or group.axes is not None for group in run):
         return None
     (group, copy), (plan, copied) = run, plans
     between = group.stores[0].place
     value = between.memory.memory
     reads = copy.needed()
-    if id(value) not in folded or copied.problem.structure.nodes or not reads or not reads[0].same(between):
+    if id(value) not in alone or copied.problem.structure.nodes or not reads or not reads[0].same(between):
         return None
     if not _near(plan.problem, copied.problem, group, copy):
         return None
     rows = plan.problem.dims[0][0]
     tasks = min(share(plan.problem.bytes, threads), rows // FEWEST)
-    return Late(group=group, plan=plan, copy=copy, copied=copied, between=value, tasks=max(1, tasks), near=_neighbours(plan.problem, copied.problem, group, copy))
+    near = _neighbours(plan.problem, copied.problem, group, copy)
+    if near and not goes_near(replace(plan.problem.structure, near=near)):
+        near = ()
+    if not (near or large):
+        return None
+    return Late(group=group, plan=plan, copy=copy, copied=copied, between=value, tasks=max(1, tasks), near=near)
 
 
 def _near(problem: FusedProblem, there: FusedProblem, group: FusedGroup, copy: FusedGroup) -> bool:

@@ -74,8 +74,8 @@ class CheckeredRows(VectorRows):
         return [(point, row + point.row - 2 * (point.row & point.stage)) for point in self.points for row in rows]
 
     def _reach(self, row: int, many: int) -> tuple[int, int]:
-        """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as far as
-        these reach, those beside them as far as they are read."""
+        """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as
+        far as these reach, those beside them as far as they are read."""
         if -1 <= row < 2 * many:
             return row_reach(self.points, row % 2)
         found = [

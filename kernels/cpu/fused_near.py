@@ -27,8 +27,8 @@ from .stream import LINE
 
 
 class Line:
-    """One row while it is gone through: ``reach``, the first and the last shift of elements that is read; ``exists``: where
-    the row begins and ends, counted from the first vector's first lane (None: all of it may be read)."""
+    """One row while it is gone through: ``reach``, the first and the last shift of elements that is read; ``exists``:
+    where the row begins and ends, counted from the first vector's first lane (None: all of it may be read)."""
 
     def __init__(self, rows: VectorRows, at: Val, reach: tuple[int, int], exists: tuple[Val, Val] | None):
         self.rows, self.at, self.reach, self.exists = rows, at, reach, exists
