@@ -41,7 +41,9 @@ class FusedProblem:
 
     ``late``: the only output may be written over what is read, where both are one entry of the second loop apart: each
     row, which is the first loop, is stored after the next one is computed. All operands run along a row or are one
-    element there; no stride is negative. A third loop counts tasks.
+    element there; no stride is negative. A third loop counts tasks. Inputs of a structure with `near` lie where that
+    says, whatever their operands do. Of one with `points`, loops are pairs of rows and of elements; its outputs in the
+    second row of stage 1 are those of the pair before.
 
     >>> g = Graph(("float32",))
     >>> s = g.structure((g.op("mul", 0, 0), "sum"))
