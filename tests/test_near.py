@@ -107,8 +107,14 @@ def moved(u, f):
     return f[0] + 1
 
 
+def heavy(u, f):
+    """One row at a time."""
+    u[1:-1, 1:] = np.tanh(u[:-2, 1:] - u[2:, :-1]) + np.sin(u[1:-1, :-1]) * f[1:-1, 1:]
+    return f[0] + 1
+
+
 @pytest.mark.parametrize("threads", ["1", "2"])
-@pytest.mark.parametrize("body", [poisson, smoothed, moved])
+@pytest.mark.parametrize("body", [poisson, smoothed, moved, heavy])
 def test_programs_load_each_row_once(body, threads, monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
     monkeypatch.setattr(program_plans, "rows_of_a_block", lambda *run: 4)
