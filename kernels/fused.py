@@ -27,7 +27,6 @@ from .row import Operand, Row
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
-PAGE = 4096  # bytes
 BOX = 4096  # entries of O or J of a reduction's box
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
@@ -42,7 +41,9 @@ class FusedProblem:
 
     ``late``: the only output may be written over what is read, where both are one entry of the second loop apart: each
     row, which is the first loop, is stored after the next one is computed. All operands run along a row or are one
-    element there; no stride is negative. A third loop counts tasks.
+    element there; no stride is negative. A third loop counts tasks. Inputs of a structure with `near` lie where that
+    says, whatever their operands do. Of one with `points`, loops are pairs of rows and of elements; its outputs in the
+    second row of stage 1 are those of the pair before.
 
     >>> g = Graph(("float32",))
     >>> s = g.structure((g.op("mul", 0, 0), "sum"))
@@ -213,11 +214,15 @@ class _Lowering:
             apart = choose_apart(dims, self.items, self.outputs, budget)
         self.apart = 2 if apart else 1  # how many elements neighbours along O are apart
         self.mode, self.inner = ua.MAP, []
+        if self.s.points:
+            self.apart = 2  # and rows, too
         if reduced:
             self._choose_reduction(dims, reduced, budget)
         elif problem.late:
-            self.o, rest = take(dims[:1], dims[0][0])
-            self.j, self.outer = take(rest, 1)[0], dims[1:]
+            self.o, _ = take(dims[:1], dims[0][0])
+            self.j, self.outer = take([], 1)[0], dims[1:]
+            if self.s.near:
+                self.j, self.outer = take(dims[1:2], dims[1][0])[0], dims[2:]
             self.tasks = dims[2][0] if len(dims) > 2 else 1
         elif apart:
             self.o, self.j, self.outer = apart
@@ -305,7 +310,7 @@ class _Lowering:
             ua.U_J_TOTAL: self.j.total,
             ua.U_MODE: self.mode,
             ua.U_STREAM: int(self._streams()),
-            ua.U_APART: int(self.apart > 1),
+            ua.U_APART: int(self.apart > 1 and not self.s.points),
             ua.U_ALIGN: int(self._aligns()),
             ua.U_SHARE: share,
         }
@@ -320,9 +325,14 @@ class _Lowering:
         return Row(words=words, tables={ua.U_TABLE: table}, kernels=kernels, scratch=scratch, tasks=tasks)
 
     def _late(self) -> dict[int, int]:
-        """Words of two rows of the output in scratch."""
+        """Words of two rows of the output in scratch, or of one that is read."""
         nbytes = self.o.count * self.items[0]
-        stride = -(-nbytes // LINE) * LINE + PAGE
+        if self.s.points:
+            return {ua.U_NEAR: self.p.dims[1][1] // self.apart}
+        if self.s.near:
+            place, self.scratch = self.scratch, self.scratch + nbytes + ua.NEAR_SCRATCH
+            return {ua.U_NEAR: self.p.dims[1][1], ua.U_NEAR_STAGE: place}
+        stride = -(-nbytes // LINE) * LINE + ua.PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}
 

@@ -17,6 +17,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Sequence
 
 from .. import config
 from ..errors import EngineValueError
@@ -113,12 +114,33 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """One of four outputs, each at every second element of every second row, that together are a checkerboard: where
+    it lies, as (rows, elements) from that of the structure that has it, ``stage`` 0 or 1, and what it is.
+
+    Stage 1 reads what stage 0 wrote; what stage 0 reads is what was there before stage 1 wrote. Nothing that a stage
+    reads is written in it."""
+
+    row: int
+    element: int
+    stage: int
+    structure: Structure
+
+
+@dataclass(frozen=True, kw_only=True)
 class Structure:
-    """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError)."""
+    """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError).
+
+    ``near``, of a map that is written over what it reads: for each input, its place as (rows, elements) from the
+    element that is written, in the same memory; None for an input elsewhere. What is read was there before.
+
+    ``points``: what else is written in the same pass, of two rows and every second element: see `Point`."""
 
     inputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
+    near: tuple[tuple[int, int] | None, ...] = ()
+    points: tuple[Point, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.inputs:
@@ -161,7 +183,9 @@ class Structure:
             for node in self.nodes
         )
         outputs = " ".join(f"{out.reduce} {out.value}".strip() for out in self.outputs)
-        return f"{' '.join(self.inputs)}; {nodes}-> {outputs}"
+        near = " ".join(["near", *("-" if place is None else "{},{}".format(*place) for place in self.near)])
+        text = f"{' '.join(self.inputs)}; {nodes}-> {outputs}" + (f" {near}" if self.near else "")
+        return " | ".join([text, *(f"{p.row},{p.element},{p.stage} {p.structure.text()}" for p in self.points)])
 
 
 def _check(structure: Structure, number: int, node: Node) -> None:
@@ -268,6 +292,17 @@ class Graph:
 
 def parse(text: str) -> Structure:
     """The structure whose `Structure.text` this is; EngineValueError where it is none."""
+    text, *others = text.split(" | ")
+    return replace(_parse(text), points=tuple(_point(other) for other in others))
+
+
+def _point(text: str) -> Point:
+    place, _, rest = text.partition(" ")
+    row, element, stage = map(int, place.split(","))
+    return Point(row=row, element=element, stage=stage, structure=_parse(rest))
+
+
+def _parse(text: str) -> Structure:
     try:
         head, *middle, tail = text.split(";")
         inputs = tuple(head.split())
@@ -276,7 +311,9 @@ def parse(text: str) -> Structure:
             op, *rest, dtype = line.split()
             args, value = ((), rest[0]) if op == "const" else (tuple(map(int, rest)), "")
             nodes.append(Node(op=op, args=args, dtype=dtype, value=value))
-        words = tail.split()[1:]
+        ends, _, places = tail.partition(" near ")
+        near = tuple(_place(text) for text in places.split())
+        words = ends.split()[1:]
         outputs, reduce = [], ""
         for word in words:
             if word in REDUCTIONS:
@@ -284,9 +321,16 @@ def parse(text: str) -> Structure:
             else:
                 outputs.append(Output(value=int(word), reduce=reduce))
                 reduce = ""
-        return Structure(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs))
+        return Structure(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs), near=near)
     except (ValueError, IndexError) as error:
         raise EngineValueError(f"no structure of a fused kernel: {text!r} ({error})") from error
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    if text == "-":
+        return None
+    row, element = map(int, text.split(","))
+    return row, element
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -307,6 +351,64 @@ def goes_apart(structure: Structure) -> bool:
     if structure.reduces or any(node.op not in _LIGHT for node in structure.nodes):
         return False
     return all(STORAGES[dtype].itemsize >= _APART_BYTES for dtype in structure.stored)
+
+
+NEAREST = 2  # elements to a neighbour, at most: those of the smallest vector
+
+
+def goes_near(structure: Structure) -> bool:
+    """Whether the inputs of a structure with `Structure.near` are neighbours that its kernel can find.
+
+    >>> goes_near(parse("float64 float64; add 0 1 float64; -> 2 near 0,-1 1,0"))
+    True
+    """
+    dtype, near = structure.stored[0], structure.near
+    places = [place for place in near if place is not None]
+    if len(structure.outputs) != 1 or structure.reduces or len(near) != len(structure.inputs) or not places:
+        return False
+    if dtype not in REAL or STORAGES[dtype].itemsize < _APART_BYTES:
+        return False
+    if any(structure.inputs[n] != dtype for n, place in enumerate(near) if place is not None):
+        return False
+    low, high = near_reach(near, 0) or (0, 0)  # of the row itself, all of which is there
+    return all(abs(row) <= 1 and -NEAREST <= low <= e <= high <= NEAREST for row, e in places)
+
+
+def goes_checkered(structure: Structure) -> bool:
+    """Whether `Structure.points` make a checkerboard that its kernel can go through in one pass."""
+    points = [Point(row=0, element=0, stage=0, structure=structure), *structure.points]
+    if sorted((point.row, point.stage) for point in points) != [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        return False
+    dtype, stages = structure.stored[0], {}
+    for point in points:
+        if not goes_near(replace(point.structure, points=())) or None in point.structure.near:
+            return False
+        if point.structure.stored[0] != dtype or abs(point.element) > NEAREST:
+            return False
+        stages[point.row, point.element % 2] = point.stage
+    if len(stages) != 4:
+        return False
+    reach = {row: row_reach(points, row) for row in (0, 1)}
+    for point in points:
+        for row, e in point.structure.near:
+            row, e = row + point.row, e + point.element
+            low, high = reach[row % 2]
+            if stages[row % 2, e % 2] == point.stage or not low <= e <= high:
+                return False
+    return True
+
+
+def row_reach(points: Sequence[Point], row: int) -> tuple[int, int]:
+    """The first element that points of a row write or read in it, and the last, for the first of each."""
+    own = [point for point in points if point.row == row]
+    shifts = [point.element + e for point in own for r, e in (*point.structure.near, (0, 0)) if r == 0]
+    return min(shifts), max(shifts)
+
+
+def near_reach(near: tuple[tuple[int, int] | None, ...], row: int) -> tuple[int, int] | None:
+    """The first and the last shift of elements that is read of a row so far away, 0 too in its own; None: none."""
+    shifts = [place[1] for place in near if place is not None and place[0] == row] + [0] * (row == 0)
+    return (min(shifts), max(shifts)) if shifts else None
 
 
 @lru_cache(maxsize=4096)

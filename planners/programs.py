@@ -27,6 +27,7 @@ from ..views import View
 from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
+from .checkered import checkered
 from .build import PlanBuilder, Work, compute_dtype, lay_out
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
@@ -217,8 +218,9 @@ class ProgramBuilder(PlanBuilder):
         plans = [fused_plan(group, threads) for group in run]
         blocks = -(-count // rows)
         behind = lags(run, rows) if blocks > 1 else [0] * len(run)
-        folded = folds(run, behind, others) if blocks > 1 else {}
-        if over := late(run, plans, folded, threads):
+        alone = folds(run, behind, others) if len(run) > 1 else {}
+        folded = alone if blocks > 1 else {}
+        if over := late(run, plans, alone, threads, blocks > 1) or checkered(run, plans, threads):
             for group, part in over.parts():
                 operation = self._map(group, part)
                 for each in run if part.problem.late else [group]:

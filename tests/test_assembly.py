@@ -104,3 +104,13 @@ def test_fused_kernels_call_no_library(row, dtype):
     for first in range(0, len(values), 20):
         name = fused_structure.name(g.structure(*values[first : first + 20]))
         assert _foreign_calls(_assembly(row, name)) == []
+
+
+@pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("points", ["", " | 1,1,0 {} | 0,1,1 {} | 1,0,1 {}"], ids=["near", "checkered"])
+def test_kernels_of_neighbours_call_no_library_and_keep_rows_in_registers(row, points):
+    text = "{0} {0}; add 0 1 {0}; -> 2 near 1,0 0,-1".format("float64")
+    assembly = _assembly(row, fused_structure.name(fused_structure.parse(text + points.format(*[text] * 3))))
+    assert _foreign_calls(assembly) == []
+    spilt = [line for line in assembly.splitlines() if "zmm" in line and "rsp" in line]
+    assert row.registers < 32 or spilt == []

@@ -225,6 +225,9 @@ def test_memory_between_steps_holds_a_few_blocks(monkeypatch):
     assert plan.arena_bytes < x.nbytes / 4
 
 
+LATE = (fused_abi.U_LATE, fused_abi.U_NEAR)
+
+
 # -- rows stored late --------------------------------------------------------------------------------------------------
 def beside(x, y):
     x[1:, 2:] = x[:-1, :-2] * 2 - y[1:, 2:]
@@ -257,12 +260,12 @@ def test_rows_are_stored_after_the_next_one_is_computed(threads, long_rows, monk
         x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
         jitted = assert_like_numpy(body, x, y)
         steps = [step for step in jitted.plan(x, y).steps if step.flops or step.expr == "copy"]
-        late_ones = [step for step in steps if step.args.words.get(fused_abi.U_LATE)]
+        late_ones = [step for step in steps if set(LATE) & {w for w, value in step.args.words.items() if value}]
         assert len(late_ones) == 1 and len(steps) < 10 and all(step.block == (0, 1) for step in steps)
         assert threads != "1" or "copy" not in [step.expr for step in steps]
     x, y = np.random.default_rng(0).integers(-9, 9, (2, 64, 64))
     steps = assert_like_numpy(two_away, x, y).plan(x, y).steps
-    assert not any(step.args.words.get(fused_abi.U_LATE) for step in steps)
+    assert not any(step.args.words.get(word) for step in steps for word in LATE)
 
 
 def test_rows_that_are_stored_too_early_are_found_wrong(long_rows, monkeypatch):

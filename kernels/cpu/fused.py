@@ -24,7 +24,9 @@ from . import fused_abi as ua
 from . import nest_abi as na
 from .convert import Converter
 from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_type
+from .fused_checkered import CheckeredRows
 from .fused_frame import build_run
+from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_tile
@@ -100,7 +102,11 @@ class RowFunction:
 
     def emit(self) -> None:
         f = self.f
-        if self.s.reduces:
+        if self.s.points:
+            CheckeredRows(self).emit()
+        elif self.s.near:
+            NearRows(self).emit()
+        elif self.s.reduces:
             with f.if_else(f.word(self.args, ua.R_MODE).eq(ua.ROWS)) as (rows, columns):
                 with rows:
                     self._loop(ua.ROWS)
@@ -171,11 +177,11 @@ class RowFunction:
         with f.range(done.get(), self.nj) as j:
             _Row(self, ua.COLUMNS, j).emit()
 
-    def compute(self, values: list[Value], ops: Ops | None = None) -> None:
-        """Appends the values of all nodes to those of the inputs; ``ops``: of another width."""
-        ops = ops or self.ops
-        for node in self.s.nodes:
-            args, dtypes = [values[a] for a in node.args], [self.s.dtype(a) for a in node.args]
+    def compute(self, values: list[Value], ops: Ops | None = None, s: Structure | None = None) -> None:
+        """Appends the values of all nodes to those of the inputs; ``ops``: of another width; ``s``: of another structure."""
+        ops, s = ops or self.ops, s or self.s
+        for node in s.nodes:
+            args, dtypes = [values[a] for a in node.args], [s.dtype(a) for a in node.args]
             values.append(ops.apply(node, args, dtypes))
 
     def combine(self, number: int, value: Value, at: Val) -> None:

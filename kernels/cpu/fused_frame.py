@@ -25,8 +25,6 @@ from .emit import I64, Fn, Val
 from .nest_frame import MAX_RANK
 from .stream import LINE, stream
 
-PAGE = 4096  # bytes
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Walk:
@@ -81,6 +79,8 @@ class _Run:
         shift = self.word(ua.U_ALIGN) * (f.word(self.at) & (LINE - 1))
         scratch = f.word(self.ctx, abi.CTX_SCRATCH) + f.word(self.ctx, abi.CTX_SCRATCH_STRIDE) * self.worker
         self.scratch = scratch + shift
+        f.store(scratch + self.word(ua.U_NEAR_STAGE), self.args + 8 * ua.R_KEEP)
+        f.store(self.word(ua.U_NEAR), self.args + 8 * ua.R_DOWN)
         self.late = _Late(self, scratch)
         with f.range(first, last) as index:
             with f.range(begin, end) as turn:
@@ -181,9 +181,9 @@ class _Late:
         place in a page as what is read beside it, would wait for stores here."""
         f = self.f
         with f.if_(self.nbytes.ne(0)):
-            shift = (f.word(self.run.at) + PAGE // 2) & (PAGE - 1)
+            shift = (f.word(self.run.at) + ua.PAGE // 2) & (ua.PAGE - 1)
             place = self.first + self.odd.get() * self.run.word(ua.U_LATE_STRIDE)
-            place = place + ((shift - place) & (PAGE - 1))
+            place = place + ((shift - place) & (ua.PAGE - 1))
             f.store(place, self.run.args + 8 * (ua.R_OPERANDS + ua.R_BASE))
 
     def leave(self) -> None:

@@ -22,6 +22,7 @@ class Kernel(Protocol):
     s: Structure
     isa: ISA
     w: int  # elements of a vector
+    unroll: int  # vectors, or rows, that are worth computing at once
     ops: Ops
     args: Val
     no: Val
@@ -31,7 +32,7 @@ class Kernel(Protocol):
 
     def mask(self, count: Val) -> Val: ...
 
-    def compute(self, values: list[Value], ops: Ops | None = None) -> None: ...
+    def compute(self, values: list[Value], ops: Ops | None = None, s: Structure | None = None) -> None: ...
 
     def combine(self, number: int, value: Value, at: Val) -> None: ...
 
@@ -44,7 +45,7 @@ def joined(parts: list[Val]) -> Value:
     return tuple(parts) if len(parts) == 2 else parts[0]
 
 
-class _Rows:
+class BoxRows:
     """What rows have in common: the words of operands, read once. ``mode``: `fused_abi.ROWS`, `COLUMNS` or `MAP`."""
 
     def __init__(self, kernel: Kernel, mode: int = ua.MAP):
@@ -62,7 +63,7 @@ class _Rows:
         return STORAGES[self.k.s.stored[number]].itemsize
 
 
-class ShortRows(_Rows):
+class ShortRows(BoxRows):
     """All rows where each is a few vectors: one loop over o, by masks, and what rows have in common before the loop
     over j. For instruction sets with masks."""
 
@@ -118,7 +119,7 @@ class ShortRows(_Rows):
         return k.ops.unpack(dtype, self.f.select(one, element, vector))
 
 
-class PlainRows(_Rows):
+class PlainRows(BoxRows):
     """Rows of a map of some vectors along which all operands run: nothing but addresses is found for each of them."""
 
     def emit(self) -> None:
@@ -141,7 +142,7 @@ class PlainRows(_Rows):
             k.ops.store(k.s.dtype(out.value), values[out.value], here[number], mask)
 
 
-class ApartRows(_Rows):
+class ApartRows(BoxRows):
     """Rows of a map whose elements are two apart, in all operands that run: vectors of what lies there, be it theirs or
     not, of which every second element is computed for nothing and not stored.
 
