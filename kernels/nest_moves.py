@@ -26,20 +26,20 @@ from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
 # Bytes that the output and the input may run in a box; the best pair is chosen by cost.
-LONG_OUT, LONG_IN = (128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024)
+LONG_OUT, LONG_IN = (256, 512, 1024, 4096), (64, 128, 256, 1024)
 BOX_BYTES = 32 << 10
 # Bytes of a box, of its lines of the input and of scratch, and nanoseconds of each line beyond them: L1 holds both.
-FIT_BYTES, SPILT_NS = 24 << 10, 2.1
+SPILT_NS = ((24 << 10, 2.1), (64 << 10, 2.0))
 # Bytes that boxes may leave to others than the next: they wait in L2, beside lines that are asked for.
 LEFT_BYTES = 160 << 10
 # Nanoseconds: of a box, of a line that is written, of both ends of a run that are not whole lines, of leaving the last
 # line of a run to another box, of a run of the input, of asking for a line where no line is written, of beginning a
 # row, of loading a vector, of an element by itself, of leaving a page of the output unfinished, of a line that tiles
 # write to scratch in two parts. Fitted to the times of 4800 boxes of the bench's permutations.
-BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 20, 3.6, 0.8, 2
-ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 5, 0.5
+BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
+ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
 PAGE = 4096  # bytes
-TURNS = 4  # boxes of a task that follow each other in a run, at least, if others lie between them
+TURNS = 4  # boxes along a run, at least, of each of several tasks, if others lie between them
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
@@ -128,11 +128,13 @@ def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
 
 
 def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator["Boxes"]:
-    """Boxes with a smaller last one, and without where that makes a difference or is not possible."""
-    for ragged in (True, False):
-        boxes = Boxes(dims, item, long_out, long_in, ragged)
+    """Boxes with a smaller last one, and without where that makes a difference or is not possible; where rows of the
+    input may crowd into few cache sets, boxes that do not continue each other's runs, too."""
+    crowded = any(abs(d[1 + A]) % PAGE == 0 for d in dims)
+    for ragged, along in product((True, False), (True, False) if crowded else (True,)):
+        boxes = Boxes(dims, item, long_out, long_in, ragged, along)
         if boxes.total and not boxes.ends_along():
-            boxes = Boxes(dims, item, long_out, long_in, ragged, whole_lines=False)
+            boxes = Boxes(dims, item, long_out, long_in, ragged, along, whole_lines=False)
         if boxes.chunks or not ragged:
             yield boxes
 
@@ -201,7 +203,8 @@ def _moving(o: list[Dim], first: list[Dim], mode: int, entries: int, item: int) 
 
 @dataclass
 class Boxes:
-    """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes.
+    """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes. Those
+    ``along`` a run continue it.
 
     ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: the loop over boxes that
     continue each other's runs. What a box has of the last line of a run goes to the next of these through scratch, so
@@ -216,6 +219,7 @@ class Boxes:
     long_out: int
     long_in: int
     ragged: bool = False
+    along: bool = True
     chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
     outer: list[Dim] = field(default_factory=list)
@@ -262,7 +266,7 @@ class Boxes:
         limit, tile = min(room, need), max(1, LINE // self.item)
         if limit < 2:
             return False
-        shared = run and not self._crowded(dim)
+        shared = run and self.along
         if shared and self.whole_lines and 0 < (part := whole_lines(size, limit, self.item * run)) <= room:
             self.parts[dim] = part
             self.shared = -(-size // part), *(part * s for s in strides)
@@ -293,21 +297,24 @@ class Boxes:
 
     def _join_ends(self) -> None:
         """Runs that end with whole loops are continued by the boxes of the loop that follows in the output."""
-        run = self.item * prod(d[0] for d in chain(self.staged(), OUT, self.item))
-        following = next((d for d in self.dims if d[1 + OUT] == run and d not in self.parts), None)
-        if self.shared == ONE and following and run >= LINE and not self._crowded(following):
-            self.shared = following
+        if self.shared != ONE or not self.along:
+            return
+        inside = [(part, *dim[1:]) for dim, part in self.parts.items()]
+        run = self.item * prod(d[0] for d in chain(inside, OUT, self.item))
+        if run >= LINE:
+            self.shared = next((d for d in self.dims if d[1 + OUT] == run and d not in self.parts), ONE)
 
-    def _crowded(self, dim: Dim) -> bool:
-        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has
-        to be read by the next box, and boxes along the input come first."""
-        return any(abs(d[1 + A]) % PAGE == 0 for d in (dim, *chain(list(self.parts), OUT, self.item)))
+    def _crowded(self) -> bool:
+        """Boxes along a run follow each other, and the rows of the input that they read lie in the same few sets of the
+        caches: what is left of their lines has to be read by later boxes, and will be gone."""
+        along = [*chain(list(self.parts), OUT, self.item), *(d for d in self.dims if d == self.shared)]
+        return self.shared != ONE and any(abs(d[1 + A]) % PAGE == 0 for d in along) and not self.order(1)[1]
 
     def cost(self) -> float:
         """Nanoseconds that all boxes take, about."""
         inside = self.staged()
         entries, boxes = prod(self.parts.values()), prod(d[0] for d in self.outer) * self.shared[0]
-        if self.ragged and not self._ends_whole() or self.total and not self.ends_along():
+        if self.ragged and not self._ends_whole() or self.total and not self.ends_along() or self._crowded():
             return inf
         if self.chunks:
             boxes *= self.chunks[1][0]
@@ -317,8 +324,8 @@ class Boxes:
         lines = entries * self.item / LINE
         asked = entries // near * -(-near * self.item // LINE)
         o, first, mode = _sides(runs, fast)
-        room = FIT_BYTES / (entries * self.item + (min(asked, lines) + 0.9 * entries / near) * LINE)
-        spilt = SPILT_NS * max(0.0, 1 - room)
+        nbytes = entries * self.item + (min(asked, lines) + 0.9 * entries / near) * LINE
+        spilt = sum(ns * max(0.0, 1 - room / nbytes) for room, ns in SPILT_NS)
         if mode == na.MOVE_TILE and len(o) < len(runs) and prod(d[0] for d in o) * self.item % LINE:
             spilt += SPLIT_NS
         moved = _moving(o, first, mode, entries, self.item)
@@ -328,8 +335,8 @@ class Boxes:
         return boxes * (each + entries * self.item / PAGE * left * PAGE_NS)
 
     def order(self, tasks: int) -> tuple[list[Dim], int, int]:
-        """The loops over boxes other than the chunks of O and J, with strides of where boxes leave the ends of runs; the
-        row of the odometer that counts boxes along a run; and how many boxes lie between two of these.
+        """The loops over boxes other than the chunks of O and J, with strides of where boxes leave the ends of runs;
+        the row of the odometer that counts boxes along a run; and how many boxes lie between two of these.
 
         Lines of the input are read while they are near: loops with short strides of the input come first. Where boxes
         along a run come later than others, all of these leave something: as long as it stays in cache.
@@ -344,7 +351,7 @@ class Boxes:
             before.append((*dim[:3], line * step))
             step *= dim[0]
         boxes = step * self.shared[0] * prod(d[0] for d in outer[len(before) :])
-        if step == 1 or line * step > LEFT_BYTES or boxes < TURNS * step * tasks:
+        if step == 1 or line * step > LEFT_BYTES or boxes < TURNS * step * tasks and tasks > 1:
             return outer, 0, 1
         return [*before, self.shared, *outer[len(before) :]], 2 + len(before), step
 
