@@ -1,9 +1,10 @@
 """Copies that only move bytes: rows of the step table, and the boxes of a permutation that does not fit in cache.
 
 Such a permutation is bound by memory, so each line is to be read once and written once, past the caches. Its boxes hold
-long runs of both the output and the input. A box is moved to scratch that lies in the order of the output, in tiles
-transposed in registers where both sides run, and from there to the output in whole lines, beside which the input of
-a box to come is asked for. Of the boxes for several lengths of runs, those that should take least time are used.
+long runs of both the output and the input. They go along the input, which is best read in order; stores past the caches
+may come in any. A box is moved to scratch that lies in the order of the output, in tiles transposed in registers where
+both sides run, and from there to the output in whole lines, beside which the input of a box to come is asked for. Of
+the boxes for several lengths of runs, those that should take least time are used.
 """
 
 from __future__ import annotations
