@@ -1,9 +1,10 @@
 """Copies that only move bytes: rows of the step table, and the boxes of a permutation that does not fit in cache.
 
 Such a permutation is bound by memory, so each line is to be read once and written once, past the caches. Its boxes hold
-long runs of both the output and the input. A box is moved to scratch that lies in the order of the output, in tiles
-transposed in registers where both sides run, and from there to the output in whole lines, beside which the input of
-a box to come is asked for. Of the boxes for several lengths of runs, those that should take least time are used.
+long runs of both the output and the input. They go along the input, which is best read in order; stores past the caches
+may come in any. A box is moved to scratch that lies in the order of the output, in tiles transposed in registers where
+both sides run, and from there to the output in whole lines, beside which the input of a box to come is asked for. Of
+the boxes for several lengths of runs, those that should take least time are used.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
 # Bytes that the output and the input may run in a box; the best pair is chosen by cost.
-LONG_OUT, LONG_IN = (512, 1024, 2048, 4096), (64, 128, 256, 1024)
+LONG_OUT, LONG_IN = (256, 512, 1024, 4096), (64, 128, 256, 1024)
 BOX_BYTES = 32 << 10
-# Bytes of a box and nanoseconds of each of its lines beyond them: L1 holds what is read beside what is written.
-SPILT_NS = ((8 << 10, 1.0), (16 << 10, 1.6))
-# Nanoseconds: of a box, of a line that is written, of both ends of a run that are not whole lines, of keeping the last
-# line of a run for the next box, of a run of the input, of asking for a line where no line is written, of beginning a
-# row, of loading a vector, of an element by itself, of leaving a page of the output unfinished. Fitted to the times of
-# 2700 boxes of the bench's permutations.
-BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 12, 6, 0.8, 2
-ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS = 4, 0.2, 0.3, 5
+# Bytes of a box, of its lines of the input and of scratch, and nanoseconds of each line beyond them: L1 holds both.
+SPILT_NS = ((24 << 10, 2.1), (64 << 10, 2.0))
+# Bytes that boxes may leave to others than the next: they wait in L2, beside lines that are asked for.
+LEFT_BYTES = 160 << 10
+# Nanoseconds: of a box, of a line that is written, of both ends of a run that are not whole lines, of leaving the last
+# line of a run to another box, of a run of the input, of asking for a line where no line is written, of beginning a
+# row, of loading a vector, of an element by itself, of leaving a page of the output unfinished, of a line that tiles
+# write to scratch in two parts. Fitted to the times of 4800 boxes of the bench's permutations.
+BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
+ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
 PAGE = 4096  # bytes
+TURNS = 4  # boxes along a run, at least, of each of several tasks, if others lie between them
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
@@ -95,9 +99,11 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
-    outer = sorted(box.outer, key=lambda d: abs(d[1 + A]))  # lines of the input are read while they are near
-    along = Group(dims=tuple(o), total=box.total or prod(d[0] for d in o) * box.shared[0], chunks=box.shared)
-    builder = RowBuilder(along, _group(j, *box.chunks), outer, shifts)
+    outer, row, step = box.order(tasks)
+    entries = box.total or prod(d[0] for d in o) * box.shared[0]
+    along = Group(dims=tuple(o), total=entries, chunks=ONE if row else box.shared)
+    size, chunks = box.chunks or (0, ONE)
+    builder = RowBuilder(along, _group(j, size, (*chunks[:3], LINE * box.runs)), outer, shifts)
     _source(builder, item, mode)
     words = builder.words
     words[na.N_A_O] = builder.vector(builder.o.offsets(A))
@@ -105,7 +111,9 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
     carried = LINE if box.shared != ONE else 0
     words[na.N_OUT_STAGE] = carried + builder.reserve(carried + sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
-    words[na.N_OWN] = box.shared[1]
+    words[na.N_OWN], words[na.N_OWN_ROW], words[na.N_OWN_STEP] = box.shared[1], row, step
+    if row:
+        words[na.N_OWN_PLACE] = builder.reserve(LINE * box.runs * step)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
     _ahead(builder, inside, item)
     return builder.row(min(tasks, builder.boxes), nbytes)
@@ -121,11 +129,13 @@ def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
 
 
 def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator["Boxes"]:
-    """Boxes with a smaller last one, and without where that makes a difference or is not possible."""
-    for ragged in (True, False):
-        boxes = Boxes(dims, item, long_out, long_in, ragged)
+    """Boxes with a smaller last one, and without where that makes a difference or is not possible; where rows of the
+    input may crowd into few cache sets, boxes that do not continue each other's runs, too."""
+    crowded = any(abs(d[1 + A]) % PAGE == 0 for d in dims)
+    for ragged, along in product((True, False), (True, False) if crowded else (True,)):
+        boxes = Boxes(dims, item, long_out, long_in, ragged, along)
         if boxes.total and not boxes.ends_along():
-            boxes = Boxes(dims, item, long_out, long_in, ragged, whole_lines=False)
+            boxes = Boxes(dims, item, long_out, long_in, ragged, along, whole_lines=False)
         if boxes.chunks or not ragged:
             yield boxes
 
@@ -194,11 +204,12 @@ def _moving(o: list[Dim], first: list[Dim], mode: int, entries: int, item: int) 
 
 @dataclass
 class Boxes:
-    """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes.
+    """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes. Those
+    ``along`` a run continue it.
 
     ``parts``: entries that a box has of a loop; ``outer``: loops over boxes; ``shared``: the loop over boxes that
-    continue each other's runs. They come one after the other, and what a box has of the last line of a run goes to the
-    next one through scratch, so that each line of the output is written whole.
+    continue each other's runs. What a box has of the last line of a run goes to the next of these through scratch, so
+    that each line of the output is written whole.
     With ``whole_lines``, all but the last of them have whole lines, and the last one may be smaller: ``total`` are the
     entries of a run then. With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller:
     ``chunks`` has the size of the loop and the loop over its pieces.
@@ -209,6 +220,7 @@ class Boxes:
     long_out: int
     long_in: int
     ragged: bool = False
+    along: bool = True
     chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
     outer: list[Dim] = field(default_factory=list)
@@ -224,9 +236,10 @@ class Boxes:
             x = min(reached, key=lambda x: reached[x][0] / goals[x])
             run, following = reached[x]
             need = goals[x] // run
-            if need < 2 or following is None or not self._take(following, need, run if x == OUT else 0):
+            if need < 2 or following is None or not self._take(following, need, self._continued(following)):
                 del open_ends[x]
-        self.outer += without(self.dims, self.parts)
+        self._join_ends()
+        self.outer += without(without(self.dims, self.parts), [self.shared])
 
     @property
     def key(self) -> tuple:
@@ -254,7 +267,7 @@ class Boxes:
         limit, tile = min(room, need), max(1, LINE // self.item)
         if limit < 2:
             return False
-        shared = run and not self._crowded(dim)
+        shared = run and self.along
         if shared and self.whole_lines and 0 < (part := whole_lines(size, limit, self.item * run)) <= room:
             self.parts[dim] = part
             self.shared = -(-size // part), *(part * s for s in strides)
@@ -278,16 +291,31 @@ class Boxes:
             self.outer.append(over)
         return True
 
-    def _crowded(self, dim: Dim) -> bool:
-        """Runs of the input along the output's lie in the same few sets of the caches: what is left of their lines has
-        to be read by the next box, and boxes along the input come first."""
-        return any(abs(d[1 + A]) % PAGE == 0 for d in (dim, *chain(list(self.parts), OUT, self.item)))
+    def _continued(self, dim: Dim) -> int:
+        """Entries of a run of the output that the loop continues, or 0."""
+        run, following = self._reach(chain(self.dims, OUT, self.item))
+        return run if following == dim else 0
+
+    def _join_ends(self) -> None:
+        """Runs that end with whole loops are continued by the boxes of the loop that follows in the output."""
+        if self.shared != ONE or not self.along:
+            return
+        inside = [(part, *dim[1:]) for dim, part in self.parts.items()]
+        run = self.item * prod(d[0] for d in chain(inside, OUT, self.item))
+        if run >= LINE:
+            self.shared = next((d for d in self.dims if d[1 + OUT] == run and d not in self.parts), ONE)
+
+    def _crowded(self) -> bool:
+        """Boxes along a run follow each other, and the rows of the input that they read lie in the same few sets of the
+        caches: what is left of their lines has to be read by later boxes, and will be gone."""
+        along = [*chain(list(self.parts), OUT, self.item), *(d for d in self.dims if d == self.shared)]
+        return self.shared != ONE and any(abs(d[1 + A]) % PAGE == 0 for d in along) and not self.order(1)[1]
 
     def cost(self) -> float:
         """Nanoseconds that all boxes take, about."""
         inside = self.staged()
         entries, boxes = prod(self.parts.values()), prod(d[0] for d in self.outer) * self.shared[0]
-        if self.ragged and not self._ends_whole() or self.total and not self.ends_along():
+        if self.ragged and not self._ends_whole() or self.total and not self.ends_along() or self._crowded():
             return inf
         if self.chunks:
             boxes *= self.chunks[1][0]
@@ -296,12 +324,43 @@ class Boxes:
         ends = entries // run * (END_NS if self.shared == ONE else CARRY_NS)
         lines = entries * self.item / LINE
         asked = entries // near * -(-near * self.item // LINE)
-        spilt = sum(ns * max(0.0, 1 - room / (entries * self.item)) for room, ns in SPILT_NS)
-        moved = _moving(*_sides(runs, fast), entries, self.item)
+        o, first, mode = _sides(runs, fast)
+        nbytes = entries * self.item + (min(asked, lines) + 0.9 * entries / near) * LINE
+        spilt = sum(ns * max(0.0, 1 - room / nbytes) for room, ns in SPILT_NS)
+        if mode == na.MOVE_TILE and len(o) < len(runs) and prod(d[0] for d in o) * self.item % LINE:
+            spilt += SPLIT_NS
+        moved = _moving(o, first, mode, entries, self.item)
         read = entries // near * NEAR_NS + max(0.0, asked - lines) * ASK_NS
         each = BOX_NS + lines * (WRITE_NS + spilt) + ends + read + moved
         left = PAGE / min(run * self.item * self.shared[0], PAGE) - 1
         return boxes * (each + entries * self.item / PAGE * left * PAGE_NS)
+
+    def order(self, tasks: int) -> tuple[list[Dim], int, int]:
+        """The loops over boxes other than the chunks of O and J, with strides of where boxes leave the ends of runs;
+        the row of the odometer that counts boxes along a run; and how many boxes lie between two of these.
+
+        Lines of the input are read while they are near: loops with short strides of the input come first. Where boxes
+        along a run come later than others, all of these leave something: as long as it stays in cache.
+        """
+        outer = sorted(self.outer, key=lambda d: abs(d[1 + A]))
+        if self.shared == ONE:
+            return outer, 0, 1
+        line, step, before = LINE * self.runs, self.chunks[1][0] if self.chunks else 1, []
+        for dim in outer:
+            if abs(dim[1 + A]) >= abs(self.shared[1 + A]) or line * step * dim[0] > LEFT_BYTES:
+                break
+            before.append((*dim[:3], line * step))
+            step *= dim[0]
+        boxes = step * self.shared[0] * prod(d[0] for d in outer[len(before) :])
+        if step == 1 or line * step > LEFT_BYTES or boxes < TURNS * step * tasks and tasks > 1:
+            return outer, 0, 1
+        return [*before, self.shared, *outer[len(before) :]], 2 + len(before), step
+
+    @property
+    def runs(self) -> int:
+        """Runs of the output in a box."""
+        inside = self.staged()
+        return prod(d[0] for d in without(inside, chain(inside, OUT, self.item)))
 
     def _ends_whole(self) -> bool:
         """A smaller last box is a box with fewer rows: what it is cut along ends J, and no run of the output has it."""

@@ -157,25 +157,50 @@ def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
 WHOLE = ((331, 4, 232, 0), (58, 1324, 4, 0))
 JOINED = ((5, 4, 3288, 0), (137, 20, 4, 0), (3, 2740, 1096, 0), (2, 8220, 548, 0))
 BYTES = tuple((size, out // 4, a // 4, 0) for size, out, a, _ in JOINED)
+ENDS = ((19, 4, 6572, 0), (31, 76, 212, 0), (53, 2356, 4, 0))
+PAGES = ((70, 4, 16384, 0), (33, 280, 4, 0), (2, 9240, 132, 0))
 
 
 @ISAS
 @pytest.mark.parametrize("shift", [0, 4, 20])
 @pytest.mark.parametrize(
-    ("dims", "runs", "own"),
-    [(WHOLE, (64, 64), 64), (WHOLE, (512, 64), 448), (JOINED, (256, 4), 160), (BYTES, (40, 1), 0)],
+    ("dims", "runs", "own", "step"),
+    [
+        (WHOLE, (64, 64), 64, 4),
+        (WHOLE, (512, 64), 448, 4),
+        (ENDS, (64, 64), 76, 4),  # whole loops that the next loop continues
+        (PAGES, (64, 64), 64, 5),
+        (JOINED, (256, 4), 160, 1),
+        (BYTES, (40, 1), 0, 1),
+    ],
 )
-def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, dims, runs, own, monkeypatch):
+def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, dims, runs, own, step, monkeypatch):
     """Runs, and tasks, begin and end anywhere in a line. Boxes of a run have whole lines or, where the input runs along
-    the same loop, any bytes from a line on; less would not always reach the next line."""
+    the same loop, any bytes from a line on; less would not always reach the next line. Boxes along the input come
+    between, if what all of them leave fits in cache and each task has several of a run."""
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     for name, length in zip(("LONG_OUT", "LONG_IN"), runs):
         monkeypatch.setattr(nest_moves, name, (length,))
     name = "int8" if dims is BYTES else "float32"
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
-    assert lower(problem).rows[0].words[nest_abi.N_OWN] == own
+    words = lower(problem).rows[0].words
+    assert (words[nest_abi.N_OWN], words[nest_abi.N_OWN_STEP]) == (own, step)
     for threads in (1, 3):
         Case(problem=problem, shift=shift, threads=threads).check(isa)
+
+
+def test_boxes_along_a_run_follow_each_other_where_others_would_leave_too_much_or_tasks_are_short(monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    for name, length in (("LONG_OUT", 256), ("LONG_IN", 64)):
+        monkeypatch.setattr(nest_moves, name, (length,))
+    dims = ((300, 4, 4848, 0), (1212, 1200, 4, 0))
+    problem = NestProblem(op="copy", dims=dims, out="float32", a="float32")
+    one, few = (lower(problem, threads).rows[0].words for threads in (1, 3))
+    assert one[nest_abi.N_OWN_STEP] > 1 == few[nest_abi.N_OWN_STEP]
+    monkeypatch.setattr(nest_moves, "LEFT_BYTES", 64 * 1216)  # a line for each row of the output, in whole boxes
+    assert lower(problem).rows[0].words[nest_abi.N_OWN_STEP] > 1
+    monkeypatch.setattr(nest_moves, "LEFT_BYTES", 64 * 1216 - 1)
+    assert lower(problem).rows[0].words[nest_abi.N_OWN_STEP] == 1
 
 
 @ISAS

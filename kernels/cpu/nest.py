@@ -23,7 +23,7 @@ from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
-from .nest_frame import OUT, A, Arithmetic, B, Box, Frame, Stage, emit_row, emit_row_past, row_width
+from .nest_frame import OUT, A, Arithmetic, B, Box, Carry, Frame, Stage, emit_row, emit_row_past, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 
@@ -39,9 +39,14 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     move, mode, run = (frame.word(w) for w in (na.N_A_MOVE, na.N_A_MODE, na.N_A_RUN))
     streamed, scratch = frame.word(na.N_JOINED).ne(0), frame.scratch(na.N_OUT_STAGE)
 
+    carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
+    apart = frame.word(na.N_OWN_STEP) > 1
+
     def body(box: Box) -> None:
-        out, a = box.at
+        out, a, _ = box.at
         target = f.select(streamed, scratch, out)
+        with f.if_(apart & box.begun):
+            _take_over(frame, box, scratch)
         with f.if_(move.ne(0)):
             f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
 
@@ -50,7 +55,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         with f.if_(streamed):
             _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
 
-    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after)
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after, carry)
     f.store_fence()
     f.ret()
 
@@ -89,7 +94,7 @@ def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) ->
     far, near = frame.vector(na.N_RUNS_OUT), frame.vector(na.N_RUNS_A)
     nbytes = (box.no * joined) << frame.word(na.N_A_WIDE)
     begun, unfinished = own.ne(0) & box.begun, own.ne(0) & box.unfinished
-    line = vector_type(I64, LINE // 8)
+    line, apart = vector_type(I64, LINE // 8), frame.word(na.N_OWN_STEP) > 1
     with f.range(0, box.nj // joined) as r:
         dst, src = out + f.word(far, r), source + f.word(near, r)
         over = dst & (LINE - 1)
@@ -100,8 +105,17 @@ def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) ->
             with otherwise:
                 stream(f, isa, dst, src, f.select(begun, f.i64(0) - over, f.i64(0)), last, ahead.some)
         with f.if_(unfinished):
-            f.store(f.load(line, src + own - LINE), src - LINE)
+            f.store(f.load(line, src + own - LINE), f.select(apart, box.at[2] + r * LINE, src - LINE))
     ahead.rest()
+
+
+def _take_over(frame: Frame, box: Box, scratch: Val) -> None:
+    """What earlier boxes have left, in the lines before the rows in scratch: before the move, so that it is stored when
+    it is loaded."""
+    f, near = frame.f, frame.vector(na.N_RUNS_A)
+    line = vector_type(I64, LINE // 8)
+    with f.range(0, box.nj // frame.word(na.N_JOINED)) as r:
+        f.store(f.load(line, box.at[2] + r * LINE), scratch + f.word(near, r) - LINE)
 
 
 def build_cast(module: ir.Module, name: str, source: str, target: str, swap: bool, isa: ISA) -> None:

@@ -41,6 +41,9 @@ N_JOINED = 38  # entries of J that make one run, 0: the output is written by the
 N_RUNS_OUT, N_RUNS_A = 41, 43  # offset vectors of the runs in the output, in scratch or a
 N_OWN = 40  # the chunks of O continue each other's runs: so many bytes of a run, a line or more, are a box's
 #  own; 0: they do not
+N_OWN_ROW, N_OWN_STEP = 44, 45  # row of the odometer that counts the chunks of O, boxes from one of them to the next.
+#  If these are several, boxes leave the last line of each run from here on in scratch, at the odometer's strides of b:
+N_OWN_PLACE = 37
 N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 

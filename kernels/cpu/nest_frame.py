@@ -58,7 +58,7 @@ class Frame:
             last.set((self.task + 1) * total // tasks)
         return first.get(), last.get()
 
-    def boxes(self, first: Val, last: Val, body, after=None) -> None:
+    def boxes(self, first: Val, last: Val, body, after=None, carry: Carry | None = None) -> None:
         """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``.
 
         ``after(box, ahead)`` comes next, with the address of the last operand `BOXES_AHEAD` boxes on (that of the last
@@ -67,15 +67,19 @@ class Frame:
         f = self.f
         at = [Var(f, self.operand(which)) for which in self.operands]
         columns = [1 + which for which in self.operands]
+        carry = carry or Carry(start=f.i64(0), row=f.i64(0), step=f.i64(1))
+        if after:
+            at.append(Var(f, carry.start))
+            columns.append(1 + B)
         odometer = Odometer(f, self.table, self.word(na.N_RANK), self.counters, at, columns)
         odometer.start(first)
         if after:
             scout = self._scout(f.min(first + BOXES_AHEAD, f.max(last - 1, first)))
         with f.range(first, last) as index:
-            no = self._extent(na.N_O, na.N_O_TOTAL, f.word(self.counters, 0))
+            chunk, chunks = f.word(self.counters, carry.row), f.word(self.table + carry.row * _ROW)
+            no = self._extent(na.N_O, na.N_O_TOTAL, chunk)
             nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
-            chunk = f.word(self.counters)
-            goes_on = (index > first) & (chunk > 0), (index + 1 < last) & (chunk + 1 < f.word(self.table))
+            goes_on = (index - carry.step >= first) & (chunk > 0), (index + carry.step < last) & (chunk + 1 < chunks)
             box = Box(at=[v.get() for v in at], no=no, nj=nj, begun=goes_on[0], unfinished=goes_on[1])
             body(box)
             if after:
@@ -96,6 +100,16 @@ class Frame:
     def _extent(self, size: int, total: int, chunk: Val) -> Val:
         count = self.word(size)
         return self.f.min(count, self.word(total) - chunk * count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """What boxes leave to each other: ``row`` of the odometer counts the chunks of O, ``step`` boxes lie between one
+    and the next, and the memory for it begins at ``start``."""
+
+    start: Val
+    row: Val
+    step: Val
 
 
 @dataclass(frozen=True, kw_only=True)
