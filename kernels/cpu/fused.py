@@ -35,6 +35,7 @@ from .stream import LINE
 
 _CAST = 2  # the cost of one
 _COMPLEX = 3  # times as much for a function of complex numbers
+_SINGLE = {"pow", "floordiv", "mod", "fmod"}  # more values at once than registers, or loops
 _HEAVY = 100  # the cost from which one copy of the code does for rows of all lengths
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
@@ -57,6 +58,16 @@ def width(structure: Structure, isa: ISA) -> int:
     """Elements of a vector: those of the widest dtype fill a register, real and imaginary parts apart."""
     dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)}
     return isa.vector_bits // max(STORAGES[PARTS.get(name, name)].bits for name in dtypes)
+
+
+def goes_in_pairs(structure: Structure, isa: ISA) -> bool:
+    """Maps of floats of one size with long functions, where registers are many.
+
+    What a function takes is the way through it, one instruction after the other. A processor looks so far ahead that it
+    has begun one or two of the vectors behind; the instructions of two in turn leave it as much to do again."""
+    dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)} - {"bool"}
+    few = isa.registers < 32 or structure.reduces or len(dtypes) > 1 or not dtypes <= {"float32", "float64"}
+    return not few and LONG <= cost(structure) < _HEAVY and not _SINGLE & {node.op for node in structure.nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +104,7 @@ class RowFunction:
         self.ops = Ops(f, isa, self.w)
         price = self.price = cost(structure)
         self.unroll = 4 if price <= 8 else 2 if price <= 24 else 1
+        self.pair = Ops(f, isa, 2 * self.w) if goes_in_pairs(structure, isa) else None
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
         self.first = f.word(self.args, ua.R_FIRST).ne(0)
@@ -231,6 +243,11 @@ class _Row:
             leave(done.get() >= self.k.no)
             if self.k.unroll > 1:
                 self._whole(done, runs, past, head)
+            elif self.k.pair:
+                with f.if_(runs & (done.get() >= head)):
+                    with f.range(done.get(), self.k.no - (2 * self.w - 1), 2 * self.w) as i:
+                        self._pair(i, past)
+                        done.set(i + 2 * self.w)
             with f.if_(done.get() < self.k.no):
                 self._single(done, past, head)
         if self.mode == ua.ROWS:
@@ -265,8 +282,10 @@ class _Row:
 
         def loop(steps: bool, past: bool) -> None:
             with f.range(done.get(), end - (step - 1), step) as i:
-                for lane in range(self.k.unroll):
+                for lane in range(0 if self.k.pair and not steps else self.k.unroll):
                     self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
+                if self.k.pair and not steps:
+                    self._pair(i, f.const(I1, past))
                 done.set(i + step)
             if not past:  # short rows have many of these
                 with f.range(done.get(), end - (self.w - 1), self.w) as i:
@@ -357,6 +376,27 @@ class _Row:
                         ops.store(dtype, value, at[number], past=True)
                     with otherwise:
                         ops.store(dtype, value, at[number], load_mask)
+
+    def _pair(self, i: Val, past: Val) -> None:
+        """Two whole vectors, each instruction of both in turn; all inputs run along o."""
+        f, s, w, pair = self.f, self.s, self.w, self.k.pair
+        assert pair is not None
+        at = [operand.at + i * operand.item for operand in self.operands]
+        values = [pair.load(name, address) for name, address in zip(s.inputs, at[self.k.outputs :], strict=True)]
+        self.k.compute(values, pair)
+
+        def store(past: bool) -> None:
+            for number, out in enumerate(s.outputs):
+                for half in range(2):
+                    part = f.shuffle(values[out.value], values[out.value], range(half * w, (half + 1) * w))
+                    place = at[number] + half * w * self.operands[number].item
+                    self.ops.store(s.dtype(out.value), part, place, past=past and self._can_stream(number))
+
+        with f.if_else(past) as (then, otherwise):
+            with then:
+                store(True)
+            with otherwise:
+                store(False)
 
     def values(self, at: list[Val], mask: Val | None = None) -> list[Value]:
         """Of the inputs, at these addresses, and of all nodes."""
