@@ -31,7 +31,8 @@ def test_what_goes_in_pairs(dtype):
         assert row_functions.goes_in_pairs(fused_case.single(op, (dtype,)), wide)
         assert not row_functions.goes_in_pairs(fused_case.single(op, (dtype,)), narrow), "it has 16 registers"
     assert row_functions.goes_in_pairs(chain(dtype), wide)
-    assert not row_functions.goes_in_pairs(chain(dtype, "sum"), wide)
+    assert not row_functions.goes_in_pairs(chain(dtype, "sum"), wide), "one vector at a time, as results"
+    assert row_functions.goes_in_pairs(fused_case.single("exp", (dtype,), "sum"), wide)
     for op in ("add", "sqrt", "pow", "fmod"):
         arguments = (dtype,) * fs.SCALARS[op].arity
         assert not row_functions.goes_in_pairs(fused_case.single(op, arguments), wide)
@@ -90,6 +91,24 @@ def test_an_input_of_one_element_is_as_good_as_a_row_of_it(isa, dtype):
     fused_case.run(isa, structure, wanted, [a, np.repeat(b, 2000)])
     for one, other in zip(found, wanted):
         same(one, other)
+
+
+@HOST
+@FLOATS
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reduced_and_stored_beside_one_element_of_each_row(isa, dtype, axis):
+    """As in a softmax: the maximum of a row is one element, what is summed is stored too."""
+    g = fs.Graph((dtype,) * 2)
+    e = g.op("exp", g.op("sub", 0, 1))
+    structure, rng = g.structure(e, (e, "sum")), np.random.default_rng(axis)
+    x = rng.standard_normal((9, 1500)).astype(dtype)
+    x = x if axis else np.ascontiguousarray(x.T)
+    top = x.max(axis, keepdims=True)
+    out, total = np.empty_like(x), np.empty_like(top)
+    fused_case.run(isa, structure, [out, total], [x, top])
+    wanted = np.exp((x - top).astype(float))
+    np.testing.assert_allclose(out, wanted, rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(total, wanted.sum(axis, keepdims=True), rtol=40 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype, found", [("float32", "vpermps"), ("float64", r"vperm[it]2pd")])
