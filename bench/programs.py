@@ -31,8 +31,8 @@ _BOUND = 100
 # Calls before the judged one: TorchScript changes its code until then, and others compile.
 _WARMING = 2
 _LIMIT_TRIES = 3
-# What is asked of a family: PyTorch eager over ours and the best peer over ours, means; the least share of one pass, and
-# of the copy beside it.
+# What is asked of a family: PyTorch eager over ours and the best peer over ours, means; the least share of one pass,
+# and of the copy beside it.
 _ASKED = {VIEWS: (4.0, 1.5, 0.7, None), CHAINS: (None, 1.0, None, 0.75), REDUCTIONS: (None, 1.2, None, None)}
 
 Arrays = Sequence[np.ndarray]
@@ -271,7 +271,8 @@ def hold_against(result: ProgramResult, roof: Roof) -> None:
 def header(peers: Sequence[ProgramPeer], passes: Sequence[str]) -> str:
     """The line of column titles for `line`; a pass has the factor by which its absence slows ours down."""
     columns = [f"{'program':<28} {'dtype':<10} {'ours':>8}", *(f"{peer.name[:13]:>13}" for peer in peers)]
-    columns += [f"{'eager':>7} {'ratio':>7} {'share':>6} {'copy':>6} {'error':>8}", *(f"{f'-{name}':>9}" for name in passes)]
+    columns += [f"{'eager':>7} {'ratio':>7} {'share':>6} {'copy':>6} {'error':>8}"]
+    columns += [f"{f'-{name}':>9}" for name in passes]
     return " ".join([*columns, " verdict"])
 
 

@@ -21,7 +21,8 @@ def chain(dtype, reduce=""):
     """Some functions that are computed in pairs, and a second output."""
     g = fs.Graph((dtype,) * 2)
     e = g.op("exp", 0)
-    return g.structure((g.op("mul", e, g.op("tanh", 1)), reduce), (g.op("sqrt", g.op("abs", g.op("sub", e, 1))), reduce))
+    root = g.op("sqrt", g.op("abs", g.op("sub", e, 1)))
+    return g.structure((g.op("mul", e, g.op("tanh", 1)), reduce), (root, reduce))
 
 
 @FLOATS

@@ -351,7 +351,7 @@ class Fn:
         return Val(self, self.b.call(fn, args))
 
     def lookup(self, table: Sequence[float], index: Val, ty: ir.Type) -> Val:
-        """``table[index & 15]`` of 16 floats in registers, by one instruction; vectors of 512 bits of AVX-512, and pairs."""
+        """``table[index & 15]`` of 16 floats in registers, by one instruction; 512 bits of AVX-512, or twice that."""
         lanes = ty.count
         if size_of(ty) > 64:
             half = ir.VectorType(ty.element, lanes // 2)

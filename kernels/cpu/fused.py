@@ -365,8 +365,10 @@ class _Row:
         values = self.values(at[self.k.outputs :], load_mask)
         self._keep(dict(enumerate(values)), at, part, load_mask, past)
 
-    def _keep(self, values: dict[int, Value], at: list[Val], part: _Part, load_mask: Val | None, past: Val | None) -> None:
-        """Store or combine the outputs among the values, at these addresses."""
+    def _keep(
+        self, values: dict[int, Value], at: list[Val], part: _Part, load_mask: Val | None, past: Val | None
+    ) -> None:
+        """Store the outputs among the values at these addresses, or combine them with what is there."""
         f, s, ops = self.f, self.s, self.ops
         for number, out in enumerate(s.outputs):
             dtype, value = s.dtype(out.value), values[out.value]

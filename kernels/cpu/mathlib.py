@@ -125,8 +125,9 @@ class Math:
     def sigmoid(self, x: Val) -> Val:
         """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
         v = self.v
-        # an ulp of exp is an ulp of the value: it has less to spare than a table leaves
-        small, negative = self.exp(v.neg(v.abs(x)), v.c(0.0)), x < 0.0
+        # an ulp of exp is one of the value: a table would leave too little
+        _, k, p = self.reduced(v.at_least(v.neg(v.abs(x)), _EXP_RANGE[self.bits][0]))
+        small, negative = v.scale(p + 1.0, k), x < 0.0
         total = small + 1.0
         lost = (v.c(1.0) - total) + small
         value = v.select(negative, small, 1.0) / total
