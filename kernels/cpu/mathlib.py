@@ -60,9 +60,13 @@ class Math:
         if not v.looks_up:
             _, k, p = self.reduced(x)
             return p + 1.0, k
-        k, start = v.nearest_sixteenth(x, LOG2E)
-        r = v.fma(k, -low, v.fma(k, -high, x))
-        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r), start), k
+        k, start, rest = v.nearest_sixteenth(x, LOG2E)
+        return self._times_exp(start, v.fma(k, -low, v.fma(k, -high, x)), rest), k
+
+    def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
+        """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
+        v = self.v
+        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
@@ -70,9 +74,8 @@ class Math:
         if not v.looks_up:
             p, k = self.fraction_power(x)
             return v.scale(p + 1.0, k)
-        k, start = v.nearest_sixteenth(x)
-        r = (x - k) * LN2
-        return v.scale(v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r), start), k)
+        k, start, rest = v.nearest_sixteenth(x)
+        return v.scale(self._times_exp(start, (x - k) * LN2, rest), k)
 
     def fraction_power(self, x: Val) -> tuple[Val, Val]:
         """``2**r - 1, k`` with ``x = k + r``."""
@@ -154,9 +157,8 @@ class Math:
         if not v.looks_up:
             return self.exp(size + size)
         size = v.at_most(size, _TANH_RANGE[self.bits])
-        k, start = v.power_of_sixteenth(size, 2 * LOG2E)
-        r = v.fma(k, -LN2, size + size)
-        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r), start)
+        k, start, rest = v.power_of_sixteenth(size, 2 * LOG2E)
+        return self._times_exp(start, v.fma(k, -LN2, size + size), rest)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:
