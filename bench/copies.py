@@ -1,7 +1,8 @@
-"""Copies that a permutation is held against: as many bytes, in the same run, in alternation with ours.
+"""Copies that permutations and large functions are held against: as many bytes, in alternation with ours.
 
 A case that says so (`Case.copied`) is timed beside them where everybody writes into ``out=``; the fastest counts. Each
-reads what ours reads, writes memory of its own, and has as many threads.
+reads what ours reads, writes memory of its own, and has as many threads. Beside a function on large arrays
+(`ProgramCase.large`), they read and write half of the bytes each that it has to move.
 """
 
 from __future__ import annotations

@@ -7,21 +7,21 @@ new and once in buffers that it was given (donated). Each is first judged by one
 
 from __future__ import annotations
 
-import shutil
-import warnings
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..errors import EngineError
-from . import program_chains, program_numpy
-from .cases import CHAINS, REDUCTIONS, VIEWS, WHOLE
+from . import program_numpy
+from .cases import CHAINS, REDUCTIONS, VIEWS
 from .check import Verdict
+from .copies import copies
 from .figures import Figure, geometric_mean
 from .limits import Roof, share, voids
 from .program_cases import ProgramCase
+from .program_peers import EAGER, PROGRAM_PEERS, ProgramPeer
 from .report import format_seconds
 from .run import AGAIN, OURS, PeerResult, Settings
 from .timing import Candidate, compare, seconds_of
@@ -30,32 +30,12 @@ from .timing import Candidate, compare, seconds_of
 _BOUND = 100
 # Calls before the judged one: TorchScript changes its code until then, and others compile.
 _WARMING = 2
-_EAGER = "torch"
 _LIMIT_TRIES = 3
-# What is asked of a family: PyTorch eager over ours and the best peer over ours, means, and the least share.
-_ASKED = {VIEWS: (4.0, 1.5, 0.7), CHAINS: (None, 1.0, 0.75), REDUCTIONS: (None, 1.2, None)}
-_ALL = (VIEWS, WHOLE, CHAINS, REDUCTIONS)
+# What is asked of a family: PyTorch eager over ours and the best peer over ours, means; the least share of one pass,
+# and of the copy beside it.
+_ASKED = {VIEWS: (4.0, 1.5, 0.7, None), CHAINS: (None, 1.0, None, 0.75), REDUCTIONS: (None, 1.2, None, None)}
 
 Arrays = Sequence[np.ndarray]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramPeer:
-    """A way to run the functions. ``needs`` is the peer of the other families that stands for it in a choice of peers.
-
-    ``make(case, threads)`` gives the function, ``convert`` its arguments. ``pure``: it returns what others write.
-    ``compiler``: it needs one, and takes long for each case. ``writers``: only for functions that write arguments.
-    ``families``: those that it knows.
-    """
-
-    name: str
-    needs: str
-    make: Callable[[ProgramCase, int], Callable[..., Any]]
-    convert: Callable[[np.ndarray], Any]
-    pure: bool = False
-    compiler: bool = False
-    writers: bool = False
-    families: tuple[str, ...] = _ALL
 
 
 @dataclass(kw_only=True)
@@ -63,8 +43,9 @@ class ProgramResult:
     """Everything measured on one case; times in seconds.
 
     ``without``: ours with one pass switched off. ``nbytes`` are moved by one pass over arguments and results, which lie
-    in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, of large cases only. ``error`` and ``bound``
-    are relative to the largest component.
+    in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what the fastest copy takes
+    that reads and writes as many bytes, in the same rounds; of large cases only. ``error`` and ``bound`` are relative
+    to the largest component.
     """
 
     case: ProgramCase
@@ -76,6 +57,7 @@ class ProgramResult:
     footprint: int = 0
     limit: float | None = None
     share: float | None = None
+    copy_seconds: float | None = None
     void: list[str] = field(default_factory=list)
     error: float | None = None
     bound: float = 0.0
@@ -92,107 +74,18 @@ class ProgramResult:
         """Best peer over ours: above 1 the engine is faster."""
         return None if self.best is None else self.over(self.best)
 
+    @property
+    def copy_share(self) -> float | None:
+        """The fastest copy over ours; None where nothing was copied."""
+        return self.copy_seconds / self.seconds if self.copy_seconds and self.seconds else None
+
     def over(self, name: str) -> float | None:
         """The time of a peer over ours."""
         peer = self.peers.get(name)
         return None if peer is None or peer.seconds is None or self.seconds is None else peer.seconds / self.seconds
 
 
-# -- peers ------------------------------------------------------------------------------------------------------------
-
-
-def _numpy(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    return program_numpy.function(case)
-
-
-def _numexpr(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    return program_chains.numexpr_function(case.function, case.dtype, threads)
-
-
-def _numba(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    nbytes = np.dtype(case.dtype).itemsize * case.shape[0]
-    return program_chains.numba_function(case.function, nbytes, threads)
-
-
-def _torch(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    import torch
-
-    from . import program_torch
-
-    torch.set_num_threads(threads)
-    return _of(case, program_torch, torch)
-
-
-def _of(case: ProgramCase, module: Any, library: Any) -> Callable[..., Any]:
-    """The function of a case: that of the module, or a chain in the library."""
-    if case.family == CHAINS:
-        return program_chains.function(case.function, library)
-    found = getattr(module, case.function)
-    return found if case.axis is None else lambda *arrays: found(*arrays, axis=case.axis)
-
-
-def _torch_script(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it still works
-        return torch.jit.script(_torch(case, threads))
-
-
-def _torch_compiled(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    import torch
-    from torch._inductor import config
-
-    if not any(map(shutil.which, ("g++", "clang++"))):
-        raise RuntimeError("no C++ compiler is found")
-    config.compile_threads = 1  # no processes beside what is measured
-    torch.compiler.reset()  # functions of one code object share a bounded number of shapes
-    return torch.compile(_torch(case, threads), dynamic=False)
-
-
-def _jax(case: ProgramCase, threads: int, donated: tuple[int, ...] = ()) -> Callable[..., Any]:
-    import jax
-
-    from . import program_jax
-
-    jax.config.update("jax_enable_x64", True)
-    jitted = jax.jit(_of(case, program_jax, jax.numpy), donate_argnums=donated)
-    return lambda *arrays: jax.block_until_ready(jitted(*arrays))
-
-
-def _jax_donated(case: ProgramCase, threads: int) -> Callable[..., Any]:
-    return _jax(case, threads, case.written)
-
-
-def _to_torch(array: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(array.copy())
-
-
-def _to_jax(array: np.ndarray) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.array(array)
-
-
-PROGRAM_PEERS = (
-    ProgramPeer(name="numpy", needs="numpy", make=_numpy, convert=np.copy),
-    ProgramPeer(name="numexpr", needs="numpy", make=_numexpr, convert=np.copy, families=(CHAINS,)),
-    ProgramPeer(name="numba", needs="numpy", make=_numba, convert=np.copy, families=(CHAINS,)),
-    ProgramPeer(name=_EAGER, needs="torch", make=_torch, convert=_to_torch),
-    ProgramPeer(name="torch-script", needs="torch", make=_torch_script, convert=_to_torch, families=(VIEWS, WHOLE)),
-    ProgramPeer(name="torch-compile", needs="torch", make=_torch_compiled, convert=_to_torch, compiler=True),
-    ProgramPeer(name="jax", needs="jax", make=_jax, convert=_to_jax, pure=True),
-    ProgramPeer(name="jax-donated", needs="jax", make=_jax_donated, convert=_to_jax, pure=True, writers=True),
-)
-
-
-def program_peers(names: Iterable[str], family: str, quick: bool = False) -> list[ProgramPeer]:
-    """Those that the chosen peers stand for in a family; a quick run waits for no C++ compiler."""
-    names = set(names)
-    able = [peer for peer in PROGRAM_PEERS if peer.needs in names and family in peer.families]
-    return [peer for peer in able if not (quick and peer.compiler)]
+# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 class _Calls:
@@ -290,9 +183,11 @@ def run_program(
     able = [peer for peer in peers if case.written or not peer.writers]
     rivals = [each for peer in able if (each := _rival(peer, case, arrays, wanted, settings, result)) is not None]
     settings = settings.warmed(result.footprint)
-    compare(
-        [*ours, *rivals], always=tuple(each.name for each in ours), budget=settings.budget, settle=settings.settle
-    )
+    # our results, too, lie in memory that was written before: what a call made is gone before the next one
+    copied = copies(_half(result.nbytes, case.dtype), engine, settings.threads) if case.large else []
+    always = tuple(each.name for each in (*ours, *copied))
+    compare([*ours, *rivals, *copied], always=always, budget=settings.budget, settle=settings.settle)
+    result.copy_seconds = min((each.median for each in copied), default=None)
     medians = {each.name: each.median for each in ours}
     result.seconds, result.again = medians.pop(OURS), medians.pop(AGAIN)
     result.without = medians
@@ -302,6 +197,11 @@ def run_program(
     if case.large:
         _hold_against_one_pass(roof, settings, result)
     return result
+
+
+def _half(nbytes: int, dtype: str) -> np.ndarray:
+    """What a copy reads that moves ``nbytes``, half of them to where it writes."""
+    return np.ones(nbytes // (2 * np.dtype(dtype).itemsize), dtype=dtype)
 
 
 def _ours(
@@ -371,7 +271,8 @@ def hold_against(result: ProgramResult, roof: Roof) -> None:
 def header(peers: Sequence[ProgramPeer], passes: Sequence[str]) -> str:
     """The line of column titles for `line`; a pass has the factor by which its absence slows ours down."""
     columns = [f"{'program':<28} {'dtype':<10} {'ours':>8}", *(f"{peer.name[:13]:>13}" for peer in peers)]
-    columns += [f"{'eager':>7} {'ratio':>7} {'share':>6} {'error':>8}", *(f"{f'-{name}':>9}" for name in passes)]
+    columns += [f"{'eager':>7} {'ratio':>7} {'share':>6} {'copy':>6} {'error':>8}"]
+    columns += [f"{f'-{name}':>9}" for name in passes]
     return " ".join([*columns, " verdict"])
 
 
@@ -381,8 +282,8 @@ def line(result: ProgramResult, peers: Sequence[ProgramPeer], passes: Sequence[s
     for peer in peers:
         row = result.peers.get(peer.name, PeerResult())
         columns.append(f"{format_seconds(row.seconds) + '*' * (peer.name == result.best):>13}")
-    part = None if result.share is None else 100 * result.share
-    columns.append(f"{_number(result.over(_EAGER)):>7} {_number(result.ratio):>7} {_number(part, '{:.0f} %'):>6}")
+    columns.append(f"{_number(result.over(EAGER)):>7} {_number(result.ratio):>7}")
+    columns += [f"{_percent(part):>6}" for part in (result.share, result.copy_share)]
     columns.append(f"{_number(result.error, '{:.1e}'):>8}")
     columns += [f"{_number(_slower(result, name)):>9}" for name in passes]
     words = "PASS" if result.verdict.passed else f"FAIL ({result.verdict.reason})"
@@ -392,6 +293,10 @@ def line(result: ProgramResult, peers: Sequence[ProgramPeer], passes: Sequence[s
 
 def _number(value: float | None, pattern: str = "{:.2f}") -> str:
     return "-" if value is None else pattern.format(value)
+
+
+def _percent(part: float | None) -> str:
+    return _number(None if part is None else 100 * part, "{:.0f} %")
 
 
 def _slower(result: ProgramResult, name: str) -> float | None:
@@ -406,10 +311,11 @@ def figures_of(results: Sequence[ProgramResult]) -> list[Figure]:
 
 
 def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
-    eager_asked, ratio_asked, share_asked = _ASKED.get(family, (None, None, None))
-    eager = [value for each in results if (value := each.over(_EAGER)) is not None]
+    eager_asked, ratio_asked, share_asked, copy_asked = _ASKED.get(family, (None, None, None, None))
+    eager = [value for each in results if (value := each.over(EAGER)) is not None]
     best = [value for each in results if (value := each.ratio) is not None]
     shares = [min(1.0, each.share) for each in results if each.share is not None]
+    copied = [min(1.0, each.copy_share) for each in results if each.copy_share is not None]
     make = partial(Figure, table=family)
     found = [
         make(
@@ -427,9 +333,13 @@ def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
         make(name="best peer / ours, worst", value=min(best, default=None), unit="x"),
     ]
     if any(each.case.large for each in results):
-        name = "share of one pass over the bytes, large arrays"
-        found.append(make(name=f"{name}, geometric mean", value=geometric_mean(shares), unit="%"))
-        found.append(make(name=f"{name}, worst", value=min(shares, default=None), unit="%", asked=share_asked))
+        for name, parts, asked in (
+            ("share of one pass over the bytes", shares, share_asked),
+            ("share of a copy beside it", copied, copy_asked),
+        ):
+            name = f"{name}, large arrays"
+            found.append(make(name=f"{name}, geometric mean", value=geometric_mean(parts), unit="%"))
+            found.append(make(name=f"{name}, worst", value=min(parts, default=None), unit="%", asked=asked))
     for name in dict.fromkeys(name for each in results for name in each.without):
         factors = [value for each in results if (value := _slower(each, name)) is not None]
         found.append(make(name=f"without pass {name} / ours, geometric mean", value=geometric_mean(factors), unit="x"))
@@ -443,7 +353,7 @@ def failures(results: Sequence[ProgramResult]) -> int:
 
 # -- record -----------------------------------------------------------------------------------------------------------
 
-_COPIED = ("seconds", "again", "without", "nbytes", "footprint", "limit", "share", "void", "bound")
+_COPIED = ("seconds", "again", "without", "nbytes", "footprint", "limit", "share", "copy_seconds", "void", "bound")
 
 
 def to_json(result: ProgramResult) -> dict[str, Any]:
@@ -456,7 +366,8 @@ def to_json(result: ProgramResult) -> dict[str, Any]:
     return (
         {**case, "key": result.case.key}
         | {name: getattr(result, name) for name in _COPIED}
-        | {"best": result.best, "ratio": result.ratio, "eager_ratio": result.over(_EAGER)}
+        | {"best": result.best, "ratio": result.ratio, "eager_ratio": result.over(EAGER)}
+        | {"copy_share": result.copy_share}
         | {"error": _finite(result.error), "passed": result.verdict.passed, "reason": result.verdict.reason}
         | {"peers": peers}
     )

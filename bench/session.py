@@ -313,11 +313,11 @@ def _measure_scaling(run: _Run) -> None:
 
 def _measure_programs(run: _Run, family: str) -> None:
     """The programs of a family that are not known yet, written as they come; of `whole`, also without each pass."""
-    from . import programs
+    from . import program_peers, programs
 
     known = {each["key"] for each in run.store.earlier.get("programs", ())}
     cases = [case for case in run.request.chosen_programs() if case.family == family and case.key not in known]
-    peers = programs.program_peers((peer.name for peer in run.peers), family, run.request.quick)
+    peers = program_peers.program_peers((peer.name for peer in run.peers), family, run.request.quick)
     passes = tuple(run.engine.jit(abs).passes) if family == WHOLE else ()
     _say(["", programs.header(peers, passes)])
     for case in _bar(cases, family):

@@ -1,17 +1,19 @@
 """The families of functions: in all libraries, judging, the report, the record."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import einsum_engine as engine
-from einsum_engine.bench import cases, limits, program_cases, program_numpy, programs, run, session, timing
+from einsum_engine.bench import cases, limits, program_cases, program_numpy, program_peers
+from einsum_engine.bench import programs, run, session, timing
 from einsum_engine.errors import EngineValueError
 
 PROGRAMS = program_cases.PROGRAMS
-PEERS = {peer.name: peer for peer in programs.PROGRAM_PEERS}
+PEERS = {peer.name: peer for peer in program_peers.PROGRAM_PEERS}
 # Of the functions in several shapes, each in its smallest for each axis.
 SHORT = {
     (case.function, case.axis): case for case in sorted(PROGRAMS, key=lambda case: -np.prod(case.shape, dtype=int))
@@ -185,13 +187,42 @@ def test_large_ones_are_held_against_one_pass():
     slow = limits.Roof(1, peak=lambda dtype, threads: 1e12, bandwidth=lambda nbytes, threads: 1e6)
     programs.hold_against(result, slow)
     assert result.share == result.limit / result.seconds and result.void == ["numpy"]
-    assert measured(named("view_example")).limit is None
+    small = measured(named("view_example"))
+    assert small.limit is small.copy_seconds is small.copy_share is None
+
+
+@pytest.mark.parametrize("name, moved", [("jacobi sweep", 2 * 2048**2), ("4 arithmetic 16 MB 64", 4 << 21)])
+def test_large_ones_are_held_against_copies_of_as_many_bytes(name, moved, monkeypatch):
+    copied, compared = [], []
+
+    def copies_of(array, by, threads):
+        assert by is engine and threads == 1
+        copied.append(array)
+        return [timing.Candidate(name=f"copy {n}", function=time.sleep, args=(n * 1e-3,)) for n in (2, 1)]
+
+    def compare(candidates, always, **more):
+        compared.append((candidates, always))
+        for each in candidates:
+            each.samples.append({"copy 1": 0.5, "copy 2": 0.7}.get(each.name, 2.0))
+
+    monkeypatch.setattr(programs, "copies", copies_of)
+    monkeypatch.setattr(programs, "compare", compare)
+    result = measured(named(name))
+    assert 2 * copied[0].size == moved and copied[0].dtype == result.case.dtype
+    assert result.nbytes == 2 * copied[0].nbytes
+    (candidates, always) = compared[0]
+    assert [each.name for each in candidates] == [run.OURS, run.AGAIN, "numpy", "copy 2", "copy 1"]
+    assert set(always) == {run.OURS, run.AGAIN, "copy 2", "copy 1"}
+    assert (result.copy_seconds, result.copy_share) == (0.5, 0.25)
+    assert " 25 % " in programs.line(result, [], ()) and " copy " in programs.header([], ())
+    data = json.loads(json.dumps(programs.to_json(result)))
+    assert data["copy_share"] == 0.25 and programs.from_json(data).copy_share == 0.25
 
 
 def test_means_beside_what_is_asked():
     def result(name, eager, best, share):
         peers = {"torch": run.PeerResult(seconds=eager), "jax": run.PeerResult(seconds=best)}
-        return programs.ProgramResult(case=named(name), seconds=1.0, peers=peers, share=share)
+        return programs.ProgramResult(case=named(name), seconds=1.0, peers=peers, share=share, copy_seconds=share)
 
     found = programs.figures_of([result("jacobi sweep", 18.0, 4.0, 0.9), result("lstm cell", 2.0, 1.0, None)])
     assert [(figure.value, figure.met) for figure in found] == [
@@ -200,9 +231,18 @@ def test_means_beside_what_is_asked():
         (1.0, None),
         (pytest.approx(0.9), None),
         (0.9, True),
+        (pytest.approx(0.9), None),
+        (0.9, None),
     ]
-    assert [figure.asked for figure in found] == [4.0, 1.5, None, None, 0.7]
+    assert [figure.asked for figure in found] == [4.0, 1.5, None, None, 0.7, None, None]
     assert {figure.table for figure in found} == {"views"}
+    chains = programs.figures_of([result("4 arithmetic 16 MB 64", 2.0, 2.0, 0.7)])
+    assert {figure.name: (figure.asked, figure.met) for figure in chains[3:]} == {
+        "share of one pass over the bytes, large arrays, geometric mean": (None, None),
+        "share of one pass over the bytes, large arrays, worst": (None, None),
+        "share of a copy beside it, large arrays, geometric mean": (None, None),
+        "share of a copy beside it, large arrays, worst": (0.75, False),
+    }
 
 
 def test_a_result_survives_the_file():
@@ -247,7 +287,7 @@ def test_only_chooses_among_programs():
 
 def test_peers_are_those_that_were_chosen():
     def names(*given, **more):
-        return [peer.name for peer in programs.program_peers(*given, **more)]
+        return [peer.name for peer in program_peers.program_peers(*given, **more)]
 
     assert names(("torch", "tblis"), "views") == ["torch", "torch-script", "torch-compile"]
     assert names(("torch", "numpy"), "chains") == ["numpy", "numexpr", "numba", "torch", "torch-compile"]

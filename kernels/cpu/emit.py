@@ -45,6 +45,10 @@ def vector_type(elem: ir.Type, lanes: int) -> ir.Type:
     return elem if lanes == 1 else ir.VectorType(elem, lanes)
 
 
+def _halves(lanes: int) -> tuple[range, range]:
+    return range(lanes // 2), range(lanes // 2, lanes)
+
+
 def size_of(ty: ir.Type) -> int:
     """Bytes of a scalar or vector type."""
     if isinstance(ty, ir.VectorType):
@@ -335,12 +339,28 @@ class Fn:
         return a * b + c
 
     def scalef(self, value: Val, power: Val) -> Val:
-        """``value * 2**power``, a whole number, rounded once; vectors of AVX-512 alone."""
+        """``value * 2**power``, a whole number, rounded once; vectors of AVX-512, and pairs of these."""
         ty, lanes = value.type, value.type.count
+        if size_of(ty) > 64:
+            halves = ([self.shuffle(x, x, part) for x in (value, power)] for part in _halves(lanes))
+            return self.shuffle(*(self.scalef(*half) for half in halves), range(lanes))
         kind, bits = ("ps", 32 * lanes) if ty.element == F32 else ("pd", 64 * lanes)
         mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
         args = [value.v, power.v, value.v, mask, *([ir.Constant(I32, 4)] if bits == 512 else [])]
         fn = self._declare(f"llvm.x86.avx512.mask.scalef.{kind}.{bits}", ty, [arg.type for arg in args])
+        return Val(self, self.b.call(fn, args))
+
+    def lookup(self, table: Sequence[float], index: Val, ty: ir.Type) -> Val:
+        """``table[index & 15]`` of 16 floats in registers, by one instruction; 512 bits of AVX-512, or twice that."""
+        lanes = ty.count
+        if size_of(ty) > 64:
+            half = ir.VectorType(ty.element, lanes // 2)
+            parts = (self.lookup(table, self.shuffle(index, index, part), half) for part in _halves(lanes))
+            return self.shuffle(*parts, range(lanes))
+        rows = [ir.Constant(ty, list(map(float, table[at : at + lanes]))) for at in range(0, 16, lanes)]
+        name = "permvar.sf.512" if len(rows) == 1 else "vpermi2var.pd.512"
+        args = [rows[0], index.v, *rows[1:]]
+        fn = self._declare(f"llvm.x86.avx512.{name}", ty, [arg.type for arg in args])
         return Val(self, self.b.call(fn, args))
 
     def splat(self, value: Val, lanes: int) -> Val:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from struct import pack, unpack
+
 from llvmlite import ir
 
 from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
-from .mathconst import POLYNOMIALS
+from .mathconst import POLYNOMIALS, SIXTEENTHS, SIXTEENTHS_REST
 
 
 class Floats:
@@ -124,7 +126,33 @@ class Floats:
     @property
     def _scales(self) -> bool:
         """One instruction multiplies by powers of two."""
-        return self.isa.name == "avx512" and self.lanes * self.bits in (128, 256, 512)
+        return self.isa.name == "avx512" and self.lanes * self.bits in (128, 256, 512, 1024)
+
+    @property
+    def looks_up(self) -> bool:
+        """One instruction finds 16 floats in registers, and one multiplies by powers of two."""
+        return self._scales and self.lanes * self.bits >= 512
+
+    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val]:
+        """``x * factor`` rounded to a multiple k of 1/16, 2 to the power of its fraction, and what part of itself that
+        power lacks; where `looks_up`.
+
+        `scale` takes k for the whole number below it."""
+        shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
+        bits = self.to_bits(shifted)
+        power, rest = (self.f.lookup(table, bits, self.type) for table in (SIXTEENTHS, SIXTEENTHS_REST[self.bits]))
+        return shifted - self.magic / 16, power, rest
+
+    def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
+        """The same for ``2**k``, for k of a float's exponents: its bits are those of the float's exponent."""
+        shifted = self.fma(x, factor, self.magic / 16)
+        bits, up = self.to_bits(shifted), self.mantissa - 4
+        kinds = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
+        moved = [unpack(kinds[1], pack(kinds[0], root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
+        table = [unpack(kinds[0], pack(kinds[1], word))[0] for word in moved]
+        power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
+        rest = self.f.lookup(SIXTEENTHS_REST[self.bits], bits, self.type)
+        return shifted - self.magic / 16, self.of_bits(power), rest
 
     def of_int(self, k: Val) -> Val:
         """A small integer as float."""

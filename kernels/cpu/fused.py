@@ -13,7 +13,7 @@ Results of reductions (`fused_abi.ROWS`: one for each j; `COLUMNS`: one for each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 from llvmlite import ir
@@ -35,6 +35,8 @@ from .stream import LINE
 
 _CAST = 2  # the cost of one
 _COMPLEX = 3  # times as much for a function of complex numbers
+_SINGLE = {"pow", "floordiv", "mod", "fmod"}  # more values at once than registers, or loops
+_TWO = 24  # the cost up to which two vectors are one turn of a loop
 _HEAVY = 100  # the cost from which one copy of the code does for rows of all lengths
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
@@ -57,6 +59,17 @@ def width(structure: Structure, isa: ISA) -> int:
     """Elements of a vector: those of the widest dtype fill a register, real and imaginary parts apart."""
     dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)}
     return isa.vector_bits // max(STORAGES[PARTS.get(name, name)].bits for name in dtypes)
+
+
+def goes_in_pairs(structure: Structure, isa: ISA) -> bool:
+    """Floats of one size with long functions, where registers are many.
+
+    What a function takes is the way through it, one instruction after the other. A processor looks so far ahead that it
+    has begun one or two of the vectors behind; the instructions of two in turn leave it as much to do again."""
+    dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)} - {"bool"}
+    few = isa.registers < 32 or len(dtypes) > 1 or not dtypes <= {"float32", "float64"}
+    most = _TWO + 1 if structure.reduces else _HEAVY  # there are results of the lanes that are unrolled
+    return not few and LONG <= cost(structure) < most and not _SINGLE & {node.op for node in structure.nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +105,8 @@ class RowFunction:
         self.w = width(structure, isa)
         self.ops = Ops(f, isa, self.w)
         price = self.price = cost(structure)
-        self.unroll = 4 if price <= 8 else 2 if price <= 24 else 1
+        self.unroll = 4 if price <= 8 else 2 if price <= _TWO else 1
+        self.pair = Ops(f, isa, 2 * self.w) if goes_in_pairs(structure, isa) else None
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
         self.first = f.word(self.args, ua.R_FIRST).ne(0)
@@ -231,6 +245,11 @@ class _Row:
             leave(done.get() >= self.k.no)
             if self.k.unroll > 1:
                 self._whole(done, runs, past, head)
+            elif self.k.pair:
+                with f.if_(runs & (done.get() >= head)):
+                    with f.range(done.get(), self.k.no - (2 * self.w - 1), 2 * self.w) as i:
+                        self._pair(i, past, plain=True)
+                        done.set(i + 2 * self.w)
             with f.if_(done.get() < self.k.no):
                 self._single(done, past, head)
         if self.mode == ua.ROWS:
@@ -265,8 +284,10 @@ class _Row:
 
         def loop(steps: bool, past: bool) -> None:
             with f.range(done.get(), end - (step - 1), step) as i:
-                for lane in range(self.k.unroll):
+                for lane in range(0 if self.k.pair else self.k.unroll):
                     self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
+                if self.k.pair:
+                    self._pair(i, past, plain=not steps)
                 done.set(i + step)
             if not past:  # short rows have many of these
                 with f.range(done.get(), end - (self.w - 1), self.w) as i:
@@ -339,10 +360,16 @@ class _Row:
     def _part(self, part: _Part, *, plain: bool = False, past: Val | None = None) -> None:
         """Loads, arithmetic and stores of a vector; ``plain``: all inputs run along o. ``past``, where it is given,
         decides at run time."""
-        f, s, ops = self.f, self.s, self.ops
         load_mask = part.mask if part.places is None else None
         at = [self._at(number, part, plain) for number in range(len(self.operands))]
         values = self.values(at[self.k.outputs :], load_mask)
+        self._keep(dict(enumerate(values)), at, part, load_mask, past)
+
+    def _keep(
+        self, values: dict[int, Value], at: list[Val], part: _Part, load_mask: Val | None, past: Val | None
+    ) -> None:
+        """Store the outputs among the values at these addresses, or combine them with what is there."""
+        f, s, ops = self.f, self.s, self.ops
         for number, out in enumerate(s.outputs):
             dtype, value = s.dtype(out.value), values[out.value]
             if out.reduce and self.mode == ua.ROWS:
@@ -357,6 +384,36 @@ class _Row:
                         ops.store(dtype, value, at[number], past=True)
                     with otherwise:
                         ops.store(dtype, value, at[number], load_mask)
+
+    def _pair(self, i: Val, past: bool | Val, plain: bool) -> None:
+        """Two whole vectors, each instruction of both in turn. ``past`` as in `_Part`, or decided at run time."""
+        f, s, w, pair = self.f, self.s, self.w, self.k.pair
+        assert pair is not None
+        parts = [_Part(i=i + half * w, lane=half) for half in range(2)]
+        at = [[self._at(number, part, plain) for number in range(len(self.operands))] for part in parts]
+        values: list[Value] = []
+        for number, name in enumerate(s.inputs, self.k.outputs):
+            if plain:
+                values.append(pair.load(name, at[0][number]))
+                continue
+            low, high = (self.ops.load(name, places[number]) for places in at)
+            values.append(f.shuffle(low, high, range(2 * w)))
+        self.k.compute(values, pair)
+
+        def keep(past: bool) -> None:
+            for half, part in enumerate(parts):
+                lanes = range(half * w, (half + 1) * w)
+                halves = {out.value: f.shuffle(values[out.value], values[out.value], lanes) for out in s.outputs}
+                self._keep(halves, at[half], replace(part, past=past), None, None)
+
+        if isinstance(past, bool):
+            keep(past)
+            return
+        with f.if_else(past) as (then, otherwise):
+            with then:
+                keep(True)
+            with otherwise:
+                keep(False)
 
     def values(self, at: list[Val], mask: Val | None = None) -> list[Value]:
         """Of the inputs, at these addresses, and of all nodes."""

@@ -18,6 +18,7 @@ _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 # The same of exp2; where sinh and cosh are inf
 _EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1080.0, 1030.0)}
 _SINH_RANGE = {32: 91.0, 64: 712.0}
+_TANH_RANGE = {32: 10.0, 64: 20.0}  # beyond it tanh is 1
 _SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
 _RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
@@ -43,17 +44,38 @@ class Math:
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
         v, (least, most) = self.v, _EXP_RANGE[self.bits]
-        _, k, p = self.reduced(v.at_most(v.at_least(x, least), most))
+        limited = v.at_most(v.at_least(x, least), most)
+        if low is None:
+            return v.scale(*self._fraction_exp(limited))
+        _, k, p = self.reduced(limited)
         value = p + 1.0
-        if low is not None:
-            # what 1 + p lost counts as much as low
-            value = value + v.fma(value, low, p - (value - 1.0))
+        # what 1 + p lost counts as much as low
+        value = value + v.fma(value, low, p - (value - 1.0))
         return v.scale(value, k)
+
+    def _fraction_exp(self, x: Val) -> tuple[Val, Val]:
+        """``exp(x) / 2**k, k`` for x of no more than the range of `exp`: in 16 parts of an octave, where these are at
+        hand."""
+        v, (high, low) = self.v, LN2_PIECES[self.bits]
+        if not v.looks_up:
+            _, k, p = self.reduced(x)
+            return p + 1.0, k
+        k, start, rest = v.nearest_sixteenth(x, LOG2E)
+        return self._times_exp(start, v.fma(k, -low, v.fma(k, -high, x)), rest), k
+
+    def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
+        """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
+        v = self.v
+        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
-        p, k = self.fraction_power(v.at_most(v.at_least(x, least), most))
-        return v.scale(p + 1.0, k)
+        x = v.at_most(v.at_least(x, least), most)
+        if not v.looks_up:
+            p, k = self.fraction_power(x)
+            return v.scale(p + 1.0, k)
+        k, start, rest = v.nearest_sixteenth(x)
+        return v.scale(self._times_exp(start, (x - k) * LN2, rest), k)
 
     def fraction_power(self, x: Val) -> tuple[Val, Val]:
         """``2**r - 1, k`` with ``x = k + r``."""
@@ -106,7 +128,9 @@ class Math:
     def sigmoid(self, x: Val) -> Val:
         """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
         v = self.v
-        small, negative = self.exp(v.neg(v.abs(x))), x < 0.0
+        # an ulp of exp is one of the value: a table would leave too little
+        _, k, p = self.reduced(v.at_least(v.neg(v.abs(x)), _EXP_RANGE[self.bits][0]))
+        small, negative = v.scale(p + 1.0, k), x < 0.0
         total = small + 1.0
         lost = (v.c(1.0) - total) + small
         value = v.select(negative, small, 1.0) / total
@@ -120,12 +144,21 @@ class Math:
         v = self.v
         size = v.abs(x)
         near, z = size < 0.625, x * x
-        below, short = self.exp(size + size) + 1.0, z * v.poly("TANH", z)
+        below, short = self._double_exp(size) + 1.0, z * v.poly("TANH", z)
         if self.bits == 64:
             far = ratio = v.select(near, short, 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
         else:
             far, ratio = v.c(2.0) / below, short
         return v.copysign(v.select(near, v.fma(size, ratio, size), v.c(1.0) - far), x)
+
+    def _double_exp(self, size: Val) -> Val:
+        """``exp(2 size)``, and no more beyond where tanh is 1, for size >= 0; with an error that grows with size."""
+        v = self.v
+        if not v.looks_up:
+            return self.exp(size + size)
+        size = v.at_most(size, _TANH_RANGE[self.bits])
+        k, start, rest = v.power_of_sixteenth(size, 2 * LOG2E)
+        return self._times_exp(start, v.fma(k, -LN2, size + size), rest)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:
