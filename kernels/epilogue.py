@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
@@ -211,7 +211,7 @@ class EpilogueTables:
     def table(self, places: Sequence[Operand]) -> np.ndarray:
         """What `fused_tile` is called with; ``places``: where operands start."""
         head = np.zeros(ua.T_HEAD + ua.T_WORDS * len(places), np.int64)
-        vectors = _Vectors(len(head))
+        vectors = Vectors(len(head))
         block = self.at[self.runs] // self.block_lanes if len(self.runs) else self.runs
         first = np.searchsorted(block, np.arange(self.p.tasks[1] + 1))
         head[ua.T_OPERANDS], head[ua.T_STREAM], head[ua.T_STRIP] = len(places), int(self.e.stream), self.strip
@@ -222,7 +222,7 @@ class EpilogueTables:
             self._operand(number, place, words, vectors)
         return np.concatenate([head, *vectors.found])
 
-    def _operand(self, number: int, place: Operand, words: np.ndarray, vectors: _Vectors) -> None:
+    def _operand(self, number: int, place: Operand, words: np.ndarray, vectors: Vectors) -> None:
         words[ua.T_KIND] = self.kinds[number]
         words[ua.T_RUNS] = vectors.place(self.lane_offsets[number][self.runs])
         level = ua.T_OUTER + 4 - len(self.outer)
@@ -240,7 +240,7 @@ class EpilogueTables:
                 words[level + at] = vectors.place(offsets)
 
 
-class _Vectors:
+class Vectors:
     """Vectors behind the head of a table, each once."""
 
     def __init__(self, start: int) -> None:
@@ -257,12 +257,14 @@ class _Vectors:
         return self.known[key]
 
 
-def lower(tables: EpilogueTables, places: Sequence[Operand], a: Operand, b: Operand, c: Operand) -> Row:
+def lower(
+    tables: EpilogueTables, places: Sequence[Operand], c: Operand, inputs: Callable[[GemmProblem], GemmProblem]
+) -> Row:
     """The row of a product with its epilogue. ``places``: of the epilogue's operands, in order; that of C is not looked
-    at where C is not stored."""
+    at where C is not stored. ``inputs``: gives A and B of a problem their places."""
     e = tables.e
     problem = tables.in_scratch() if e.scratch else replace(tables.p, c=c, stream=False)
-    row = gemm.lower(replace(problem, a=a, b=b))
+    row = gemm.lower(inputs(problem))
     scratch = row.scratch
     if e.scratch:
         scratch = problem.c.offset + tables.scratch_bytes

@@ -10,22 +10,24 @@ from itertools import product
 from typing import Iterator, NamedTuple
 
 from .fused_structure import Graph, Structure, name
-from .tiles import DTYPES
+from .tiles import COMPLEX, DTYPES
 
 MAPS = (2, 3, 4)  # operands of a product that is stored, all of one dtype
 SUMS = (3,)  # of one that is summed: sums of products of two are matrix products
 MOST_CAST = 3  # operands where some are cast
+CONJUGATED = ((2, 1, False), (3, 1, False), (3, 2, False), (3, 1, True), (3, 2, True))  # of so many, so many; summed
 CASTS = (("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"))  # stored in, computed in
 
 
 class Product(NamedTuple):
     """``inputs``: dtypes as they are stored, sorted; ``compute``: in which they are multiplied and added; ``output``:
-    in which the result is stored, that of ``compute`` where it is ``summed``."""
+    in which the result is stored, that of ``compute`` where it is ``summed``; ``conj``: so many of the last are conjugated."""
 
     inputs: tuple[str, ...]
     compute: str
     output: str
     summed: bool
+    conj: int = 0
 
     def structure(self) -> Structure:
         """What the kernel computes.
@@ -34,17 +36,23 @@ class Product(NamedTuple):
         'float16 float32; cast 0 float32; mul 2 1 float32; cast 3 float16; -> 4'
         """
         graph, boolean = Graph(self.inputs), self.compute == "bool"
-        total = graph.cast(0, self.compute)
+        total = self._operand(graph, 0)
         for number in range(1, len(self.inputs)):
-            total = graph.op("and" if boolean else "mul", total, graph.cast(number, self.compute))
+            total = graph.op("and" if boolean else "mul", total, self._operand(graph, number))
         total = graph.cast(total, self.output)
         return graph.structure((total, "any" if boolean else "sum") if self.summed else total)
+
+    def _operand(self, graph: Graph, number: int) -> int:
+        value = graph.cast(number, self.compute)
+        return graph.op("conj", value) if number >= len(self.inputs) - self.conj else value
 
 
 def _products() -> Iterator[Product]:
     for dtype in DTYPES:
         yield from (Product((dtype,) * count, dtype, dtype, False) for count in MAPS)
         yield from (Product((dtype,) * count, dtype, dtype, True) for count in SUMS)
+    for dtype, (count, conj, summed) in product(COMPLEX, CONJUGATED):
+        yield Product((dtype,) * count, dtype, dtype, summed, conj)
     for (stored, compute), count in product(CASTS, range(1, MOST_CAST + 1)):
         for casts in range(count + 1):
             inputs = (stored,) * casts + (compute,) * (count - casts)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,18 @@ ZERO = np.zeros(1, np.int64)
 _FLAGS = np.array([1, 3], np.int64)  # of a panel whose lanes do not run in C, and of one whose lanes do
 
 
+class StageRow(NamedTuple):
+    """A prologue of a GEMM, as `kernels.prologue` makes it: ``nbytes`` of scratch memory that hold the operand's block
+    (``abi.STAGED_A`` or ``STAGED_B``), ``columns`` of B at a time, the name of the row function, and what `fused_stage` is
+    called with."""
+
+    operand: int
+    nbytes: int
+    columns: int
+    row: str
+    table: np.ndarray
+
+
 @quick
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GemmProblem:
@@ -41,7 +54,7 @@ class GemmProblem:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
     ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked
     in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
-    ``stream``: store past the caches.
+    ``stream``: store past the caches. ``stage``: an operand that is made block by block, in scratch memory.
     ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -82,6 +95,7 @@ class GemmProblem:
     conj_b: bool = False
     accumulate: bool = False
     parallel: bool = False
+    stage: StageRow | None = None
 
     @property
     def kernel(self) -> str:
@@ -158,7 +172,12 @@ def lower(p: GemmProblem) -> Row:
         kernels[abi.G_PACK] = f"unpack_{ITEMSIZE[p.dtype]}"
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
-    scratch = scratch_a + _scratch_b(p)
+    scratch = packed_bytes(p)
+    if p.stage is not None:
+        kernels |= {abi.G_STAGE: "fused_stage", abi.G_STAGE_ROW: p.stage.row}
+        tables[abi.G_STAGE_TABLE], words[abi.G_STAGED] = p.stage.table, p.stage.operand
+        words[abi.G_STAGE_COLUMNS] = p.stage.columns
+        scratch += p.stage.nbytes
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
 
@@ -171,6 +190,11 @@ def _flags(p: GemmProblem) -> np.ndarray:
     place = np.arange(beside * adjacent).reshape(beside, adjacent).T.ravel() + 1
     place[-1] += (beside + (adjacent << ub.WAIT_BITS)) << ub.WAIT_BITS
     return flags + (np.resize(place, p.panels) << ub.WAITS)
+
+
+def packed_bytes(p: GemmProblem) -> int:
+    """Of the scratch memory of a worker, what a task packs; in whole cache lines."""
+    return -(-(_scratch_a(p) + _scratch_b(p)) // 64) * 64
 
 
 def _scratch_a(p: GemmProblem) -> int:

@@ -95,7 +95,7 @@ def _sum(isa: ISA) -> tuple[str, ...]:
 
 def _fused(isa: ISA) -> tuple[str, ...]:
     """Row functions of other structures are compiled when a program has them, and come from disk from then on."""
-    return ("fused_run", "fused_tile", *fused_products.names())
+    return ("fused_run", "fused_tile", "fused_stage", *fused_products.names())
 
 
 def _indexed(isa: ISA) -> tuple[str, ...]:

@@ -9,14 +9,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, Iterator, Mapping, Sequence
 
 from .. import cost
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
-from ..kernels.gemm import Operand, PackProblem
+from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row
 from ..plan import Buffer, Index, Layout, Plan, Step
 from ..records import Later, changed, quick
@@ -253,25 +253,35 @@ class PlanBuilder:
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
         step = self._step(operation, work, row, "gemm", plan.tile, modes, seconds)
-        found = self.list.epilogues.get(id(operation))
-        yield step if found is None else self._shown(operation, step, found)
+        found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
+        if found is None and before is None:
+            yield step
+        else:
+            yield self._shown(operation, step, found, before)
 
     def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
         """Of a product, with its epilogue where it has one."""
-        found = self.list.epilogues.get(id(operation))
-        if found is None:
+        found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
+        if found is None and before is None:
             return part.plan.row.placed(out, a, b)
+        inputs = partial(_read, a=a, b=b) if before is None else partial(before.place, a=a, b=b)
+        if found is None:
+            return lower(inputs(replace(part.plan.problem, c=out)))
         number = next(at for at, each in enumerate(operation.parts) if each.part is part)
-        return found.row(number, out, a, b)
+        return found.row(number, out, inputs)
 
-    def _shown(self, operation: Operation, step: Step, found: Any) -> Step:
-        """The step of a product with its epilogue says what that does, reads and writes."""
+    def _shown(self, operation: Operation, step: Step, found: Any, before: Any) -> Step:
+        """The step of a product with its epilogue and prologue says what these do, read and write."""
         inputs = (*step.inputs, *[self.position[id(value)] for value in operation.beside])
-        output = self.position[id(operation.more[0])]
+        output = self.position[id(operation.more[0])] if found is not None else step.output
         values = [self.list.values[place] for place in (*inputs, output)]
         layouts = described(values, step.layouts[len(step.inputs) + 1 :])
-        seconds = step.seconds + found.seconds(self.machine) * (step.flops / max(1, self.list.work(operation)[0]))
-        expr = f"{step.expr} + {found.group.text()}"
+        expr, seconds = step.expr, step.seconds
+        if before is not None:
+            expr = f"{before.group.text()} + {expr}"
+        if found is not None:
+            expr = f"{expr} + {found.group.text()}"
+            seconds += found.seconds(self.machine) * (step.flops / max(1, self.list.work(operation)[0]))
         return changed(step, expr=expr, inputs=inputs, output=output, layouts=layouts, seconds=seconds)
 
     def _step(
@@ -372,6 +382,10 @@ class PlanBuilder:
 
     def _output_bytes(self) -> int:
         return itemsize(self.request.dtype) * prod(self.request.expr.output_shape)
+
+
+def _read(problem: GemmProblem, a: Operand, b: Operand) -> GemmProblem:
+    return replace(problem, a=a, b=b)
 
 
 @quick

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Sequence
+from typing import Callable, Sequence
 
 from .. import cost
 from ..kernels.epilogue import SCRATCH_BYTES, Epilogue, EpilogueTables, lower, nested
@@ -111,10 +111,10 @@ class Fused:
     places: tuple[MemoryView, ...]
     stored: bool
 
-    def row(self, number: int, out: Operand, a: Operand, b: Operand) -> Row:
-        """Of part ``number``, once the arena is laid out."""
+    def row(self, number: int, out: Operand, inputs: Callable[[GemmProblem], GemmProblem]) -> Row:
+        """Of part ``number``, once the arena is laid out; ``inputs`` says where a problem's are."""
         starts = [Operand(slot=p.memory.slot, offset=p.memory.offset + p.view.offset) for p in self.places]
-        return lower(self.tables[number], starts, a, b, out)
+        return lower(self.tables[number], starts, out, inputs)
 
     @property
     def flops(self) -> int:
@@ -138,7 +138,7 @@ class Fused:
     def taken_by(self, operation: Operation, listed: OperationList) -> None:
         """The operation of a list, which is the product, does this besides."""
         flops, moved = listed.work(operation)
-        operation.more, operation.beside = self.group.outputs, self.reads
+        operation.more, operation.beside = self.group.outputs, (*operation.beside, *self.reads)
         operation.work = flops + self.flops, moved + self.moved
 
     @property

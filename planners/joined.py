@@ -30,8 +30,8 @@ def group_of(operation: Operation, sizes: Mapping[Index, int]) -> FusedGroup:
     loops = (*output.term, *summed)
     group = FusedGroup(at=0, shape=tuple(sizes[i] for i in loops))
     compute = operation.compute or output.dtype
-    # the order of `fused_products`
-    refs = [_operand(group, value, loops, compute) for value in sorted(operation.inputs, key=lambda v: v.dtype)]
+    ordered = sorted(operation.inputs, key=lambda value: (value.dtype, value.conj))  # as in `fused_products`
+    refs = [_operand(group, value, loops, compute) for value in ordered]
     total = refs[0]
     for ref in refs[1:]:
         total = _member(group, "mul", (total, ref), compute)
@@ -46,7 +46,8 @@ def group_of(operation: Operation, sizes: Mapping[Index, int]) -> FusedGroup:
 def _operand(group: FusedGroup, value: Value, loops: tuple[Index, ...], compute: str) -> Ref:
     place = _place(value, loops, group.shape)
     group.inputs.append(place)
-    return place if value.dtype == compute else _member(group, "cast", (place,), compute)
+    ref = place if value.dtype == compute else _member(group, "cast", (place,), compute)
+    return _member(group, "conj", (ref,), compute) if value.conj else ref
 
 
 def _member(group: FusedGroup, op: str, args: tuple[Ref, ...], dtype: str) -> int:

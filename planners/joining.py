@@ -9,8 +9,8 @@ Joined is what the roofline says takes less, by `GAIN` at least:
 
 - never where it would compute at more points than the larger of both: an index that only one has, and sums;
 - a matrix product stays what it is; one in which an operand has all indices is a sum of products, and may be joined;
-- a complex tensor times a real one is worked on as real numbers, scaled results read alpha and beta, and what is
-  conjugated or in another byte order is so on its way: none of these is joined;
+- a complex tensor times a real one is worked on as real numbers, scaled results read alpha and beta, and what is in
+  another byte order, or is conjugated after it is computed, is so on its way: none of these is joined;
 - and only what `kernels.fused_products` has a kernel for.
 """
 
@@ -180,7 +180,7 @@ def streams(operation: Operation) -> bool:
     """Whether it is a product of all operands, summed, that a fused kernel may do."""
     if operation.mixed or operation.scaled or operation.output.conj:
         return False
-    if any([value.swapped_bytes or value.conj for value in operation.inputs]):
+    if any([value.swapped_bytes for value in operation.inputs]):
         return False
     if operation.kind == "gemm":
         one, two = operation.inputs[0].term, operation.inputs[1].term
@@ -193,7 +193,8 @@ def streams(operation: Operation) -> bool:
 def kernel_of(operation: Operation) -> Product:
     """What the fused kernel of an operation would do."""
     inputs = tuple(sorted([value.dtype for value in operation.inputs]))
-    return Product(inputs, _dtype(operation), operation.output.dtype, sums(operation))
+    conj = sum([value.conj for value in operation.inputs])
+    return Product(inputs, _dtype(operation), operation.output.dtype, sums(operation), conj)
 
 
 def sums(operation: Operation) -> bool:

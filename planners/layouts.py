@@ -237,6 +237,7 @@ class LayoutSolver:
         given = self._inherit(operation) if orientation.inherit else {}
         if operation.inputs[0].axes is None or operation.inputs[1].axes is None:
             given |= self._settled(operation) or self._beside(operation)
+            given |= self._as_read(operation)
         contraction = self._contraction(operation, orientation)
         found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
@@ -280,6 +281,28 @@ class LayoutSolver:
         if free and is_slender(self._contraction(operation)):
             given |= self._natural(operation, operation.inputs)
         return given
+
+    def _as_read(self, operation: Operation) -> dict[int, Given]:
+        """Free inputs that are sums, products or casts lie as what these read, which they go along: a product that packs
+        them takes little more, and they would take several times as long to write them in another order."""
+        given = {}
+        for value in operation.inputs if self.policy == "solve" else ():
+            found = self._read_by(value) if value.axes is None else None
+            if found is not None:
+                value.axes = axes_like(value, found.axes, self.list.sizes)
+                given[value.number] = Given(axes=value.axes)
+        return given
+
+    def _read_by(self, value: Value) -> Value | None:
+        """The largest operand that a value is made of element by element, where it has all of its indices."""
+        found = value
+        while found.axes is None:
+            producer = self.producers.get(found.number)
+            if producer is None or producer.kind == "gemm":
+                return None
+            found = max(producer.inputs, key=self.list.nbytes)
+        strided = all(index in found.axes and found.axes[index].linear for index in value.term)
+        return found if strided else None
 
     def _beside(self, operation: Operation) -> dict[int, Given]:
         """A free operand that has no dimension of its own can lie as the other one does, where the product can then read

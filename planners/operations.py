@@ -104,6 +104,7 @@ class OperationList:
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.epilogues: dict[int, Any] = {}  # id of a product -> `epilogue.Fused`, where it has one
+        self.prologues: dict[int, Any] = {}  # and `staging.Staged`
         sizes = request.expr.sizes
         self.sizes = {i: s for i, s in sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))

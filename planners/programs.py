@@ -37,11 +37,13 @@ from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
 from .parts import Part
 from .places import MemoryView, strided_value
-from .prologue import Prologue, prologue
+from .prologue import Prologue, maker, prologue
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
+from .reuse import share_memory
 from .sharing import share
 from .single import SingleStep
+from .staging import Staged, free_to_wait, narrow, staged, worth_a_look
 from .storage import storage_of
 
 
@@ -99,6 +101,7 @@ class _List:
         self.alone: set[int] = set()  # ids of operations of blocks that threads share: each is run by one
         self.cold: dict[int, int] = {}  # by id of an operation of a block: bytes that no block's steps touched before
         self.epilogues: dict[int, Fused] = {}  # id of a product -> what it does besides
+        self.prologues: dict[int, Staged] = {}
         self.numbers: Iterator[int] = count()
         self.compute = compute
 
@@ -157,7 +160,7 @@ class ProgramBuilder(PlanBuilder):
         self.scheduled = [step for each in schedule.within_it for step in each.steps]
         for each in schedule.within_it:
             self._arrange(each)
-            _share_memory(each)
+            share_memory(each)
         self._lay(schedule.steps)
         used = {id(value.memory) for o in self.list.operations for value in (*o.inputs, *o.outputs, *o.beside)}
         self.list.values = [v for v in self.list.values if v.kind != "arena" or v.source or id(v) in used]
@@ -253,15 +256,16 @@ class ProgramBuilder(PlanBuilder):
     def _drawn(self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]) -> list[Operation]:
         """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on. ``made``: memory,
         by id, that nobody but these steps knows of."""
-        before = None
-        if self.wanted.epilogues:
+        reads = self._maps_before(step, steps, made, done)
+        operations = self._staged(step, reads, done) if any(narrow(group) for group, _ in reads) else None
+        if operations is None and self.wanted.epilogues:
             before = prologue(step, steps, self.values, made, self.machine, self.wanted.threads)
-        if before is not None and id(before.group) not in done:
-            done.add(id(before.group))
-            found = list(self._in_blocks(before))
-            self.did[id(before.group)] = [each for each in found if id(each) in self.list.groups]
-            return found
-        operations = self._contraction(step)
+            if before is not None and id(before.group) not in done:
+                done.add(id(before.group))
+                found = list(self._in_blocks(before))
+                self.did[id(before.group)] = [each for each in found if id(each) in self.list.groups]
+                return found
+        operations = operations or self._staged(step, reads, done) or self._contraction(step)
         if step.then is not None and self._epilogue(step, operations[-1], steps, made):
             done.add(id(step.then))
             self.did[id(step.then)] = operations[-1:]
@@ -312,6 +316,36 @@ class ProgramBuilder(PlanBuilder):
             self.list.owners[id(operation)] = listed
         self.list.epilogues |= listed.epilogues
         return listed.operations
+
+    def _maps_before(
+        self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]
+    ) -> list[tuple[FusedGroup, MemoryView]]:
+        """Large maps of operands that nobody else reads, and the operands."""
+        if not self.wanted.epilogues or len(step.inputs) != 2:
+            return []
+        found = [(maker(place, step, steps, self.values), place) for place in step.inputs if id(place.memory) in made]
+        found = [(group, place) for group, place in found if group is not None and id(group) not in done]
+        return [each for each in found if worth_a_look(each[0], self.machine) and free_to_wait(step, each[0])]
+
+    def _staged(
+        self, step: Contraction, reads: list[tuple[FusedGroup, MemoryView]], done: set[int]
+    ) -> list[Operation] | None:
+        """The operations of an einsum whose product makes an operand itself; None where none does."""
+        known = len(self.list.values)
+        operations = self._contraction(step) if reads else []
+        for group, place in reads:
+            found = staged(group, place, operations, self.isa, self.machine)
+            if isinstance(found, str):
+                continue
+            operation, before = found
+            before.taken_by(operation, self._owner(operation))
+            self.list.prologues[id(operation)] = before
+            place.memory.nbytes = 0
+            done.add(id(group))
+            self.did[id(group)] = [operation]
+            return operations
+        del self.list.values[known:]
+        return None
 
     def _epilogue(self, step: Contraction, operation: Operation, steps: list[Scheduled], made: set[int]) -> bool:
         """Makes the map behind an einsum the epilogue of its last operation, if it can be."""
@@ -442,42 +476,6 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
 def _whole(var: Var, value: Value) -> MemoryView:
     """All of an input or constant."""
     return MemoryView(value, View(var.shape, tuple(value.axes[index].stride for index in value.term)))
-
-
-def _share_memory(schedule: ProgramSchedule) -> None:
-    """A result of a map that is written whole takes the memory of an operand of its shape and dtype that nobody reads
-    later, so that a chain of steps works in one place; both are memory that the schedule made."""
-    last: dict[int, int] = {}
-    first: dict[int, int] = {}
-    for step in schedule.steps:
-        for place in (*step.inputs, *written(step)):
-            last[id(place.memory)] = step.at
-        for place in written(step):
-            first.setdefault(id(place.memory), step.at)
-    for step in schedule.steps:
-        if not isinstance(step, FusedGroup) or step.axes is not None:
-            continue
-        for store in step.stores:
-            new = store.place.memory
-            begins = id(new) in schedule.made and first[id(new)] == step.at
-            if not begins or new.kind not in ("arena", "output") or new.source or not store.place.whole:
-                continue
-            reads = (read for read in step.inputs if id(read.memory) in schedule.made)
-            old = next((read for read in reads if _replaced(read, store.place, step, last)), None)
-            if old is not None:
-                old.memory.source = new
-                last[id(new)] = max(last[id(new)], last[id(old.memory)])
-
-
-def _replaced(read, new, step: FusedGroup, last: dict[int, int]) -> bool:
-    """Whether ``new`` may take the memory that is read."""
-    old = read.memory
-    if old.kind != "arena" or old.source or old is new.memory or last[id(old)] != step.at or old.dtype != new.dtype:
-        return False
-    if not read.whole or read.view.shape != new.view.shape:
-        return False
-    others = [place for place in (*step.inputs, *written(step)) if place.memory is old]
-    return all(place.same(read) for place in others) and not any(store.place.memory is old for store in step.stores)
 
 
 __all__ = ["NotLowered", "ProgramRequest", "build_program", "constants"]

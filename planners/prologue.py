@@ -86,7 +86,7 @@ def prologue(
     if len(contraction.inputs) != 2:
         return None
     for position, place in enumerate(contraction.inputs):
-        group = _maker(place, contraction, steps, values)
+        group = maker(place, contraction, steps, values)
         axis = _row_axis(contraction, position)
         if group is None or axis is None or id(place.memory) not in made or place.memory.nbytes < LARGE * machine.cache_bytes:
             continue
@@ -98,7 +98,7 @@ def prologue(
     return None
 
 
-def _maker(
+def maker(
     place: MemoryView, contraction: Contraction, steps: Sequence[Scheduled], values: Sequence[Value]
 ) -> FusedGroup | None:
     """The map that writes an operand, whole and for nobody else, in a step just before the contraction."""

@@ -126,6 +126,21 @@ def test_random_products_and_sums(case):
         oracle.check(result, wanted, context=case)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("conj", [(0,), (1,), (2,), (0, 1), (0, 2)])
+def test_conjugates_are_joined(dtype, conj, always):
+    sizes = dict(zip("ab", (5, 33)))
+    for text in ("ab,b,a->ab", "ab,ab,ab->ab", "ab,ab,ab->a", "ab,ab,ab->b"):
+        arrays = operands(text, sizes, dtype)
+        f, wanted = engine.compile(text, *arrays, conj=conj), oracle.einsum(text, *arrays, conj=conj)
+        assert len(joined(f.plan)) == 1, [step.expr for step in f.plan.steps]
+        oracle.check(f(*arrays), wanted)
+    arrays = operands("ij,jk,ik->ik", dict(zip("ijk", (20, 7, 18))), dtype)
+    f = engine.compile("ij,jk,ik->ik", *arrays, conj=[2])
+    assert joined(f.plan) == ["ij,jk->ik + conj mul"]
+    oracle.check(f(*arrays), oracle.einsum("ij,jk,ik->ik", *arrays, conj=[2]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_fused(dtype, always):
     sizes = dict(zip("abijk", (5, 33, 20, 7, 18)))

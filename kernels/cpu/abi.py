@@ -9,13 +9,13 @@ on any thread.
 
 from __future__ import annotations
 
-STEP_WORDS = 64
+STEP_WORDS = 72
 
 # -- header ----------------------------------------------------------------------------------------------------
 FN = 0  # address of the task function
 NTASKS = 1
 KIND = 2  # RUN, or control flow: see below
-OUT_SLOT, OUT_OFFSET = 3, 4  # gemm: slot -1 is the scratch memory of the worker
+OUT_SLOT, OUT_OFFSET = 3, 4  # gemm: slot -1, of any operand, is the scratch memory of the worker
 A_SLOT, A_OFFSET = 5, 6
 B_SLOT, B_OFFSET = 7, 8
 TILE = 9  # gemm: address of `fused_tile`, called for blocks of C that have all of their sum, 0: C is all there is
@@ -81,6 +81,12 @@ G_STREAM = 58  # C does not fit in cache: store past it
 G_B_SCRATCH = 62  # where B is packed by the task: bytes into its scratch
 G_B_PACK = 63  # and the pack function for it
 G_SIGNS = 56  # complex: bit 0 conjugate A, bit 1 conjugate B
+G_STAGE = 64  # address of `fused_stage`, called before each block of K, 0: both operands are read where they are
+G_STAGE_ROW = 65  # address of the row function that it calls
+G_STAGE_TABLE = 66  # address of what it is called with: `fused_abi`
+G_STAGED = 67  # which operand is made so in the scratch memory of the worker: STAGED_A or STAGED_B
+G_STAGE_COLUMNS = 68  # B: columns that are made at a time; tasks have whole multiples
+STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next is asked for early
 FETCH_A, FETCH_B = 16, 32

@@ -29,7 +29,7 @@ from .fused_frame import build_run
 from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
-from .fused_tile import build_tile
+from .fused_tile import build_stage, build_tile
 from .storage import STORAGES
 from .stream import LINE
 
@@ -485,11 +485,11 @@ def _emit_group(rows: list[_Row]) -> Val:
     return done.get()
 
 
-COMMON = {"fused_run": build_run, "fused_tile": build_tile}  # of all structures
+COMMON = {"fused_run": build_run, "fused_tile": build_tile, "fused_stage": build_stage}  # of all structures
 
 
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """``fused_run``, ``fused_tile``, or the row function of the structure that is called ``name``."""
+    """One of `COMMON`, or the row function of the structure that is called ``name``."""
     if name in COMMON:
         COMMON[name](module, name, isa)
         return

@@ -51,17 +51,20 @@ R_OPERANDS = 8
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
 R_WORDS = 3
 
-# -- what `fused_tile` is called with: a table of int64. Places are bytes from its start, offsets bytes ------------------
+# -- what `fused_tile` and `fused_stage` are called with: a table of int64. Places are bytes from its start, offsets bytes ------------------
 T_OPERANDS = 0  # outputs and inputs
 T_STREAM = 1  # outputs go past the caches
 T_STRIP = 2  # columns of C that are taken through at a time
 T_FIRST = 3  # place: for each block of panels, and behind the last, the number of its first run of lanes
 T_LANES = 4  # place: lanes of each run; along them, each operand runs or is one element
+T_ALONG_K = 5  # `fused_stage`: 1: runs go along k, 0: along the lanes
 T_HEAD = 8  # words, then T_WORDS for each operand
 # words of an operand: it starts at bases[slot] + offset; slot -1 is the scratch memory of the worker
 T_SLOT, T_OFFSET, T_KIND = 0, 1, 2  # T_KIND: CONTIGUOUS or BROADCAST along a run
 T_RUNS, T_COLUMNS = 3, 4  # places: offset of each run, of each column
 T_OUTER = 5  # places, words 5 to 8: offsets along the four outer loops, of those that have more than one turn
-T_WORDS = 10
+T_TURNS = 9  # `fused_stage`: place: offset of each turn of K
+T_AHEAD = 10  # `fused_stage`: bytes of an entry that are asked for early, 0: none
+T_WORDS = 12
 
 LONG_ROW = 4096  # bytes, from which rows of maps begin with a part of a vector, up to a line of the first output

@@ -5,6 +5,7 @@ Loop nest of one task (after Goto and van de Geijn, "Anatomy of high-performance
     for outer            B, and what was split off M and N: offsets added per operand
       for turn           what was split off K: offsets added per operand
         for k0 in K by KC
+          stage A or B   where the step has a prologue: `fused_stage`
           pack A, B      unless they lie in panels already, or are read in place
           for j in N by NR
             for i in panels of M
@@ -61,18 +62,18 @@ class GemmNest:
         self.step = step
         bases = f.word(ctx, abi.CTX_BASES)
         word = self.word
-        self.a = f.word(bases, word(abi.A_SLOT)) + word(abi.A_OFFSET)
-        self.b = f.word(bases, word(abi.B_SLOT)) + word(abi.B_OFFSET)
         self.scratch = f.word(ctx, abi.CTX_SCRATCH) + f.word(ctx, abi.CTX_SCRATCH_STRIDE) * worker
-        slot = word(abi.OUT_SLOT)
-        out = f.select(slot < 0, self.scratch, f.word(bases, f.max(slot, 0)))
-        self.c = out + word(abi.OUT_OFFSET)
+        slots = (abi.A_SLOT, abi.B_SLOT, abi.OUT_SLOT)
+        self.a, self.b, self.c = (self._operand(bases, word(slot), word(slot + 1)) for slot in slots)
         self.ctx, self.task, self.worker = ctx, task, worker
         self.threads = f.word(ctx, abi.CTX_THREADS)
         self.watch = Stopwatch.of_worker(f, ctx, worker, self.spec.timed)
 
     def word(self, index: int) -> Val:
         return self.f.word(self.step, index)
+
+    def _operand(self, bases: Val, slot: Val, offset: Val) -> Val:
+        return self.f.select(slot < 0, self.scratch, self.f.word(bases, self.f.max(slot, 0))) + offset
 
     def emit(self) -> None:
         f, word = self.f, self.word
@@ -134,6 +135,8 @@ class GemmNest:
                 klen = f.min(kc, total - k0)
                 later = Val(f, f.b.zext(((k0 + turn) > 0).v, I64))
                 accumulate = word(abi.G_ACCUMULATE) | later
+                if not self.spec.a_packed:
+                    self._stage_a(turn, k0, klen)
                 if self.spec.a_packed:
                     panels, stride = self._packed_a(left, k0, klen)
                 else:
@@ -142,22 +145,51 @@ class GemmNest:
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 self._describe(a, b, turn, k0)
                 last = (turn + 1).eq(word(abi.G_KO)) & (k0 + klen).eq(total)
-                with f.if_else(last & word(abi.TILE).ne(0)) as (through, plain):
-                    with through:
-                        self._strips(block)
-                    with plain:
-                        self._tiles(block, self.n0, self.n1)
+                if self.spec.b_packed:
+                    self._columns(block, last, self.n0, self.n1)
+                else:
+                    self._staged_columns(block, last, turn)
+
+    def _columns(self, block: tuple[Val, ...], last: Val, n0: Val, n1: Val) -> None:
+        """Columns of a block of K; ``last``: it is the last one."""
+        with self.f.if_else(last & self.word(abi.TILE).ne(0)) as (through, plain):
+            with through:
+                self._strips(block, n0, n1)
+            with plain:
+                self._tiles(block, n0, n1)
+
+    def _staged_columns(self, block: tuple[Val, ...], last: Val, turn: Val) -> None:
+        """Columns of a block of K, so many at a time where B is staged."""
+        f, word = self.f, self.word
+        staged = word(abi.G_STAGE).ne(0) & word(abi.G_STAGED).eq(abi.STAGED_B)
+        several = f.select(staged, word(abi.G_STAGE_COLUMNS), self.n1 - self.n0)
+        with f.range(self.n0, self.n1, several) as n:
+            end = f.min(n + several, self.n1)
+            with f.if_(staged):
+                self._stage(turn, *block[5:7], n // several, n, end)
+            self._columns(block, last, n, end)
+
+    def _stage_a(self, turn: Val, k0: Val, klen: Val) -> None:
+        word, mr = self.word, self.tile.mr
+        with self.f.if_(word(abi.G_STAGE).ne(0) & word(abi.G_STAGED).eq(abi.STAGED_A)):
+            self._stage(turn, k0, klen, self.panel_task, self.p0 * mr, self.p1 * mr)
+
+    def _stage(self, turn: Val, k0: Val, klen: Val, block: Val, first: Val, end: Val) -> None:
+        """Makes a block of an operand that is a map of others; the step's tables say where it is then."""
+        where = (self.ctx, self.step, self.worker, self.outer, turn, k0, k0 + klen, block, first, end)
+        with self.watch.part(abi.SPLIT_PACKING):
+            self.f.call(self.word(abi.G_STAGE), list(where))
 
     def _tiles(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
         counters = () if self.watch.counters is None else (self.watch.counters,)
         self.f.call(self.tiles, [self.step, *block, self.p0, self.p1, n0, n1, self.coming, self.scratch, *counters])
 
-    def _strips(self, block: tuple[Val, ...]) -> None:
+    def _strips(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
         """The last block of K: strips of columns, each of which goes through the tile function while it is in cache."""
         f, word = self.f, self.word
         strip = f.word(word(abi.TILE_TABLE), ua.T_STRIP)
-        with f.range(self.n0, self.n1, strip) as n:
-            end = f.min(n + strip, self.n1)
+        with f.range(n0, n1, strip) as n:
+            end = f.min(n + strip, n1)
             self._tiles(block, n, end)
             with self.watch.part(abi.SPLIT_UNPACKING):
                 f.call(word(abi.TILE), [self.ctx, self.step, self.worker, self.outer, self.panel_task, n, end])

@@ -46,7 +46,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),
-    (re.compile(r"fused_(run|tile|[0-9a-f]{32})"), fused.build),
+    (re.compile(r"fused_(run|tile|stage|[0-9a-f]{32})"), fused.build),
     (re.compile(r"(gather|scatter)_\d+|scatteradd_[a-z]+\d*"), indexed.build),
     (re.compile(r"random_(uint32|float32|float64)"), random.build),
     (re.compile(r"(arg)?sort_[1248]"), sort.build),
