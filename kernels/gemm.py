@@ -54,7 +54,8 @@ class GemmProblem:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
     ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked
     in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
-    ``stream``: store past the caches. ``stage``: an operand that is made block by block, in scratch memory.
+    ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
+    begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
     ``blocks``: outer indices, panels and columns per task.
     """
 
@@ -90,6 +91,7 @@ class GemmProblem:
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
     stream: bool = False
+    close: int = 0
     blocks: tuple[int, int, int] = (1, 1, 1)
     conj_a: bool = False
     conj_b: bool = False
@@ -147,7 +149,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_N_TASKS: n_tasks,
         abi.G_ACCUMULATE: int(p.accumulate),
         abi.G_CHUNK: p.chunk,
-        abi.G_STREAM: int(p.stream),
+        abi.G_STREAM: (1 + 2 * p.close) * p.stream,
         abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     a_tables = p.a_mode != "panels"  # what lies in panels is addressed by strides

@@ -18,6 +18,7 @@ from .sides import LEFT, OUT, Dim, cut
 
 LONG_ENOUGH = 512  # lanes, or panels that are adjacent in C
 PAGE = 4096  # bytes: what lies at distances of whole pages shares a few sets of each cache
+FAR_TERMS = 512  # bytes between terms of A up to which hardware follows
 LEAST_RUN = 8  # panels that are adjacent in C, and lanes that A runs along
 SETS = 1 << 16  # bytes: and what lies at such distances, of each cache on a core
 LEAST_TERMS, MOST_TERMS = 28, 384  # fewer do not pay for unpacking, more are not one block of K
@@ -62,8 +63,15 @@ def lanes_along_a(
     lanes, rest = _chain(first, [dim for dim in dims[1:] if dim is not first], LEFT, OUT, block)
     run, rest = _chain(dims[0], rest, OUT, LEFT, block)
     apart = lanes.table(OUT)[:2]
-    short = min(lanes.size, run.size) < LEAST_RUN
-    return None if short or (apart[-1] - apart[0]) % PAGE == 0 else [lanes, run, *rest]
+    if min(lanes.size, run.size) < LEAST_RUN or ((apart[-1] - apart[0]) % PAGE == 0 and not _packs_badly(dims, terms)):
+        return None
+    return [lanes, run, *rest]
+
+
+def _packs_badly(dims: Sequence[Dim], terms: Sequence[Dim]) -> bool:
+    """Whether packing would read short pieces far apart from rows at distances of whole pages: worse than to write so."""
+    far = all(abs(dim.stride(LEFT) or 0) > FAR_TERMS for dim in terms)
+    return far and (dims[0].stride(LEFT) or 0) % PAGE == 0
 
 
 def group_of(cuts: int, run: int, tile: int, block: int) -> tuple[int, int]:

@@ -21,11 +21,12 @@ from ..plan import Index, Layout
 from ..records import lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import Axes, BinaryContraction
+from .gemm_access import KC, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .operations import itemsize
-from .packing import PACK_BYTES, PackedSide, pack_side
+from .packing import PackedSide, pack_side
 from .sides import (
     LEFT,
     OUT,
@@ -40,19 +41,12 @@ from .sides import (
     split_long,
     total,
 )
-from .splitting import TASKS_PER_THREAD
 from .tasks import gemm_blocks
 from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
-L1_BYTES = 24 << 10
-B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
-MOST_STREAMS = 16  # rows of B that are read in place side by side
-KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
-FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
-FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
-FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
+FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
@@ -116,7 +110,7 @@ def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
     return min([abs(axes[i].stride) for i in indices])
 
 
-class _Planner(GemmTables):
+class _Planner(GemmAccess):
     def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
         self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
@@ -164,15 +158,22 @@ class _Planner(GemmTables):
         along_a = across is not None
         contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
-        (self.mv, self.nr), extend = choose_tile(self.isa, c.dtype, *work, contiguous, along_a)
-        width = self.mv * tile_table.elements(self.isa, c.dtype)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
-        self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
-        self.mr = self.panels.width
+        close = self.together() if not along_a and self._stream(self._kc) else 0
+        self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close)))
+        if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS))
+        self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
         if across is not None:
             self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)
         a_mode = self._a_mode()
         return self._decided(a_mode, self._b_mode(a_mode))
+
+    def _cut(self, run: Dim | None, chosen: tuple[tuple[int, int], bool]) -> None:
+        """Cuts the rows into panels of the chosen tile."""
+        (self.mv, self.nr), extend = chosen
+        width = self.mv * tile_table.elements(self.isa, self.c.dtype)
+        self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
 
     def _along_a(self) -> Dim | None:
         """The dimension of panels that are adjacent in C, where lanes run along A; None where that is not to be had."""
@@ -209,99 +210,6 @@ class _Planner(GemmTables):
                 return tensor
         return LEFT if c.left is not None else RIGHT
 
-    # -- operand A -------------------------------------------------------------------------------------------
-    @lazy
-    def _lanes_contiguous(self) -> bool:
-        """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
-        run = self.panels.run(LEFT, self.items[LEFT])
-        if run is None:
-            return bool(self.adjacent(self.tm_a, self.items[LEFT]).all())
-        return max(lanes for count, lanes in self.panels.filled if count) <= run
-
-    def _a_mode(self) -> str:
-        """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
-        c, item = self.c, self.item
-        rows = self.panels.padded
-        if c.left is None:
-            small = rows * self.k_total * item <= 2 * L1_BYTES or self.panels.count == 1
-            if not c.panels_left or c.only_panels:
-                return "free" if c.panels_left else "direct-free"
-            return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
-        if self.group[0]:
-            return "direct"
-        column_panels = -(-self.n_total // self.nr)
-        if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
-            return "prepack"
-        if self._lanes_contiguous and not c.left_dtype:
-            footprint = self.panels.count * self.mr * self.k_total * item
-            if column_panels <= 2 or footprint <= L1_BYTES:
-                return "direct"
-            return "prepack" if c.constant_left else "pack"
-        if self._runs_across():
-            return "prepack"
-        return "pack"
-
-    def _runs_across(self) -> bool:
-        """Whether A is contiguous along the batch."""
-        return any(d.stride(LEFT) == self.items[LEFT] and d.size >= 4 for d in self.b_dims)
-
-    def _pack_mode(self) -> int:
-        if self._lanes_contiguous or self._lane_run() >= 4:
-            return abi.LANES_RUN
-        if self._along_k(LEFT) and self.k_dims[0].size >= 4:
-            return abi.K_RUN
-        if self.panels.run_last is not None:
-            return abi.PANEL_RUN
-        return abi.SCATTERED
-
-    def _lane_run(self) -> int:
-        """Lanes that are adjacent in A, in every panel."""
-        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
-        return fast.size if fast is not None and fast.stride(LEFT) == self.items[LEFT] else 1
-
-    # -- operand B -------------------------------------------------------------------------------------------
-    def _b_mode(self, a_mode: str) -> str:
-        """``direct``, ``pack`` (by the task), ``prepack`` (a step before) or ``direct-free`` (rows of its own)."""
-        return "direct-free" if self.c.right is None else self._b_mode_known(a_mode)
-
-    def _b_mode_known(self, a_mode: str) -> str:
-        if self._reads_b_in_place():
-            return "direct"
-        return "pack" if self._packs_b(a_mode) else "prepack"
-
-    def _reads_b_in_place(self) -> bool:
-        """Where B is read once or twice, in few streams that a prefetcher follows, or is in cache anyway."""
-        footprint = self.n_total * self.k_total * self.item
-        if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
-            return False
-        if footprint <= L1_BYTES // 2 and not self.c.constant_right:
-            return True
-        if self.panels.count * total(self.panels.outer) > 3:
-            return False
-        streams = self.k_total // self.k_dims[0].size if self._along_k(RIGHT) else self.k_total
-        return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
-
-    def _along_k(self, tensor: int) -> bool:
-        return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.items[tensor]
-
-    def _packs_b(self, a_mode: str) -> bool:
-        """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
-        if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
-            return False
-        kc = self._kc
-        if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
-            return False
-        wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
-        outer = total(self.b_dims) * total(self.n_outer)
-        if a_mode == "pack":  # a task has all columns, so that A is packed once too
-            return self.n_total <= self._most_columns(kc) and outer >= wanted
-        return outer * (self.n_total // self.nr) >= wanted
-
-    def _most_columns(self, kc: int) -> int:
-        """Columns of B that a task may pack."""
-        columns = B_PACK_BYTES // (kc * self.item)
-        return max(self.nr, columns - columns % self.nr)
-
     # -- what comes of it ------------------------------------------------------------------------------------
     def _decided(self, a_mode: str, b_mode: str) -> GemmPlan:
         c, item = self.c, self.item
@@ -337,6 +245,7 @@ class _Planner(GemmTables):
             chunk=self.chunk(),
             across=self.group,
             stream=self._stream(kc),
+            close=self.close,
             blocks=self._blocks(kc, a_mode, b_mode),
             left_layout=left_layout,
             pack_left=pack_left,
@@ -354,18 +263,6 @@ class _Planner(GemmTables):
             pack_right=pack_right,
             describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
         )
-
-    def _fetches(self, side: int, against: int) -> bool:
-        """Whether blocks of an operand are asked for before they are packed: where it is larger than what a core caches,
-        each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher."""
-        lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
-        elements = total(self.b_dims) * total(lanes) * self.k_total
-        if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
-            return False
-        mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
-        if mode == abi.K_RUN:
-            return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
-        return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
 
     def _work(self, d: Decided) -> GemmWork:
         p, item = self.panels, self.item
@@ -389,7 +286,9 @@ class _Planner(GemmTables):
             stored=self.stored(),
             far_b=far,
             across=self.group[1],
+            close=self.close > 0,
             pack_modes=(d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None),
+            paged=d.a_mode == "pack" and self._paged(),
         )
 
     @lazy
@@ -446,22 +345,6 @@ class _Planner(GemmTables):
         return abi.SCATTERED
 
     # -- tasks -----------------------------------------------------------------------------------------------
-    @lazy
-    def _kc(self) -> int:
-        limit = KC[self.item]
-        turn = total(self.k_dims)
-        return -(-turn // -(-turn // limit))
-
-    def _seconds(self) -> float:
-        """About as long as one thread takes; with few columns, as long as it reads the lanes side."""
-        read = self.panels.padded * self.k_total * total(self.b_dims)
-        work = read * self.n_total * total(self.n_outer)
-        return max(work / (2e10 if self.item <= 4 else 1e10), read * self.item / 4e10)
-
-    @lazy
-    def _parallel(self) -> bool:
-        return self.threads > 1 and self._seconds() > 4e-5
-
     def _blocks(self, kc: int, a_mode: str, b_mode: str) -> tuple[int, int, int]:
         return gemm_blocks(
             outer=self._outer_total,
@@ -469,6 +352,7 @@ class _Planner(GemmTables):
             columns=self.n_total,
             nr=self.nr,
             panel_bytes=self.mr * kc * self.item,
+            column_bytes=self.n_total * kc * self.item if b_mode == "panels" else 0,
             grain=self._grain(a_mode),
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel else 1,

@@ -20,11 +20,13 @@ TILE = 20.0  # cycles: to start and end a tile
 STORE = 1.0  # a whole vector of C
 PARTIAL = 6.0  # a vector of C that goes through the stack
 MOVE = 4.0  # a run of a scattered column of C
+CLOSE = 5.0  # a vector of lanes that are put together with those of the next columns
 ACROSS = 14.0  # a vector that waits in cache and is turned round with those of the group
 FAR = 8.0  # what a run adds that leaves most of its line of a large C to other tiles
 LINE = 64
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
+PAGED = 1.7  # times as long where rows lie at distances of whole pages, which share cache sets
 IN_PLACE_RATE = 60e9  # of lanes that are read where they are and used once, beside the FMAs
 CACHE_BYTES = 1 << 20
 SHARED_BYTES, SHARED_RATE = 8 << 20, 40e9  # what a cache that cores share holds of it, and bytes a second from there
@@ -71,6 +73,9 @@ def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
     if w.across:
         elements = tile_table.elements(isa, w.dtype)
         return w.outer * w.columns * w.panels * w.mv * ACROSS * elements / min(w.across, elements)
+    if w.close:
+        others = (w.rows - whole * w.mr) / tile_table.elements(isa, w.dtype)
+        return w.outer * w.columns * (whole * w.mv * STORE + others * CLOSE)
     partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
     moves = scattered / run * (MOVE + FAR * unused)
     return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)
@@ -83,7 +88,8 @@ def _packed_by_tasks(w: GemmWork) -> float:
     if w.across:
         seconds += nbytes * w.panels * w.mr / IN_PLACE_RATE
     if a_mode is not None:
-        seconds += nbytes * w.panels * w.mr * -(-w.columns // w.blocks[2]) / PACK_RATE[a_mode]
+        slower = PAGED if w.paged else 1.0
+        seconds += nbytes * w.panels * w.mr * -(-w.columns // w.blocks[2]) / PACK_RATE[a_mode] * slower
     if b_mode is not None:
         seconds += nbytes * w.columns * -(-w.panels // w.blocks[1]) / PACK_RATE[b_mode]
     return seconds

@@ -41,6 +41,7 @@ class Decided:
     chunk: int
     across: tuple[int, int]
     stream: bool
+    close: int
     blocks: tuple[int, int, int]
     left_layout: Layout | None
     pack_left: PackedSide | None
@@ -134,6 +135,7 @@ class GemmTables:
             chunk=d.chunk,
             across=d.across,
             stream=d.stream,
+            close=d.close,
             blocks=d.blocks,
             conj_a=c.conj_left,
             conj_b=c.conj_right,
@@ -214,6 +216,14 @@ class GemmTables:
             else:
                 part += count
         return whole, part, scattered
+
+    def together(self) -> int:
+        """Lanes of C that make up its fastest dimension, whole in each panel, where the next column begins behind them;
+        0 where that is not so."""
+        if not self.m_dims or not self.n_dims or self.n_dims[0].size < 2:
+            return 0
+        fast, next_column = self.m_dims[0], self.n_dims[0].stride(OUT)
+        return fast.size if fast.stride(OUT) == self.item and next_column == fast.size * self.item else 0
 
     def chunk(self) -> int:
         """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""

@@ -5,13 +5,27 @@ from __future__ import annotations
 from .packing import PACK_BYTES
 from .splitting import TASKS_PER_THREAD
 
+NEAR_BYTES = 512 << 10  # of B that a core keeps; more comes from the shared cache again for each block of A
+AGAIN_BYTES = 20 << 10  # of packed A that is computed with while such a B comes
+WIDE_BYTES = 720 << 10  # of packed A beside such a B: as much as L2 has room for
+
 
 def gemm_blocks(
-    *, outer: int, panels: int, columns: int, nr: int, panel_bytes: int, grain: int, threads: int, most_columns: int = 0
+    *,
+    outer: int,
+    panels: int,
+    columns: int,
+    nr: int,
+    panel_bytes: int,
+    column_bytes: int,
+    grain: int,
+    threads: int,
+    most_columns: int = 0,
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
-    ``panel_bytes``: of one packed panel and one block of K; ``grain``: panels that are packed together; ``threads``:
+    ``panel_bytes``: of one packed panel and one block of K; ``column_bytes``: of all columns of B that are packed before,
+    and one block of K; ``grain``: panels that are packed together; ``threads``:
     1 where the work is too little to be shared; ``most_columns``: that a task may pack, 0 where tasks do not pack B.
     Tasks that do have all panels.
     """
@@ -20,7 +34,8 @@ def gemm_blocks(
         pieces = max(-(-columns // most_columns), min(-(-wanted // outer), columns // nr), 1)
         share = outer if threads == 1 else max(1, outer // (2 * TASKS_PER_THREAD * threads))
         return share, panels, -(-(-(-columns // pieces)) // nr) * nr
-    panel_block = _rounded(max(1, PACK_BYTES // panel_bytes), grain, panels)
+    packed, again = (WIDE_BYTES, AGAIN_BYTES) if column_bytes > NEAR_BYTES else (PACK_BYTES, 0)
+    panel_block = _rounded(max(1, packed // panel_bytes), grain, panels)
     if threads == 1:
         return outer, panel_block, columns
     wanted = TASKS_PER_THREAD * threads
@@ -28,8 +43,8 @@ def gemm_blocks(
     if outer >= wanted:
         return max(1, outer // (2 * wanted)), panel_block, columns
     if tasks * outer < wanted:
-        panel_block = _rounded(max(1, panels * outer // wanted), grain, panels)
-    panel_block = _balanced(panel_block, grain, panels, outer, threads)
+        panel_block = _rounded(_shares(panels, outer, wanted), grain, panels)
+    panel_block = _balanced(panel_block, grain, panels, outer, threads, again / panel_bytes)
     tasks = -(-panels // panel_block)
     column_block = columns
     if tasks * outer < wanted and columns > 2 * nr:
@@ -38,16 +53,27 @@ def gemm_blocks(
     return 1, panel_block, column_block
 
 
-def _balanced(block: int, grain: int, panels: int, outer: int, threads: int) -> int:
-    """The block, or a smaller one down to a third of it, with which the last threads are done first.
+def _shares(panels: int, outer: int, wanted: int) -> int:
+    """Panels in each of as many tasks as are wanted, or somewhat more.
 
-    >>> _balanced(3, 1, 32, 1, 2), _balanced(3, 1, 36, 1, 2), _balanced(7, 1, 61, 1, 2)
-    (2, 3, 4)
+    >>> _shares(61, 1, 8), _shares(12, 1, 8), _shares(3, 1, 8)
+    (8, 1, 1)
+    """
+    least = max(1, panels * outer // wanted)
+    return least + 1 if -(-panels // (least + 1)) * outer >= wanted else least
+
+
+def _balanced(block: int, grain: int, panels: int, outer: int, threads: int, again: float = 0.0) -> int:
+    """The block, or a smaller one down to a third of it, with which the last threads are done first; each block takes
+    as much longer as ``again`` panels do.
+
+    >>> _balanced(3, 1, 32, 1, 2), _balanced(3, 1, 36, 1, 2), _balanced(7, 1, 61, 1, 2), _balanced(6, 1, 43, 1, 2, 0.3)
+    (2, 3, 4, 6)
     """
 
-    def longest(size: int) -> int:
+    def longest(size: int) -> float:
         """Panels of the thread that has most."""
-        return -(-(-(-panels // size) * outer) // threads) * size
+        return -(-(-(-panels // size) * outer) // threads) * (size + again)
 
     smaller = range(block, max(grain, -(-block // 3)) - 1, -grain)
     return min(smaller, key=lambda size: (longest(size), -size), default=block)

@@ -12,18 +12,28 @@ from .sides import panel_rows
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
+CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 
 
 @lru_cache(maxsize=4096)
 def choose_tile(
-    isa: ISA, dtype: str, rows: tuple[int, ...], columns: int, terms: int, contiguous: bool, across: bool = False
+    isa: ISA,
+    dtype: str,
+    rows: tuple[int, ...],
+    columns: int,
+    terms: int,
+    contiguous: bool,
+    across: bool = False,
+    most: int = MOST_COLUMNS,
+    close: bool = False,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
-    efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does.
+    efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
+    of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends.
     """
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)
@@ -31,7 +41,7 @@ def choose_tile(
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype):
         mv, nr = tile
-        if nr < columns if across else nr > MOST_COLUMNS:
+        if nr < columns if across else nr > most:
             continue
         blocks = -(-columns // nr)
         work = blocks * (mv * nr * terms * cycles + TILE_COST)
@@ -41,8 +51,12 @@ def choose_tile(
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
-            stores = columns * (mv if contiguous and taken <= 1 else box * scattered)
-            cost = padded // width * (work + stores) + (extra if taken > 1 else 0.0)
+            if close and box % rows[0] == 0 and columns > 1:
+                stores, besides = columns * box * CLOSE_COST, 0.0
+            else:
+                stores = columns * (mv if contiguous and taken <= 1 else box * scattered)
+                besides = extra if taken > 1 else 0.0
+            cost = padded // width * (work + stores) + besides
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best

@@ -7,7 +7,7 @@ from dense import numpy_dtype
 
 import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners import gemm
+from einsum_engine.planners import gemm_access
 
 # expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
 CASES = {
@@ -34,7 +34,7 @@ def compiled(name, dtype, threads):
 @pytest.fixture
 def always(monkeypatch):
     for name in ("FETCHED_BYTES", "FETCHED_FOR", "FETCHED_ROWS"):
-        monkeypatch.setattr(gemm, name, 0)
+        monkeypatch.setattr(gemm_access, name, 0)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -33,6 +33,7 @@ from . import unpack_abi as ub
 from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
+from .stream import stream
 from .tile import TileEmitter, TileSpec
 
 
@@ -43,7 +44,7 @@ def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
     inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
-    TileLoop(inner, TileEmitter(inner, spec, isa)).emit()
+    TileLoop(inner, TileEmitter(inner, spec, isa), _emit_past(module, spec, isa) if spec.nr > 1 else None).emit()
     inner.ret()
     f = Fn(module, spec.name, [I64] * 4)
     nest = GemmNest(f, TileEmitter(f, spec, isa), inner)
@@ -51,6 +52,37 @@ def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
         nest.emit()
     f.ret()
     return (spec.name,)
+
+
+def _emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
+    """``void past(source, corner, lanes, columns, valid, count, run)``: a tile that was spilled to ``source`` goes past the
+    caches to ``corner`` and the offsets of its ``valid`` lanes, in runs of so many, and of its ``count`` columns. A run of
+    lanes is put together for all columns; those that are adjacent in C leave as one.
+    """
+    f = Fn(module, "past", [I64] * 7, internal=True)
+    f.fn.attributes.add("noinline")
+    emitter = TileEmitter(f, tile, isa)
+    source, corner, lanes, columns, valid, count, run = f.args
+    column, vector = emitter.mr * emitter.item, emitter.vector_bytes
+    width, close = run * emitter.item, f.stack(column * tile.nr + vector)
+    with f.range(0, valid, run) as lane:
+        # What a column has more, the next one overwrites.
+        with f.range(0, count) as j, f.range(0, width, vector) as at:
+            here = source + j * column + lane * emitter.item + at
+            f.store(f.load(emitter.vec, here), close + j * width + at)
+        target, done = corner + f.word(lanes, lane), f.var(0)
+        with f.while_() as leave:
+            j = done.get()
+            leave(j >= count)
+            first, together = f.word(columns, j), f.var(1)
+            with f.while_() as end:
+                end(j + together.get() >= count)
+                end((f.word(columns, j + together.get()) - first).ne(width * together.get()))
+                together.add(1)
+            stream(f, isa, target + first, close + j * width, f.i64(0), width * together.get())
+            done.set(j + together.get())
+    f.ret()
+    return f
 
 
 class GemmNest:
@@ -289,15 +321,15 @@ class GemmNest:
 class TileLoop:
     """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
 
-    def __init__(self, f: Fn, tile: TileEmitter):
-        self.f, self.tile, self.spec = f, tile, tile.spec
+    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None):
+        self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.ahead: Val | None = None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
-        self.stack = f.stack(self.tile_bytes)
+        self.stack = f.stack(self.tile_bytes + tile.vector_bytes)
         self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
@@ -431,6 +463,19 @@ class TileLoop:
                 self._store_partial(result, edge)
 
     def _store_partial(self, result, edge: "_Edge") -> None:
+        """Past the caches where runs of lanes and columns are adjacent in a large C."""
+        if self.past is None:
+            self._store_through(result, edge)
+            return
+        f, tile, run = self.f, self.tile, edge.stream >> 1
+        with f.if_else(run.ne(0) & edge.accumulate.eq(0)) as (past, through):
+            with past:
+                tile.spill(result, self.stack)
+                f.call(self.past, [self.stack, edge.c, edge.tmc, edge.tnc, edge.valid, edge.columns, run])
+            with through:
+                self._store_through(result, edge)
+
+    def _store_through(self, result, edge: "_Edge") -> None:
         """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
         f, tile = self.f, self.tile
         if not tile.isa.masks or tile.item // tile.parts < 4:

@@ -379,6 +379,14 @@ class Packer:
                 m.collect([at + f.word(lanes, l)], row + l * m.item)
 
     def _k_run(self, lanes: Val, dst: Val, valid: Val) -> None:
+        """A block of lanes over all of K, then the next: as few rows of the source as can be are read at a time, so that
+        hardware follows them, and that rows at distances of whole pages find room in their cache sets."""
+        f, m = self.f, self.m
+        with f.range(0, valid, m.block) as l0:
+            count, room = f.min(valid - l0, m.block), self.width - l0
+            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room)
+
+    def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val) -> None:
         """Block after block of K, the longest that the table of K allows there."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
@@ -389,10 +397,10 @@ class Packer:
             for size in self.m.runs:
                 with f.if_((k + size <= self.k) & moved.get().eq(1)):
                     with f.if_(self._runs(self.tk + k * 8, size)):
-                        self._along(size, f.i64(size), at, lanes, valid, row, pitch, f.i64(LANE_AHEAD))
+                        self._block(size, at, lanes, count, room, row, pitch, f.i64(LANE_AHEAD))
                         moved.set(size)
             with f.if_(moved.get().eq(1)):
-                self._elements(lanes, dst, valid, k, k + 1)
+                self._elements(lanes, dst, count, k, k + 1)
             k0.set(k + moved.get())
 
     def _runs(self, table: Val, count: int) -> Val:
@@ -404,18 +412,11 @@ class Packer:
         bits = f.b.bitcast(same, ir.IntType(count))
         return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
 
-    def _along(
-        self, size: int, run: Val, at: Val, lanes: Val, valid: Val, dst: Val, distance: Val, ahead: Val
+    def _block(
+        self, size: int, at: Val, lanes: Val, count: Val, room: Val, dst: Val, distance: Val, ahead: Val
     ) -> None:
-        """All lanes, whole lines of the source while they are near; the last block is moved back to end with the run."""
-        f, m = self.f, self.m
-        with f.range(0, valid, m.block) as l0:
-            count = f.min(valid - l0, m.block)
-            with f.range(0, run, size) as start:
-                i = f.min(start, run - size)
-                target = dst + distance * i + l0 * m.item
-                source, room = at + i * m.source_item, self.width - l0
-                f.call(self.blocks[size], [source, lanes + l0 * 8, count | (room << 32), target, distance, ahead])
+        """One block: ``count`` lanes, of ``room`` that the panel has from there on."""
+        self.f.call(self.blocks[size], [at, lanes, count | (room << 32), dst, distance, ahead])
 
     # -- panels that continue each other's lanes -------------------------------------------------------------
     def _row_group(self, p: Val) -> Val:
@@ -479,11 +480,14 @@ class Packer:
         # Where rows follow each other closely, what lies ahead on a lane is the next rows.
         far = f.word(self.tk, f.min(f.i64(1), self.k - 1)) - f.word(self.tk) > LANE_AHEAD
         rows_ahead = f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1
-        with f.range(0, self.k) as k:
-            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item)
+        with f.range(0, valid, m.block) as l0, f.range(0, self.k) as k:
+            count, room = f.min(valid - l0, m.block), self.width - l0
+            at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item) + l0 * m.item
             ahead = self.src + f.word(self.tk, f.min(k + rows_ahead, self.k - 1)) - at
             ahead = f.select(far, ahead, f.i64(LANE_AHEAD))
-            self._along(size, run, at, lanes, valid, row, self.stride, ahead)
+            with f.range(0, run, size) as start:  # whole lines while they are near; the last block ends with the run
+                i = f.min(start, run - size)
+                self._block(size, at + i * m.source_item, lanes + l0 * 8, count, room, row + self.stride * i, self.stride, ahead)
 
     def _pad(self, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m

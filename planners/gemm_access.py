@@ -1,0 +1,174 @@
+"""How a GEMM reads its operands: in place, packed by its tasks, or packed by a step before."""
+
+from __future__ import annotations
+
+from ..kernels.cpu import abi
+from ..records import lazy
+from .across import PAGE
+from .gemm_tables import GemmTables
+from .gemm_work import IN_PLACE_BYTES
+from .packing import PACK_BYTES
+from .sides import LEFT, RIGHT, total
+from .splitting import TASKS_PER_THREAD
+
+L1_BYTES = 24 << 10
+B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
+MOST_STREAMS = 16  # rows of B that are read in place side by side
+WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
+LONG_SECONDS = 5e-4
+FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
+FAR_BYTES = 1 << 20
+FEW_LANES = 8  # which find room in a cache set
+KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
+FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
+FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
+FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
+
+
+class GemmAccess(GemmTables):
+    """What is decided about each operand, from sizes and strides; dimensions and panels are known."""
+
+    threads: int
+    items: tuple[int, int]  # bytes of an element of each operand, where it lies
+    n_total: int
+    k_total: int
+
+    # -- operand A -------------------------------------------------------------------------------------------
+    @lazy
+    def _lanes_contiguous(self) -> bool:
+        """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
+        run = self.panels.run(LEFT, self.items[LEFT])
+        if run is None:
+            return bool(self.adjacent(self.tm_a, self.items[LEFT]).all())
+        return max(lanes for count, lanes in self.panels.filled if count) <= run
+
+    def _a_mode(self) -> str:
+        """``direct``, ``pack`` (in the task), ``panels`` (already there) or ``prepack`` (a step before)."""
+        c, item = self.c, self.item
+        rows = self.panels.padded
+        if c.left is None:
+            small = rows * self.k_total * item <= 2 * L1_BYTES or self.panels.count == 1
+            if not c.panels_left or c.only_panels:
+                return "free" if c.panels_left else "direct-free"
+            return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
+        if self.group[0]:
+            return "direct"
+        column_panels = -(-self.n_total // self.nr)
+        if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
+            return "prepack"
+        if self._lanes_contiguous and not c.left_dtype:
+            footprint = self.panels.count * self.mr * self.k_total * item
+            if column_panels <= 2 or footprint <= L1_BYTES:
+                return "direct"
+            whole = footprint * total(self.panels.outer) * total(self.b_dims)
+            if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not c.constant_left:
+                return "direct"
+            return "prepack" if c.constant_left else "pack"
+        if self._runs_across():
+            return "prepack"
+        return "pack"
+
+    def _runs_across(self) -> bool:
+        """Whether A is contiguous along the batch."""
+        return any(d.stride(LEFT) == self.items[LEFT] and d.size >= 4 for d in self.b_dims)
+
+    def _pack_mode(self) -> int:
+        if self._lanes_contiguous or self._lane_run() >= 4:
+            return abi.LANES_RUN
+        if self._along_k(LEFT) and self.k_dims[0].size >= 4:
+            return abi.K_RUN
+        if self.panels.run_last is not None:
+            return abi.PANEL_RUN
+        return abi.SCATTERED
+
+    def _paged(self) -> bool:
+        """Whether A is transposed from rows at distances of whole pages."""
+        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+        if fast is None or fast.size < FEW_LANES or self._pack_mode() not in (abi.K_RUN, abi.PANEL_RUN):
+            return False
+        first, second = fast.table(LEFT)[:2]
+        return (second - first) % PAGE == 0
+
+    def _lane_run(self) -> int:
+        """Lanes that are adjacent in A, in every panel."""
+        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+        return fast.size if fast is not None and fast.stride(LEFT) == self.items[LEFT] else 1
+
+    # -- operand B -------------------------------------------------------------------------------------------
+    def _b_mode(self, a_mode: str) -> str:
+        """``direct``, ``pack`` (by the task), ``prepack`` (a step before) or ``direct-free`` (rows of its own)."""
+        return "direct-free" if self.c.right is None else self._b_mode_known(a_mode)
+
+    def _b_mode_known(self, a_mode: str) -> str:
+        if self._reads_b_in_place():
+            return "direct"
+        return "pack" if self._packs_b(a_mode) else "prepack"
+
+    def _reads_b_in_place(self) -> bool:
+        """Where B is read once or twice, in few streams that a prefetcher follows, or is in cache anyway."""
+        footprint = self.n_total * self.k_total * self.item
+        if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
+            return False
+        used = self.panels.count * total(self.panels.outer)
+        if footprint <= L1_BYTES // 2 and not self.c.constant_right:
+            return used < WORTH_PACKING or self._seconds() < LONG_SECONDS
+        if used > 3:
+            return False
+        streams = self.k_total // self.k_dims[0].size if self._along_k(RIGHT) else self.k_total
+        return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
+
+    def _along_k(self, tensor: int) -> bool:
+        return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.items[tensor]
+
+    def _packs_b(self, a_mode: str) -> bool:
+        """Each element of B is packed by one task only, into L2, and never goes through memory as a copy."""
+        if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
+            return False
+        kc = self._kc
+        if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
+            return False
+        wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
+        outer = total(self.b_dims) * total(self.n_outer)
+        if a_mode == "pack":  # a task has all columns, so that A is packed once too
+            return self.n_total <= self._most_columns(kc) and outer >= wanted
+        return outer * (self.n_total // self.nr) >= wanted
+
+    def _most_columns(self, kc: int) -> int:
+        """Columns of B that a task may pack."""
+        columns = B_PACK_BYTES // (kc * self.item)
+        return max(self.nr, columns - columns % self.nr)
+
+    def _streams_b(self) -> bool:
+        """Whether B is read in place, along K, and comes from memory."""
+        if self.c.right is None or self.n_total * self.k_total * self.item <= IN_PLACE_BYTES:
+            return False
+        return self._along_k(RIGHT) and self._reads_b_in_place()
+
+    def _fetches(self, side: int, against: int) -> bool:
+        """Whether blocks of an operand are asked for before they are packed: where it is larger than what a core caches,
+        each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher."""
+        lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
+        elements = total(self.b_dims) * total(lanes) * self.k_total
+        if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
+            return False
+        mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
+        if mode == abi.K_RUN:
+            return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
+        return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
+
+    # -- how much it is -----------------------------------------------------------------------------------------
+    @lazy
+    def _kc(self) -> int:
+        limit = KC[self.item]
+        turn = total(self.k_dims)
+        return -(-turn // -(-turn // limit))
+
+    def _seconds(self) -> float:
+        """About as long as one thread takes; with few columns, as long as it reads the lanes side."""
+        read = self.panels.padded * self.k_total * total(self.b_dims)
+        work = read * self.n_total * total(self.n_outer)
+        return max(work / (2e10 if self.item <= 4 else 1e10), read * self.item / 4e10)
+
+    @lazy
+    def _parallel(self) -> bool:
+        return self.threads > 1 and self._seconds() > 4e-5
