@@ -8,7 +8,9 @@ conjugation a choice of signs.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Iterator
 
 from llvmlite import ir
 
@@ -65,17 +67,17 @@ class TileEmitter:
 
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
-        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None
+        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
-        ``ahead`` bytes further is asked for where there is time beside the FMAs."""
+        ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what `coming.Beside` knows."""
         f, spec = self.f, self.spec
         acc = [
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
         ]
         a_at, b_at = Var(f, a), Var(f, b if spec.b_packed else f.i64(0))
-        with f.range(0, klen) as k:
+        with self._terms(klen, beside) as k:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
             if ahead is not None and self._fetches():
@@ -95,6 +97,19 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
         return [[[v.get() for v in line] for line in part] for part in acc]
+
+    @contextmanager
+    def _terms(self, klen: Val, beside) -> Iterator[Val]:
+        """The loop over K, in pieces where something is done before each of them."""
+        f = self.f
+        if beside is None:
+            with f.range(0, klen) as k:
+                yield k
+            return
+        with f.range(0, klen, beside.piece) as start:
+            beside.ask()
+            with f.range(start, f.min(start + beside.piece, klen)) as k:
+                yield k
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
@@ -166,9 +181,12 @@ class TileEmitter:
     def fetch_columns(self, c: Val, tnc: Val) -> None:
         """Asks for the lines of C that will be added to; they arrive during the K loop."""
         for j in range(self.spec.nr):
-            column = c + self.f.word(tnc, j)
-            for at in range(0, self.spec.mv * self.vector_bytes, 64):
-                self.f.prefetch(column + at, write=True)
+            self.fetch_column(c + self.f.word(tnc, j))
+
+    def fetch_column(self, column: Val) -> None:
+        """The same of one column."""
+        for at in range(0, self.spec.mv * self.vector_bytes, 64):
+            self.f.prefetch(column + at, write=True)
 
     def store_masked(self, tile, c: Val, tnc: Val, accumulate: Val, masks) -> None:
         """All columns, lanes contiguous but not all valid: stores by mask."""
