@@ -92,18 +92,18 @@ class Beside:
     the columns of C that are added to.
 
     The panel comes from the third level of cache, or from memory, to the second; each tile asks for its share. Asked for
-    all at once, lines wait for each other and the loads of A for them: so K is cut into pieces, one for each column.
+    all at once, lines wait for each other and the loads of A for them: so K is cut into pieces, with something to ask
+    between two of them for each column. Where nothing is far there is one piece.
     """
 
-    def __init__(self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val) -> None:
-        self.f, self.tile, self.klen = f, tile, klen
+    def __init__(self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val) -> None:
+        self.f, self.tile = f, tile
         nr, item = tile.spec.nr, tile.item
-        self.split = klen * tile.spec.mv >= PIECE
-        self.piece = f.max(f.select(self.split, (klen + (nr - 1)) // nr, klen), 1)
-        lines = (klen * (nr * item) + (LINE - 1)) // LINE
-        asks = panels * f.select(self.split, f.i64(nr), f.i64(1))
         far = columns * klen * item > NEAR_BYTES
-        self.lines = f.select(far, (lines + asks - 1) // f.max(asks, 1), f.i64(0))
+        self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & (far | accumulate.ne(0))
+        self.piece = f.select(self.split, klen // (nr + 1), klen)
+        lines = (klen * (nr * item) + (LINE - 1)) // LINE
+        self.lines = f.select(far, (lines + panels * nr - 1) // f.max(panels * nr, 1), f.i64(0))
         self.at, self.column = f.var(0), f.var(0)
 
     def strip(self, panel: Val) -> None:
@@ -112,22 +112,22 @@ class Beside:
 
     def begin(self, c: Val, tnc: Val, adds: Val) -> None:
         """Before a tile at ``c``, its columns at the offsets ``tnc``, which adds to them or does not."""
-        f = self.f
-        self.adds, self.c, self.tnc = adds & self.split, c, tnc
-        with f.if_(adds & (self.klen <= self.piece)):
+        self.adds, self.c, self.tnc = adds, c, tnc
+        with self.f.if_(adds & self.split.eq(0)):
             self.tile.fetch_columns(c, tnc)
         self.column.set(0)
 
     def ask(self) -> None:
-        """What is due before one piece."""
+        """What is due between two pieces; a column is one that the tile has."""
         f = self.f
-        with f.if_(self.adds):
+        with f.if_(self.adds & (self.column.get() < self.tile.spec.nr)):
             self.tile.fetch_column(self.c + f.word(self.tnc, self.column.get()))
             self.column.add(1)
-        with f.if_(self.lines > 0):
-            with f.range(0, self.lines):
-                f.prefetch(self.at.get(), locality=2)
-                self.at.add(LINE)
+        at = Var(f, self.at.get())
+        with f.range(0, self.lines):
+            f.prefetch(at.get(), locality=2)
+            at.add(LINE)
+        self.at.set(at.get())
 
 
 class Describer:

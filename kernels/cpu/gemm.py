@@ -281,7 +281,7 @@ class TileLoop:
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         beside = None
         if spec.a_packed and spec.b_packed:
-            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N))
+            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate)
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8

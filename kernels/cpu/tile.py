@@ -8,9 +8,8 @@ conjugation a choice of signs.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Callable
 
 from llvmlite import ir
 
@@ -77,7 +76,8 @@ class TileEmitter:
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
         ]
         a_at, b_at = Var(f, a), Var(f, b if spec.b_packed else f.i64(0))
-        with self._terms(klen, beside) as k:
+
+        def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
             if ahead is not None and self._fetches():
@@ -96,20 +96,30 @@ class TileEmitter:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
+
+        self._terms(klen, beside, term)
         return [[[v.get() for v in line] for line in part] for part in acc]
 
-    @contextmanager
-    def _terms(self, klen: Val, beside) -> Iterator[Val]:
-        """The loop over K, in pieces where something is done before each of them."""
+    def _terms(self, klen: Val, beside, term: Callable[[Val], None]) -> None:
+        """The loop over K; in pieces where something is done between them."""
         f = self.f
         if beside is None:
             with f.range(0, klen) as k:
-                yield k
+                term(k)
             return
-        with f.range(0, klen, beside.piece) as start:
-            beside.ask()
-            with f.range(start, f.min(start + beside.piece, klen)) as k:
-                yield k
+        with f.if_else(beside.split) as (pieces, whole):
+            with pieces:
+                start = f.var(0)
+                with f.while_() as leave:
+                    end = f.min(start.get() + beside.piece, klen)
+                    with f.range(start.get(), end) as k:
+                        term(k)
+                    start.set(end)
+                    leave(end >= klen)
+                    beside.ask()
+            with whole:
+                with f.range(0, klen) as k:
+                    term(k)
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
