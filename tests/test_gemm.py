@@ -8,6 +8,7 @@ from gemm_cases import Case, build, run, with_modes
 
 from einsum_engine.kernels import diskcache, isa, tiles
 from einsum_engine.kernels.cpu import library
+from einsum_engine.kernels.cpu.coming import NEAR_BYTES, PIECE
 
 MODES = ("dd", "pp", "dp", "pd")
 IN_ALL_MODES = (isa.host_isas()[0].name, "float32")  # other kernels take turns: one access mode per tile
@@ -138,6 +139,21 @@ def test_k_as_long_as_plans_make_it(row, modes):
     tile = tiles.tiles(row, "float32")[0]
     case = Case(dtype="float32", tile=tile, valid=(5,), n=3, k=1030, kc=384)
     run(build(with_modes(case, modes, "K_RUN"), row), row)
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64"])
+@pytest.mark.parametrize("flush", ["", "end"])
+def test_k_in_pieces_between_which_tiles_ask_for_lines(row, dtype, flush):
+    """Blocks that add to C, a block whose B is too large to stay near, and the short rest of K, which is one piece."""
+    tile = tiles.tiles(row, dtype)[0]
+    height, kc = _height(row, dtype, tile), PIECE + 5
+    case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=tile[1] + 1, k=2 * kc + 7, kc=kc, flush=flush)
+    for scattered in (False, True):
+        run(build(with_modes(replace(case, scattered=scattered), "pp", "panels"), row), row)
+        run(build(with_modes(replace(case, accumulate=True, scattered=scattered), "pp", "panels", "K_RUN"), row), row)
+    columns = NEAR_BYTES // (kc * tiles.ITEMSIZE[dtype]) + 2
+    run(build(with_modes(replace(case, n=columns, k=kc), "pp", "K_RUN"), row), row)
 
 
 @every_isa

@@ -1,4 +1,4 @@
-"""Asks for the operand blocks that are packed next while the tiles of these run.
+"""Asks for what comes next while tiles run: their own panels and columns (`Beside`), and the blocks that are packed.
 
 A task packs a block, computes with it and packs the next: nothing comes from memory while tiles run, and nothing is
 computed while the pack function waits for lines. `Describer` finds out which block follows: the next of K, of the loop
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from . import abi
 from .emit import Fn, Val, Var
+from .tile import TileEmitter
 
 LINE = 64
+NEAR_BYTES = 256 << 10  # of packed columns that stay in the second level of cache by themselves
+PIECE = 256  # vector FMAs, of which so many are under way while a loop ends
 LEAST = 4  # lines before a tile, so that the last tiles ask for nothing
 
 # Words of a description, one for each operand, on the stack of a task.
@@ -82,6 +85,49 @@ class Fetcher:
 
     def _end(self, count: int, step: int) -> Val:
         return self.word(count) + self.word(step) - 1
+
+
+class Beside:
+    """Emits what tiles of packed operands ask for while they run: the next panel of B, which all panels of A share, and
+    the columns of C that are added to.
+
+    The panel comes from the third level of cache, or from memory, to the second; each tile asks for its share. Asked for
+    all at once, lines wait for each other and the loads of A for them: so K is cut into pieces, with something to ask
+    between two of them for each column. Where nothing is far there is one piece.
+    """
+
+    def __init__(self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val) -> None:
+        self.f, self.tile = f, tile
+        nr, item = tile.spec.nr, tile.item
+        far = columns * klen * item > NEAR_BYTES
+        self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & (far | accumulate.ne(0))
+        self.piece = f.select(self.split, klen // (nr + 1), klen)
+        lines = (klen * (nr * item) + (LINE - 1)) // LINE
+        self.lines = f.select(far, (lines + panels * nr - 1) // f.max(panels * nr, 1), f.i64(0))
+        self.at, self.column = f.var(0), f.var(0)
+
+    def strip(self, panel: Val) -> None:
+        """Before a strip of columns; ``panel``: address of the panel behind its own."""
+        self.at.set(panel)
+
+    def begin(self, c: Val, tnc: Val, adds: Val) -> None:
+        """Before a tile at ``c``, its columns at the offsets ``tnc``, which adds to them or does not."""
+        self.adds, self.c, self.tnc = adds, c, tnc
+        with self.f.if_(adds & self.split.eq(0)):
+            self.tile.fetch_columns(c, tnc)
+        self.column.set(0)
+
+    def ask(self) -> None:
+        """What is due between two pieces; a column is one that the tile has."""
+        f = self.f
+        with f.if_(self.adds & (self.column.get() < self.tile.spec.nr)):
+            self.tile.fetch_column(self.c + f.word(self.tnc, self.column.get()))
+            self.column.add(1)
+        at = Var(f, self.at.get())
+        with f.range(0, self.lines):
+            f.prefetch(at.get(), locality=2)
+            at.add(LINE)
+        self.at.set(at.get())
 
 
 class Describer:

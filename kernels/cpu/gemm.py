@@ -30,7 +30,7 @@ from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
 from . import unpack_abi as ub
-from .coming import C_SOURCE, C_WORDS, Describer, Fetcher, Side
+from .coming import C_SOURCE, C_WORDS, Beside, Describer, Fetcher, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import stream
@@ -325,6 +325,7 @@ class TileLoop:
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.ahead: Val | None = None
+        self.beside: Beside | None = None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
@@ -342,6 +343,9 @@ class TileLoop:
         flag_table, signs = word(abi.G_FLAGS), word(abi.G_SIGNS)
         chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
+        beside = None
+        if spec.a_packed and spec.b_packed:
+            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate)
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -349,6 +353,8 @@ class TileLoop:
             asked = functools.reduce(or_, [fetcher.word(C_SOURCE) for fetcher in self.fetchers], f.i64(0))
             if spec.b_packed:
                 source = b + (n // spec.nr) * b_stride
+                if beside is not None:
+                    beside.strip(source + f.select(n + spec.nr < word(abi.G_N), b_stride, f.i64(0)))
             else:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
@@ -402,11 +408,15 @@ class TileLoop:
 
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
-        with f.if_(edge.accumulate.ne(0) & edge.run.ne(0)):
-            tile.fetch_columns(edge.c + f.word(edge.tmc), edge.tnc)
+        adds, corner = edge.accumulate.ne(0) & edge.run.ne(0), edge.c + f.word(edge.tmc)
+        if self.beside is not None:
+            self.beside.begin(corner, edge.tnc, adds)
+        else:
+            with f.if_(adds):
+                tile.fetch_columns(corner, edge.tnc)
 
         def product(mask_of=None):
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead), signs)
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, self.beside), signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):

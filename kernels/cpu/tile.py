@@ -9,6 +9,7 @@ conjugation a choice of signs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Callable
 
 from llvmlite import ir
 
@@ -65,17 +66,18 @@ class TileEmitter:
 
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
-        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None
+        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
-        ``ahead`` bytes further is asked for where there is time beside the FMAs."""
+        ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what `coming.Beside` knows."""
         f, spec = self.f, self.spec
         acc = [
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
         ]
         a_at, b_at = Var(f, a), Var(f, b if spec.b_packed else f.i64(0))
-        with f.range(0, klen) as k:
+
+        def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
             if ahead is not None and self._fetches():
@@ -94,7 +96,30 @@ class TileEmitter:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
+
+        self._terms(klen, beside, term)
         return [[[v.get() for v in line] for line in part] for part in acc]
+
+    def _terms(self, klen: Val, beside, term: Callable[[Val], None]) -> None:
+        """The loop over K; in pieces where something is done between them."""
+        f = self.f
+        if beside is None:
+            with f.range(0, klen) as k:
+                term(k)
+            return
+        with f.if_else(beside.split) as (pieces, whole):
+            with pieces:
+                start = f.var(0)
+                with f.while_() as leave:
+                    end = f.min(start.get() + beside.piece, klen)
+                    with f.range(start.get(), end) as k:
+                        term(k)
+                    start.set(end)
+                    leave(end >= klen)
+                    beside.ask()
+            with whole:
+                with f.range(0, klen) as k:
+                    term(k)
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
@@ -166,9 +191,12 @@ class TileEmitter:
     def fetch_columns(self, c: Val, tnc: Val) -> None:
         """Asks for the lines of C that will be added to; they arrive during the K loop."""
         for j in range(self.spec.nr):
-            column = c + self.f.word(tnc, j)
-            for at in range(0, self.spec.mv * self.vector_bytes, 64):
-                self.f.prefetch(column + at, write=True)
+            self.fetch_column(c + self.f.word(tnc, j))
+
+    def fetch_column(self, column: Val) -> None:
+        """The same of one column."""
+        for at in range(0, self.spec.mv * self.vector_bytes, 64):
+            self.f.prefetch(column + at, write=True)
 
     def store_masked(self, tile, c: Val, tnc: Val, accumulate: Val, masks) -> None:
         """All columns, lanes contiguous but not all valid: stores by mask."""
