@@ -242,7 +242,8 @@ class Fn:
         self.b.ret_void() if value is None else self.b.ret(value.v)
 
     def call(self, target, args: Sequence[Val], ret: ir.Type = VOID) -> Val:
-        """Call an `Fn`, or a function at an int64 address with result type ``ret``."""
+        """Call an `Fn`, or a function at an int64 address, whose result has type ``ret``; where more arguments may follow
+        those of its type, ``ret`` is that type."""
         values = [a.v for a in args]
         if isinstance(target, Fn):
             return Val(self, self.b.call(target.fn, values))
@@ -363,8 +364,13 @@ class Fn:
 
     def lane_mask(self, count: Val, lanes: int, first: int = 0) -> Val:
         """Mask whose lane ``l`` is set when ``first + l < count``."""
-        index = self.vector(I64, [first + l for l in range(lanes)])
-        return index < self.splat(count, lanes)
+        if lanes not in (8, 16, 32):
+            index = self.vector(I64, [first + l for l in range(lanes)])
+            return index < self.splat(count, lanes)
+        # From the bits of a number: LLVM would do a comparison again in each turn of a loop that uses the mask.
+        some = self.min(self.max(count - first, 0), lanes)
+        bits = self.convert((self.i64(1) << some) - 1, "trunc", ir.IntType(lanes))
+        return self.bitcast(bits, vector_of(I1, lanes))
 
     def load_masked(self, ty: ir.VectorType, addr: Val, mask: Val) -> Val:
         """Lanes that the mask clears are zero and are not read."""

@@ -145,15 +145,14 @@ class Builder(ir.IRBuilder):
         return self.write(val.type, f"atomicrmw {op} {what} {ordering}")
 
     # -- calls -----------------------------------------------------------------------------------------------
-    def call(self, fn, args: Sequence[ir.Value], **options):
-        if options or not isinstance(fn, ir.Function):
-            return super().call(fn, args, **options)
+    def call(self, fn: ir.Function, args: Sequence[ir.Value]) -> Line | None:
         return self.call_as(fn.function_type.return_type, fn.get_reference(), args)
 
     def call_as(self, ret: ir.Type, function: str, args: Sequence[ir.Value]) -> Line | None:
         """Calls what ``function`` refers to: a function, or a pointer to one."""
         passed = ", ".join([f"{a.type} {a.get_reference()}" for a in args])
         text = f"call {ret} {function}({passed})"
+        ret = ret.return_type if isinstance(ret, ir.FunctionType) else ret
         return self.do(text) if isinstance(ret, ir.VoidType) else self.write(ret, text)
 
     # -- the rest of what gives a value ----------------------------------------------------------------------
