@@ -109,6 +109,8 @@ class TileEmitter:
     def _fma(self, a: Val, b: Val, c: Val) -> Val:
         if self.spec.dtype == "bool":
             return (a & b) | c
+        if self.spec.dtype == "int8":
+            return b * a + c  # there is no product of bytes: what LLVM makes of one prepares the second factor, once
         return self.f.fma(a, b, c) if self.isa.fma else a * b + c
 
     def add(self, a: Val, b: Val) -> Val:
