@@ -145,7 +145,7 @@ class Builder(ir.IRBuilder):
         return self.write(val.type, f"atomicrmw {op} {what} {ordering}")
 
     # -- calls -----------------------------------------------------------------------------------------------
-    def call(self, fn: ir.Function, args: Sequence[ir.Value]) -> Line | None:
+    def call(self, fn: ir.Function, args: Sequence[ir.Value], name: str = "") -> Line | None:
         return self.call_as(fn.function_type.return_type, fn.get_reference(), args)
 
     def call_as(self, ret: ir.Type, function: str, args: Sequence[ir.Value]) -> Line | None:
