@@ -15,7 +15,7 @@ from typing import Iterator, Sequence
 
 from llvmlite import ir
 
-from .lines import CONSTANTS, PTR, VOID, Builder, vector_of
+from .lines import CONSTANTS, PTR, VOID, LineBuilder, vector_of
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
@@ -176,7 +176,7 @@ class Fn:
         if internal:
             self.fn.linkage = "internal"
         self.fn.attributes.add("nounwind")
-        self.b = Builder(self.fn.append_basic_block("entry"))
+        self.b = LineBuilder(self.fn.append_basic_block("entry"))
         self.args = [Val(self, a) for a in self.fn.args]
 
     # -- constants -------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _integer(value: ir.Value) -> int | None:
     return None
 
 
-class Builder(ir.IRBuilder):
+class LineBuilder(ir.IRBuilder):
     """Writes instructions at the end of blocks, in the order in which they are asked for."""
 
     def __init__(self, block: ir.Block):
@@ -198,7 +198,7 @@ class Builder(ir.IRBuilder):
 
 
 def _binary(op: str):
-    def method(self: Builder, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> ir.Value:
+    def method(self: LineBuilder, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> ir.Value:
         if type(rhs) is ir.Constant or type(lhs) is ir.Constant:
             known = _folded(op, lhs, rhs)
             if known is not None:
@@ -210,7 +210,7 @@ def _binary(op: str):
 
 
 def _cast(op: str):
-    def method(self: Builder, value: ir.Value, typ: ir.Type, name: str = "") -> ir.Value:
+    def method(self: LineBuilder, value: ir.Value, typ: ir.Type, name: str = "") -> ir.Value:
         if value.type is typ or value.type == typ:
             return value
         return self.write(typ, f"{op} {value.type} {value.get_reference()} to {typ}")
@@ -219,8 +219,8 @@ def _cast(op: str):
 
 
 for _op in ("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "or", "and", "xor", "shl", "lshr", "ashr"):
-    setattr(Builder, _op + "_" * (_op in ("or", "and")), _binary(_op))
+    setattr(LineBuilder, _op + "_" * (_op in ("or", "and")), _binary(_op))
 for _op in ("fadd", "fsub", "fmul", "fdiv", "frem"):
-    setattr(Builder, _op, _binary(_op))
+    setattr(LineBuilder, _op, _binary(_op))
 for _op in "trunc zext sext fptrunc fpext bitcast uitofp sitofp fptoui fptosi inttoptr ptrtoint".split():
-    setattr(Builder, _op, _cast(_op))
+    setattr(LineBuilder, _op, _cast(_op))
