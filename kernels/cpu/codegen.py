@@ -41,8 +41,8 @@ def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     """Variables to registers, tests of loops to their ends, instructions simplified once: kernels write vectors,
     unrolling and what stays the same in a loop themselves.
 
-    LLVM's own pipelines look for more and find nothing: kernels are no quicker for the shortest of them, O1, which takes
-    four times as long. Code generation moves what little is left out of loops.
+    LLVM's own pipelines look for more and find nothing: kernels are no quicker for the shortest of them, O1, which
+    takes four times as long. Code generation moves what little is left out of loops.
     """
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()

@@ -242,8 +242,8 @@ class Fn:
         self.b.ret_void() if value is None else self.b.ret(value.v)
 
     def call(self, target, args: Sequence[Val], ret: ir.Type = VOID) -> Val:
-        """Call an `Fn`, or a function at an int64 address, whose result has type ``ret``; where more arguments may follow
-        those of its type, ``ret`` is that type."""
+        """Call an `Fn`, or a function at an int64 address, whose result has type ``ret``; where more arguments may
+        follow those of its type, ``ret`` is that type."""
         values = [a.v for a in args]
         if isinstance(target, Fn):
             return Val(self, self.b.call(target.fn, values))
