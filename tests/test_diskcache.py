@@ -253,7 +253,8 @@ def test_a_folder_that_cannot_be_made_stores_nothing_and_says_nothing(tmp_path):
 def test_warm_up_compiles_what_is_missing(tmp_path, monkeypatch):
     """By two processes, which take names in turn; a name that nothing generates ends one of them."""
     monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
-    names = ["copy_plain", "copy_stream", "guard", "blocks", *(f"dotsum_{d}" for d in ("int8", "int16", "int32", "bool", "int64"))]
+    sums = [f"dotsum_{dtype}" for dtype in ("int8", "int16", "int32", "bool", "int64")]
+    names = ["copy_plain", "copy_stream", "guard", "blocks", *sums]
     monkeypatch.setattr(warmup, "kernel_names", lambda row: names)
     monkeypatch.setattr(warmup.config, "threads", lambda: 2)
     row = isa.active_isa()
