@@ -22,7 +22,7 @@ _COMMUTE = ("add", "mul", "or", "xor")
 _FOLDED = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
 
 
-class Line(ir.Value):
+class TextValue(ir.Value):
     """A value that an instruction gives (``reference``), and the text of the instruction."""
 
     __slots__ = ("type", "reference", "text")
@@ -99,23 +99,23 @@ class LineBuilder(ir.IRBuilder):
         self._count = 0  # of names
         self._slots = 0  # of variables, at the beginning of the first block
 
-    def write(self, ty: ir.Type, text: str) -> Line:
+    def write(self, ty: ir.Type, text: str) -> TextValue:
         """An instruction that gives a value."""
         self._count += 1
         name = f"%v{self._count}"
-        line = Line(ty, name, f"{name} = {text}")
+        line = TextValue(ty, name, f"{name} = {text}")
         self._insert(line)
         return line
 
     def do(self, text: str) -> None:
         """An instruction that gives none."""
-        self._insert(Line(VOID, "", text))
+        self._insert(TextValue(VOID, "", text))
 
-    def slot(self, ty: ir.Type) -> Line:
+    def slot(self, ty: ir.Type) -> TextValue:
         """Address of a variable."""
         self._count += 1
         name = f"%v{self._count}"
-        line = Line(PTR, name, f"{name} = alloca {ty}")
+        line = TextValue(PTR, name, f"{name} = alloca {ty}")
         entry = self.function.entry_basic_block
         entry.instructions.insert(self._slots, line)
         self._slots += 1
@@ -124,7 +124,7 @@ class LineBuilder(ir.IRBuilder):
         return line
 
     # -- memory ----------------------------------------------------------------------------------------------
-    def load(self, ptr: ir.Value, name: str = "", align: int | None = None, typ: ir.Type | None = None) -> Line:
+    def load(self, ptr: ir.Value, name: str = "", align: int | None = None, typ: ir.Type | None = None) -> TextValue:
         aligned = "" if align is None else f", align {align}"
         return self.write(typ, f"load {typ}, ptr {ptr.get_reference()}{aligned}")
 
@@ -133,22 +133,22 @@ class LineBuilder(ir.IRBuilder):
         aligned = "" if align is None else f", align {align}"
         self.do(f"store {value.type} {value.get_reference()}, ptr {ptr.get_reference()}{aligned}{note}")
 
-    def load_atomic(self, ptr: ir.Value, ordering: str, align: int, name: str = "", typ: ir.Type | None = None) -> Line:
+    def load_atomic(self, ptr: ir.Value, ordering: str, align: int, name: str = "", typ: ir.Type | None = None) -> TextValue:
         return self.write(typ, f"load atomic {typ}, ptr {ptr.get_reference()} {ordering}, align {align}")
 
     def store_atomic(self, value: ir.Value, ptr: ir.Value, ordering: str, align: int) -> None:
         what = f"{value.type} {value.get_reference()}, ptr {ptr.get_reference()}"
         self.do(f"store atomic {what} {ordering}, align {align}")
 
-    def atomic_rmw(self, op: str, ptr: ir.Value, val: ir.Value, ordering: str, name: str = "") -> Line:
+    def atomic_rmw(self, op: str, ptr: ir.Value, val: ir.Value, ordering: str, name: str = "") -> TextValue:
         what = f"ptr {ptr.get_reference()}, {val.type} {val.get_reference()}"
         return self.write(val.type, f"atomicrmw {op} {what} {ordering}")
 
     # -- calls -----------------------------------------------------------------------------------------------
-    def call(self, fn: ir.Function, args: Sequence[ir.Value], name: str = "") -> Line | None:
+    def call(self, fn: ir.Function, args: Sequence[ir.Value], name: str = "") -> TextValue | None:
         return self.call_as(fn.function_type.return_type, fn.get_reference(), args)
 
-    def call_as(self, ret: ir.Type, function: str, args: Sequence[ir.Value]) -> Line | None:
+    def call_as(self, ret: ir.Type, function: str, args: Sequence[ir.Value]) -> TextValue | None:
         """Calls what ``function`` refers to: a function, or a pointer to one."""
         passed = ", ".join([f"{a.type} {a.get_reference()}" for a in args])
         text = f"call {ret} {function}({passed})"
@@ -156,42 +156,42 @@ class LineBuilder(ir.IRBuilder):
         return self.do(text) if isinstance(ret, ir.VoidType) else self.write(ret, text)
 
     # -- the rest of what gives a value ----------------------------------------------------------------------
-    def icmp_signed(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "") -> Line:
+    def icmp_signed(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "") -> TextValue:
         return self._compare("icmp", _COMPARE[cmpop] if cmpop in ("==", "!=") else "s" + _COMPARE[cmpop], lhs, rhs)
 
-    def icmp_unsigned(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "") -> Line:
+    def icmp_unsigned(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "") -> TextValue:
         return self._compare("icmp", _COMPARE[cmpop] if cmpop in ("==", "!=") else "u" + _COMPARE[cmpop], lhs, rhs)
 
-    def fcmp_ordered(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> Line:
+    def fcmp_ordered(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> TextValue:
         return self._compare("fcmp", "o" + _COMPARE[cmpop] if cmpop in _COMPARE else cmpop, lhs, rhs)
 
-    def fcmp_unordered(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> Line:
+    def fcmp_unordered(self, cmpop: str, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> TextValue:
         return self._compare("fcmp", "u" + _COMPARE[cmpop] if cmpop in _COMPARE else cmpop, lhs, rhs)
 
-    def _compare(self, kind: str, op: str, a: ir.Value, b: ir.Value) -> Line:
+    def _compare(self, kind: str, op: str, a: ir.Value, b: ir.Value) -> TextValue:
         ty = vector_of(_I1, a.type.count) if isinstance(a.type, ir.VectorType) else _I1
         return self.write(ty, f"{kind} {op} {a.type} {a.get_reference()}, {b.get_reference()}")
 
-    def select(self, cond: ir.Value, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> Line:
+    def select(self, cond: ir.Value, lhs: ir.Value, rhs: ir.Value, name: str = "", flags=()) -> TextValue:
         ty = lhs.type
         text = f"select {cond.type} {cond.get_reference()}, {ty} {lhs.get_reference()}, {ty} {rhs.get_reference()}"
         return self.write(ty, text)
 
-    def extract_element(self, vector: ir.Value, idx: ir.Value, name: str = "") -> Line:
+    def extract_element(self, vector: ir.Value, idx: ir.Value, name: str = "") -> TextValue:
         place = f"{idx.type} {idx.get_reference()}"
         return self.write(vector.type.element, f"extractelement {vector.type} {vector.get_reference()}, {place}")
 
-    def insert_element(self, vector: ir.Value, value: ir.Value, idx: ir.Value, name: str = "") -> Line:
+    def insert_element(self, vector: ir.Value, value: ir.Value, idx: ir.Value, name: str = "") -> TextValue:
         what = f"{value.type} {value.get_reference()}, {idx.type} {idx.get_reference()}"
         return self.write(vector.type, f"insertelement {vector.type} {vector.get_reference()}, {what}")
 
-    def splat(self, value: ir.Value, lanes: int) -> Line:
+    def splat(self, value: ir.Value, lanes: int) -> TextValue:
         """The scalar in all lanes."""
         ty = vector_of(value.type, lanes)
         one = self.write(ty, f"insertelement {ty} undef, {value.type} {value.get_reference()}, i32 0")
         return self.write(ty, f"shufflevector {ty} {one.reference}, {ty} undef, <{lanes} x i32> zeroinitializer")
 
-    def shuffle(self, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> Line:
+    def shuffle(self, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> TextValue:
         """Lanes of ``a`` and behind them of ``b``, by number."""
         both = f"{a.type} {a.get_reference()}, {b.type} {b.get_reference()}"
         return self.write(vector_of(a.type.element, len(lanes)), f"shufflevector {both}, {_mask(tuple(lanes))}")
