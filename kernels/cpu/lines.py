@@ -133,7 +133,7 @@ class LineBuilder(ir.IRBuilder):
         aligned = "" if align is None else f", align {align}"
         self.do(f"store {value.type} {value.get_reference()}, ptr {ptr.get_reference()}{aligned}{note}")
 
-    def load_atomic(self, ptr: ir.Value, ordering: str, align: int, name: str = "", typ: ir.Type | None = None) -> TextValue:
+    def load_atomic(self, ptr: ir.Value, ordering: str, align: int, name: str = "", typ: ir.Type = VOID) -> TextValue:
         return self.write(typ, f"load atomic {typ}, ptr {ptr.get_reference()} {ordering}, align {align}")
 
     def store_atomic(self, value: ir.Value, ptr: ir.Value, ordering: str, align: int) -> None:
