@@ -2,8 +2,8 @@
 
 llvmlite keeps an object of many parts for every instruction, finds it a name and puts its text together when the
 module is printed: that took as long as LLVM's optimiser does. Nothing here looks at an instruction again, so the
-common ones are written at once, and the rest (branches, functions) stays llvmlite's own. Operations on integer constants
-are folded: offsets into the rows of the step table are most of them.
+common ones are written at once, and the rest (branches, functions) stays llvmlite's own. Operations on integers that
+are constants are folded: offsets into the rows of the step table are most of them.
 """
 
 from __future__ import annotations
