@@ -6,6 +6,8 @@ import gc
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Iterator
 
 from .. import config
 from . import diskcache
@@ -23,9 +25,8 @@ def warmup(isa: ISA | None = None, progress: bool = False) -> int:
     names = missing(isa)
     workers = min(config.threads(), -(-len(names) // 8))
     with _bar(len(names), isa, progress) as bar, ThreadPoolExecutor(max(workers, 1)) as executor:
-        # neighbours in the table take about as long as each other: deal them out in turn
-        shares = [names[i::workers] for i in range(workers)]
-        for _ in executor.map(lambda share: _compile_share(share, isa, bar), shares):
+        waiting = iter(names)  # each worker takes the next: none is idle while there are some
+        for _ in executor.map(lambda _: _compile(waiting, isa, bar), range(workers)):
             pass
     return len(names)
 
@@ -38,13 +39,18 @@ def missing(isa: ISA) -> list[str]:
     return [name for name in kernel_names(isa) if diskcache.read(folder / f"{name}.o") is None]
 
 
-def _compile_share(names: list[str], isa: ISA, bar) -> None:
+def _compile(waiting: Iterator[str], isa: ISA, bar) -> None:
+    """Has a process of its own compile what is waiting, one after the other."""
     command = [sys.executable, "-m", __name__, isa.name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        process.stdin.write("\n".join(names))
-        process.stdin.close()
-        for _ in process.stdout:
-            bar.update(1)
+        with suppress(BrokenPipeError):  # the process ended: its status says why
+            for name in waiting:
+                process.stdin.write(name + "\n")
+                process.stdin.flush()
+                if not process.stdout.readline():
+                    break
+                bar.update(1)
+            process.stdin.close()
     if process.returncode:
         raise RuntimeError(f"compiling kernels for {isa.name} ended with status {process.returncode}")
 
@@ -56,7 +62,7 @@ def _bar(total: int, isa: ISA, progress: bool):
 
 
 def main() -> None:
-    """Worker: compiles the kernels named on standard input, one line of output each."""
+    """Worker: compiles the kernels named on standard input, and answers each name with it."""
     from .cpu import library
 
     isa = get(sys.argv[1])
@@ -64,9 +70,9 @@ def main() -> None:
     # A module is a web of objects: to look for garbage as often as Python does costs a fifth of the time to write one.
     gc.freeze()
     gc.set_threshold(5000)
-    for name in sys.stdin.read().split():
-        library.store(name, isa)
-        print(name, flush=True)
+    for line in sys.stdin:
+        library.store(line.strip(), isa)
+        print(line, end="", flush=True)
 
 
 if __name__ == "__main__":

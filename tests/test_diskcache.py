@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from einsum_engine.kernels import diskcache
+from einsum_engine.kernels import diskcache, isa, warmup
 
 BODY = bytes(range(256)) * 20
 
@@ -248,3 +248,18 @@ def test_a_folder_that_cannot_be_made_stores_nothing_and_says_nothing(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert diskcache.write_once(tmp_path / "file" / "object", BODY) is None
+
+
+def test_warm_up_compiles_what_is_missing(tmp_path, monkeypatch):
+    """By two processes, which take names in turn; a name that nothing generates ends one of them."""
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    sums = [f"dotsum_{dtype}" for dtype in ("int8", "int16", "int32", "bool", "int64")]
+    names = ["copy_plain", "copy_stream", "guard", "blocks", *sums]
+    monkeypatch.setattr(warmup, "kernel_names", lambda row: names)
+    monkeypatch.setattr(warmup.config, "threads", lambda: 2)
+    row = isa.active_isa()
+    assert warmup.missing(row) == names and warmup.warmup(row) == len(names)
+    assert warmup.missing(row) == [] and warmup.warmup(row) == 0
+    names.append("no_such_kernel")
+    with pytest.raises(RuntimeError, match=f"compiling kernels for {row.name} ended with status 1"):
+        warmup.warmup(row)

@@ -195,6 +195,7 @@ class _Block:
             sign_a, sign_b = lanes.signs(f, self.word(ba.B_SIGNS))
             one = f.const(lanes.real, 1.0)
             self.signs = (one, sign_a, sign_a * sign_b * -1.0, sign_b)
+        self.woven = lanes.woven(f, self.signs)
         with f.range(m0, m1, self.mt) as m:
             with f.range(0, self.word(ba.B_N), self.nt) as n:
                 self._elements(self._tile(m, n, m1), start, stop)
@@ -298,9 +299,12 @@ class _Block:
                 for i in range(self.mt):
                     with self._if_exists(i, tile.rows):
                         place = column + self.entry(ba.TM_C, tile.m + i)
-                        value = lanes.combine(self.f, self.signs, [slot.get() for slot in acc[i][j]])
+                        value = lanes.combine(self.f, self._woven(lanes), [slot.get() for slot in acc[i][j]])
                         value = lanes.add(self._load(lanes, place, mask), value) if add else value
                         store(value, place)
+
+    def _woven(self, lanes: Lanes) -> tuple[Val, Val] | None:
+        return self.woven if lanes is self.lanes else lanes.woven(self.f, self.signs)
 
     def _if_exists(self, i: int, count: Val):
         return nullcontext() if not i else self.f.if_(count > i)

@@ -15,6 +15,8 @@ from typing import Iterator, Sequence
 
 from llvmlite import ir
 
+from .lines import CONSTANTS, PTR, VOID, LineBuilder, vector_of
+
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
 I16 = ir.IntType(16)
@@ -22,8 +24,6 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 F32 = ir.FloatType()
 F64 = ir.DoubleType()
-VOID = ir.VoidType()
-PTR = ir.PointerType()
 
 _SCALARS = {
     "float32": F32,
@@ -42,7 +42,7 @@ def scalar_type(name: str) -> ir.Type:
 
 
 def vector_type(elem: ir.Type, lanes: int) -> ir.Type:
-    return elem if lanes == 1 else ir.VectorType(elem, lanes)
+    return elem if lanes == 1 else vector_of(elem, lanes)
 
 
 def _halves(lanes: int) -> tuple[range, range]:
@@ -157,8 +157,7 @@ class Var:
 
     def __init__(self, f: "Fn", init: Val):
         self.f, self.type = f, init.type
-        with f.b.goto_entry_block():
-            self.slot = f.b.alloca(init.type)
+        self.slot = f.b.slot(init.type)
         self.set(init)
 
     def get(self) -> Val:
@@ -181,23 +180,21 @@ class Fn:
         if internal:
             self.fn.linkage = "internal"
         self.fn.attributes.add("nounwind")
-        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
+        self.b = LineBuilder(self.fn.append_basic_block("entry"))
         self.args = [Val(self, a) for a in self.fn.args]
 
     # -- constants -------------------------------------------------------------------------------------------
     def const(self, ty: ir.Type, value) -> Val:
-        if isinstance(ty, ir.VectorType):
-            return Val(self, ir.Constant(ty, [value] * ty.count))
-        return Val(self, ir.Constant(ty, value))
+        return Val(self, CONSTANTS.get(ty, value))
 
     def i64(self, value) -> Val:
         return value if isinstance(value, Val) else self.const(I64, value)
 
     def vector(self, elem: ir.Type, values: Sequence) -> Val:
-        return Val(self, ir.Constant(ir.VectorType(elem, len(values)), list(values)))
+        return Val(self, ir.Constant(vector_of(elem, len(values)), list(values)))
 
     def zero(self, ty: ir.Type) -> Val:
-        return Val(self, ir.Constant(ty, None)) if isinstance(ty, ir.VectorType) else self.const(ty, 0)
+        return self.const(ty, None if isinstance(ty, ir.VectorType) else 0)
 
     # -- control flow ----------------------------------------------------------------------------------------
     def var(self, init) -> Var:
@@ -249,13 +246,13 @@ class Fn:
         self.b.ret_void() if value is None else self.b.ret(value.v)
 
     def call(self, target, args: Sequence[Val], ret: ir.Type = VOID) -> Val:
-        """Call an `Fn`, or a function at an int64 address with result type ``ret``."""
+        """Call an `Fn`, or a function at an int64 address, whose result has type ``ret``; where more arguments may
+        follow those of its type, ``ret`` is that type."""
         values = [a.v for a in args]
         if isinstance(target, Fn):
             return Val(self, self.b.call(target.fn, values))
-        signature = ir.FunctionType(ret, [a.type for a in values])
-        pointer = self.b.inttoptr(target.v, signature.as_pointer())
-        return Val(self, self.b.call(pointer, values))
+        pointer = self.b.inttoptr(target.v, PTR)
+        return Val(self, self.b.call_as(ret, pointer.get_reference(), values))
 
     # -- integers --------------------------------------------------------------------------------------------
     def min(self, a, b) -> Val:
@@ -273,14 +270,14 @@ class Fn:
         return (a + b - 1) // b
 
     # -- memory ----------------------------------------------------------------------------------------------
-    def _pointer(self, addr: Val, ty: ir.Type) -> ir.Value:
-        return self.b.inttoptr(addr.v, ty.as_pointer())
+    def _pointer(self, addr: Val) -> ir.Value:
+        return self.b.inttoptr(addr.v, PTR)
 
     def load(self, ty: ir.Type, addr: Val, align: int = 1) -> Val:
-        return Val(self, self.b.load(self._pointer(addr, ty), typ=ty, align=align))
+        return Val(self, self.b.load(self._pointer(addr), typ=ty, align=align))
 
     def store(self, value: Val, addr: Val, align: int = 1) -> None:
-        self.b.store(value.v, self._pointer(addr, value.type), align=align)
+        self.b.store(value.v, self._pointer(addr), align=align)
 
     def word(self, addr: Val, index: int | Val = 0) -> Val:
         """The int64 at ``addr + 8 * index``."""
@@ -288,9 +285,9 @@ class Fn:
 
     def stream(self, value: Val, addr: Val) -> None:
         """Non-temporal store of a whole, naturally aligned vector."""
-        instr = self.b.store(value.v, self._pointer(addr, value.type), align=size_of(value.type))
-        node = self.module.add_metadata([ir.Constant(I32, 1)])
-        instr.set_metadata("nontemporal", node)
+        node = self.module.add_metadata([CONSTANTS.get(I32, 1)])
+        note = f", !nontemporal {node.get_reference()}"
+        self.b.store(value.v, self._pointer(addr), align=size_of(value.type), note=note)
 
     def store_fence(self) -> None:
         """Orders non-temporal stores before what follows; other ISAs than x86 need none."""
@@ -299,7 +296,7 @@ class Fn:
 
     def prefetch(self, addr: Val, write: bool = False, locality: int = 3) -> None:
         fn = self._declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-        flags = [ir.Constant(I32, x) for x in (int(write), locality, 1)]
+        flags = [CONSTANTS.get(I32, x) for x in (int(write), locality, 1)]
         self.b.call(fn, [self.b.inttoptr(addr.v, PTR), *flags])
 
     def stack(self, nbytes: int, align: int = 64) -> Val:
@@ -366,21 +363,17 @@ class Fn:
     def splat(self, value: Val, lanes: int) -> Val:
         if lanes == 1:
             return value
-        ty = ir.VectorType(value.type, lanes)
-        one = self.b.insert_element(ir.Constant(ty, ir.Undefined), value.v, ir.Constant(I32, 0))
-        mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-        return Val(self, self.b.shuffle_vector(one, ir.Constant(ty, ir.Undefined), mask))
+        return Val(self, self.b.splat(value.v, lanes))
 
     def shuffle(self, a: Val, b: Val, lanes: Sequence[int]) -> Val:
-        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        return Val(self, self.b.shuffle_vector(a.v, b.v, mask))
+        return Val(self, self.b.shuffle(a.v, b.v, lanes))
 
     def extract(self, vec: Val, lane) -> Val:
-        index = lane.v if isinstance(lane, Val) else ir.Constant(I32, lane)
+        index = lane.v if isinstance(lane, Val) else CONSTANTS.get(I32, lane)
         return Val(self, self.b.extract_element(vec.v, index))
 
     def insert(self, vec: Val, value: Val, lane: int) -> Val:
-        return Val(self, self.b.insert_element(vec.v, value.v, ir.Constant(I32, lane)))
+        return Val(self, self.b.insert_element(vec.v, value.v, CONSTANTS.get(I32, lane)))
 
     def bitcast(self, value: Val, ty: ir.Type) -> Val:
         return Val(self, self.b.bitcast(value.v, ty))
@@ -391,12 +384,17 @@ class Fn:
 
     def lane_mask(self, count: Val, lanes: int, first: int = 0) -> Val:
         """Mask whose lane ``l`` is set when ``first + l < count``."""
-        index = self.vector(I64, [first + l for l in range(lanes)])
-        return index < self.splat(count, lanes)
+        if lanes not in (8, 16, 32):
+            index = self.vector(I64, [first + l for l in range(lanes)])
+            return index < self.splat(count, lanes)
+        # From the bits of a number: LLVM would do a comparison again in each turn of a loop that uses the mask.
+        some = self.min(self.max(count - first, 0), lanes)
+        bits = self.convert((self.i64(1) << some) - 1, "trunc", ir.IntType(lanes))
+        return self.bitcast(bits, vector_of(I1, lanes))
 
     def load_masked(self, ty: ir.VectorType, addr: Val, mask: Val) -> Val:
         """Lanes that the mask clears are zero and are not read."""
-        args = [self.b.inttoptr(addr.v, PTR), mask.v, ir.Constant(ty, None)]
+        args = [self.b.inttoptr(addr.v, PTR), mask.v, CONSTANTS.get(ty, None)]
         fn = self._declare(f"llvm.masked.load.{_suffix(ty)}.p0", ty, [a.type for a in args])
         return Val(self, self.b.call(fn, args))
 
@@ -408,12 +406,12 @@ class Fn:
     def _pointers(self, base: Val, offsets: Val) -> ir.Value:
         count = offsets.type.count
         total = self.splat(base, count) + offsets
-        return self.b.inttoptr(total.v, ir.VectorType(PTR, count))
+        return self.b.inttoptr(total.v, vector_of(PTR, count))
 
     def gather(self, elem: ir.Type, base: Val, offsets: Val, mask: Val) -> Val:
         """Lane ``l`` reads the element at ``base + offsets[l]`` (bytes) where the mask is set, else zero."""
-        ty = ir.VectorType(elem, offsets.type.count)
-        args = [self._pointers(base, offsets), mask.v, ir.Constant(ty, None)]
+        ty = vector_of(elem, offsets.type.count)
+        args = [self._pointers(base, offsets), mask.v, CONSTANTS.get(ty, None)]
         name = f"llvm.masked.gather.{_suffix(ty)}.v{ty.count}p0"
         return Val(self, self.b.call(self._declare(name, ty, [a.type for a in args]), args))
 
@@ -434,13 +432,13 @@ class Fn:
     # -- atomics ---------------------------------------------------------------------------------------------
     def atomic_add(self, addr: Val, value) -> Val:
         """Returns the old int64."""
-        return Val(self, self.b.atomic_rmw("add", self._pointer(addr, I64), self.i64(value).v, "seq_cst"))
+        return Val(self, self.b.atomic_rmw("add", self._pointer(addr), self.i64(value).v, "seq_cst"))
 
     def atomic_swap(self, addr: Val, value) -> Val:
-        return Val(self, self.b.atomic_rmw("xchg", self._pointer(addr, I64), self.i64(value).v, "seq_cst"))
+        return Val(self, self.b.atomic_rmw("xchg", self._pointer(addr), self.i64(value).v, "seq_cst"))
 
     def atomic_load(self, addr: Val) -> Val:
-        return Val(self, self.b.load_atomic(self._pointer(addr, I64), "seq_cst", 8, typ=I64))
+        return Val(self, self.b.load_atomic(self._pointer(addr), "seq_cst", 8, typ=I64))
 
     def atomic_store(self, value, addr: Val) -> None:
-        self.b.store_atomic(self.i64(value).v, self._pointer(addr, I64), "seq_cst", 8)
+        self.b.store_atomic(self.i64(value).v, self._pointer(addr), "seq_cst", 8)

@@ -209,7 +209,6 @@ def _raise(f: Fn, record: Val) -> None:
     context = f.word(record, E_CONTEXT)
     row = f.word(record, E_FAILURES) + (f.word(context, abi.CTX_ERROR) - 1) * 16
     values = [f.word(context, word) for word in (abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE)]
-    function = ir.FunctionType(I64, [I64, I64], var_arg=True).as_pointer()
-    pointer = f.b.inttoptr(f.word(record, E_FORMAT).v, function)
-    f.b.call(pointer, [x.v for x in (f.word(row), f.word(row, 1), *values)])
+    function = ir.FunctionType(I64, [I64, I64], var_arg=True)
+    f.call(f.word(record, E_FORMAT), [f.word(row), f.word(row, 1), *values], function)
     f.store(f.i64(0), context + 8 * abi.CTX_ERROR)

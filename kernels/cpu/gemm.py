@@ -340,7 +340,8 @@ class TileLoop:
         f, word, spec, tile = self.f, self.word, self.spec, self.tile
         panels, stride, b, b_stride, c, k0, klen, accumulate = self.block
         tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
-        flag_table, signs = word(abi.G_FLAGS), word(abi.G_SIGNS)
+        flag_table = word(abi.G_FLAGS)
+        signs = tile.sign_vectors(word(abi.G_SIGNS)) if tile.complex else None
         chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         beside = None
@@ -406,7 +407,7 @@ class TileLoop:
                     with f.range(0, klen) as k:
                         f.prefetch(row + f.word(tkb, k), locality=2)
 
-    def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs: Val, edge: "_Edge") -> None:
+    def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
         adds, corner = edge.accumulate.ne(0) & edge.run.ne(0), edge.c + f.word(edge.tmc)
         if self.beside is not None:

@@ -55,14 +55,21 @@ class Lanes:
         even = f.vector(ir.IntType(1), [lane % 2 == 0 for lane in range(self.lanes)])
         return f.select(even, f.splat(re, self.lanes), f.splat(im, self.lanes))
 
-    def combine(self, f: Fn, signs: tuple[Val, ...], parts: list[Val]) -> Val:
-        """The product, from the sums of one factor's real and imaginary parts times the other factor. ``signs``: of what
-        goes as it is to real and imaginary parts, and of what is swapped. Plus zero: a sign makes no -0 of an empty sum."""
+    def woven(self, f: Fn, signs: tuple[Val, ...]) -> tuple[Val, Val] | None:
+        """The vectors of `combine`, which go before the loops that use them. ``signs``: of what goes as it is to real and
+        imaginary parts, and of what is swapped."""
         if self.parts == 1:
-            return parts[0]
+            return None
         re, im, swapped_re, swapped_im = signs
-        first = self.fma(f, parts[0], self.weave(f, re, im), f.zero(self.vec))
-        return self.fma(f, self.swap(f, parts[1]), self.weave(f, swapped_re, swapped_im), first)
+        return self.weave(f, re, im), self.weave(f, swapped_re, swapped_im)
+
+    def combine(self, f: Fn, woven: tuple[Val, Val] | None, parts: list[Val]) -> Val:
+        """The product, from the sums of one factor's real and imaginary parts times the other factor. Plus zero: a sign
+        makes no -0 of an empty sum."""
+        if woven is None:
+            return parts[0]
+        first = self.fma(f, parts[0], woven[0], f.zero(self.vec))
+        return self.fma(f, self.swap(f, parts[1]), woven[1], first)
 
     def signs(self, f: Fn, word: Val) -> tuple[Val, Val]:
         """Of the imaginary parts of A and B: -1 where bit 0 (A) or bit 1 (B) asks for the conjugate, else 1."""

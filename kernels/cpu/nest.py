@@ -125,15 +125,19 @@ def build_cast(module: ir.Module, name: str, source: str, target: str, swap: boo
     conjugate = frame.word(na.N_FLAGS) & na.CONJ_A
     io, ia = STORAGES[target].itemsize, STORAGES[source].itemsize
 
+    width, paired = row_width(isa, (source, target)), STORAGES[target].parts == 2
+    # before all loops, as whatever is the same in them: nothing moves it there later
+    wide = Converter(f, isa, width).imaginary_signs(target, conjugate) if paired else None
+
     def rows(out: Val, a: Val, no: Val) -> None:
         def body(w: int, i: Val, mask: Val | None) -> None:
             c = Converter(f, isa, w)
             value = c.cast(c.load(source, a + i * ia, swap=swap, mask=mask), source, target)
-            if STORAGES[target].parts == 2:
-                value = c.flip(value, c.imaginary_signs(target, conjugate))
+            if paired:
+                value = c.flip(value, wide if w == width else c.imaginary_signs(target, conjugate))
             c.store(target, value, out + i * io, mask=mask)
 
-        emit_row(f, isa, row_width(isa, (source, target)), no, body)
+        emit_row(f, isa, width, no, body)
 
     _elementwise(frame, rows)
 
@@ -150,8 +154,12 @@ def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool,
     def get(c: Converter, dtype: str, at: Val, flag: int, mask: Val | None) -> Val:
         value = c.cast(c.load(dtype, at, mask=mask), dtype, compute)
         if STORAGES[dtype].parts == 2 and STORAGES[compute].parts == 2:
-            value = c.flip(value, c.imaginary_signs(compute, flags & flag))
+            value = c.flip(value, wide[flag] if c.w == width else c.imaginary_signs(compute, flags & flag))
         return value
+
+    width, paired = row_width(isa, (a, b, out, compute)), STORAGES[compute].parts == 2
+    whole = Converter(f, isa, width)
+    wide = {flag: whole.imaginary_signs(compute, flags & flag) for flag in (na.CONJ_A, na.CONJ_B) if paired}
 
     def rows(to: Val, x: Val, y: Val, no: Val) -> None:
         def loop(first) -> None:
@@ -165,7 +173,6 @@ def build_mul(module: ir.Module, name: str, a: str, b: str, out: str, add: bool,
                     value = op.mul(left, right)
                 c.store(out, c.cast(value, compute, out), to + i * io, mask=mask, past=past)
 
-            width = row_width(isa, (a, b, out, compute))
             if add:
                 emit_row(f, isa, width, no, body)
                 return

@@ -88,11 +88,15 @@ class _Nest:
             sign_a, sign_b = self.lanes.signs(f, self.word(sa.S_SIGNS))
             one = f.const(self.lanes.real, 1.0)
             self.signs = (one, sign_b, sign_a * sign_b * -1.0, sign_a)
+        self.woven = self.lanes.woven(f, self.signs)
         self._loop(_Product(a=a, b=b, c=c), first, last)
         f.ret()
         return f
 
     def _loop(self, start: _Product, first: Val, last: Val) -> None:
+        width, self.n = self.lanes.elems, self.word(sa.S_N)
+        self.whole = self.n // width * width
+        self.last = self.lanes.mask(self.f, self.n - self.whole) if self.lanes.isa.masks else None
         self._each(start, first, last, [self.word(w) for w in (sa.S_T_A, sa.S_T_B, sa.S_T_C)], self._product)
 
     def _each(self, start: _Product, first: Val, last: Val, strides: list[Val], action) -> None:
@@ -107,13 +111,12 @@ class _Nest:
         return self.f.word(self.step, index)
 
     def _product(self, at: _Product) -> None:
-        f, width, n = self.f, self.lanes.elems, self.word(sa.S_N)
-        whole = n // width * width
+        f, width, n, whole = self.f, self.lanes.elems, self.n, self.whole
         with f.range(0, whole, width) as column:
             self._columns(self.lanes, at, column, None)
         with f.if_(whole < n):
             if self.lanes.isa.masks:
-                self._columns(self.lanes, at, whole, self.lanes.mask(f, n - whole))
+                self._columns(self.lanes, at, whole, self.last)
                 return
             again = self.word(sa.S_ACCUMULATE).eq(0) & (whole > 0)
             with f.if_else(again) as (then, otherwise):
@@ -127,7 +130,7 @@ class _Nest:
         """All rows of ``lanes.elems`` columns."""
         f, m, done = self.f, self.word(sa.S_M), self.f.var(0)
         at = self._from_column(at, column)
-        offsets = self._column_offsets(lanes, None if mask is None else self.word(sa.S_N) - column)
+        offsets = self._column_offsets(lanes, None if mask is None else self.n - column)
         rows = self.rows if lanes is self.lanes else _ROWS[2:]
         with f.range(0, m - (rows[0] - 1), rows[0]) as i:
             self._rows(lanes, at, i, rows[0], mask, offsets)
@@ -183,12 +186,14 @@ class _Nest:
                         self._store(lanes, [slot.get() for slot in slots], place, mask, accumulate)
 
     def _store(self, lanes: Lanes, parts: list[Val], place: Val, mask: Val | None, accumulate: bool) -> None:
-        f, value = self.f, lanes.combine(self.f, self.signs, parts)
+        f, value = self.f, lanes.combine(self.f, self._woven(lanes), parts)
         if mask is None:
             f.store(lanes.add(f.load(lanes.vec, place), value) if accumulate else value, place)
         else:
             old = f.load_masked(lanes.vec, place, mask) if accumulate else None
             f.store_masked(lanes.add(old, value) if accumulate else value, place, mask)
+    def _woven(self, lanes: Lanes) -> tuple[Val, Val] | None:
+        return self.woven if lanes is self.lanes else lanes.woven(self.f, self.signs)
 
 
 class _Fixed(_Nest):

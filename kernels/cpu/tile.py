@@ -134,18 +134,20 @@ class TileEmitter:
     def _fma(self, a: Val, b: Val, c: Val) -> Val:
         if self.spec.dtype == "bool":
             return (a & b) | c
+        if self.spec.dtype == "int8":
+            return b * a + c  # there is no product of bytes: what LLVM makes of one prepares the second factor, once
         return self.f.fma(a, b, c) if self.isa.fma else a * b + c
 
     def add(self, a: Val, b: Val) -> Val:
         return a | b if self.spec.dtype == "bool" else a + b
 
-    def combine(self, acc, signs: Val) -> list[list[Val]]:
-        """C tile from the accumulators: real as is; complex ``s1 * a re(b) + s2 * swap(a im(b))``."""
+    def combine(self, acc, signs: tuple[Val, Val] | None) -> list[list[Val]]:
+        """C tile from the accumulators: real as is; complex ``s1 * a re(b) + s2 * swap(a im(b))``; `sign_vectors`."""
         if not self.complex:
             return acc[0]
         f = self.f
         swap = [l ^ 1 for l in range(self.lanes)]
-        first, second = self._sign_vectors(signs)
+        first, second = signs
         return [
             [
                 acc[0][i][j] * first + f.shuffle(acc[1][i][j], acc[1][i][j], swap) * second
@@ -154,7 +156,7 @@ class TileEmitter:
             for i in range(self.spec.mv)
         ]
 
-    def _sign_vectors(self, signs: Val) -> tuple[Val, Val]:
+    def sign_vectors(self, signs: Val) -> tuple[Val, Val]:
         """Signs on (re, im) lanes of both products; a conjugate is a sign, never another kernel."""
         f, one = self.f, self.f.const(self.real, 1.0)
         minus = f.const(self.real, -1.0)
