@@ -8,7 +8,7 @@ along b, so no operand is packed or broadcast, whatever the order of its other d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 

@@ -30,7 +30,7 @@ from .chains import order_of, parsed
 from .checkered import checkered
 from .build import PlanBuilder, Work, compute_dtype, lay_out
 from .expand import expanded
-from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved, written
+from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved
 from .late import late
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize

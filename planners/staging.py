@@ -29,7 +29,7 @@ from ..kernels.tiles import ITEMSIZE, tiles
 from ..records import changed
 from .gemm import GemmPlan
 from .groups import Contraction, FusedGroup, written
-from .operations import Operation, OperationList, Value, itemsize
+from .operations import Operation, OperationList, itemsize
 from .places import MemoryView
 from .sides import LEFT, RIGHT
 

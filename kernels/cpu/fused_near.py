@@ -118,7 +118,7 @@ class NearRows(VectorRows):
 
     def _rows(self, j: Val, many: int) -> None:
         """``many`` rows from j on."""
-        f, k, at, i = self.f, self.k, self.origin + j * self.down, self.f.var(0)
+        f, at, i = self.f, self.origin + j * self.down, self.f.var(0)
         lines = {n: self._line(at + n * self.down, self.reaches[0] or (0, 0)) for n in range(many)}
         if self.reaches[-1]:
             lines[-1] = Line(self, self.kept, self.reaches[-1], None)

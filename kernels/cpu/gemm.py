@@ -19,32 +19,24 @@ the valid ones hold anything, and never reach C. C is not read unless ACCUMULATE
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-from operator import or_
-
 from llvmlite import ir
 
 from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
-from . import unpack_abi as ub
-from .coming import C_SOURCE, C_WORDS, Beside, Describer, Fetcher, Side
+from .coming import C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
-from .stream import stream
 from .tile import TileEmitter, TileSpec
-
-
-FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
+from .tile_loop import TileLoop, emit_past
 
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
     inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
-    TileLoop(inner, TileEmitter(inner, spec, isa), _emit_past(module, spec, isa) if spec.nr > 1 else None).emit()
+    TileLoop(inner, TileEmitter(inner, spec, isa), emit_past(module, spec, isa) if spec.nr > 1 else None).emit()
     inner.ret()
     f = Fn(module, spec.name, [I64] * 4)
     nest = GemmNest(f, TileEmitter(f, spec, isa), inner)
@@ -52,37 +44,6 @@ def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
         nest.emit()
     f.ret()
     return (spec.name,)
-
-
-def _emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
-    """``void past(source, corner, lanes, columns, valid, count, run)``: a tile that was spilled to ``source`` goes past the
-    caches to ``corner`` and the offsets of its ``valid`` lanes, in runs of so many, and of its ``count`` columns. A run of
-    lanes is put together for all columns; those that are adjacent in C leave as one.
-    """
-    f = Fn(module, "past", [I64] * 7, internal=True)
-    f.fn.attributes.add("noinline")
-    emitter = TileEmitter(f, tile, isa)
-    source, corner, lanes, columns, valid, count, run = f.args
-    column, vector = emitter.mr * emitter.item, emitter.vector_bytes
-    width, close = run * emitter.item, f.stack(column * tile.nr + vector)
-    with f.range(0, valid, run) as lane:
-        # What a column has more, the next one overwrites.
-        with f.range(0, count) as j, f.range(0, width, vector) as at:
-            here = source + j * column + lane * emitter.item + at
-            f.store(f.load(emitter.vec, here), close + j * width + at)
-        target, done = corner + f.word(lanes, lane), f.var(0)
-        with f.while_() as leave:
-            j = done.get()
-            leave(j >= count)
-            first, together = f.word(columns, j), f.var(1)
-            with f.while_() as end:
-                end(j + together.get() >= count)
-                end((f.word(columns, j + together.get()) - first).ne(width * together.get()))
-                together.add(1)
-            stream(f, isa, target + first, close + j * width, f.i64(0), width * together.get())
-            done.set(j + together.get())
-    f.ret()
-    return f
 
 
 class GemmNest:
@@ -316,212 +277,3 @@ class GemmNest:
             self.f.store(value, self.pack_args + 8 * index)
         with self.watch.part(abi.SPLIT_PACKING):
             self.f.call(self.word(function), [self.pack_args])
-
-
-class TileLoop:
-    """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
-
-    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None):
-        self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
-        self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
-        self.ahead: Val | None = None
-        self.beside: Beside | None = None
-        self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
-        packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
-        self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
-        self.tile_bytes = tile.mr * tile.spec.nr * tile.item
-        self.stack = f.stack(self.tile_bytes + tile.vector_bytes)
-        self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
-
-    def word(self, index: int) -> Val:
-        return self.f.word(self.step, index)
-
-    def emit(self) -> None:
-        f, word, spec, tile = self.f, self.word, self.spec, self.tile
-        panels, stride, b, b_stride, c, k0, klen, accumulate = self.block
-        tables = {name: word(getattr(abi, name)) for name in ("G_TN_B", "G_TN_C", "G_TM_A", "G_TM_C", "G_VALID")}
-        flag_table = word(abi.G_FLAGS)
-        signs = tile.sign_vectors(word(abi.G_SIGNS)) if tile.complex else None
-        chunk, stream = word(abi.G_CHUNK), word(abi.G_STREAM)
-        tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
-        beside = None
-        if spec.a_packed and spec.b_packed:
-            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate)
-        further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
-        with f.range(self.n0, self.n1, spec.nr) as n:
-            tnc = tables["G_TN_C"] + n * 8
-            columns = f.min(self.n1 - n, spec.nr)
-            asked = functools.reduce(or_, [fetcher.word(C_SOURCE) for fetcher in self.fetchers], f.i64(0))
-            if spec.b_packed:
-                source = b + (n // spec.nr) * b_stride
-                if beside is not None:
-                    beside.strip(source + f.select(n + spec.nr < word(abi.G_N), b_stride, f.i64(0)))
-            else:
-                tnb = tables["G_TN_B"] + n * 8
-                source = [b + f.word(tnb, j) for j in range(spec.nr)]
-                self._fetch_columns(b, tables["G_TN_B"], n, tkb, klen)
-            with f.range(self.p0, self.p1) as p:
-                valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
-                tmc = tables["G_TM_C"] + p * (8 * tile.mr)
-                if spec.a_packed:
-                    a = panels + (p - self.p0) * stride
-                else:
-                    a = panels + f.word(tables["G_TM_A"], p * tile.mr)
-                    following = f.min(p + further, self.p1 - 1) * tile.mr
-                    self.ahead = panels + f.word(tables["G_TM_A"], following) - a
-                edge = _Edge(
-                    c=c,
-                    tmc=tmc,
-                    tnc=tnc,
-                    valid=valid,
-                    columns=columns,
-                    run=flags & 2,
-                    accumulate=accumulate,
-                    chunk=chunk,
-                    stream=stream,
-                    waits=flags >> ub.WAITS,
-                    panel=p,
-                )
-                if self.fetchers:
-                    with f.if_(asked.ne(0)):
-                        for fetcher in self.fetchers:
-                            fetcher.ask()
-                self._tile(a, source, klen, tka, tkb, signs, edge)
-
-    def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
-        """Asks for the next columns of a B that is read in place: they come from memory while these are used."""
-        f, nr, item = self.f, self.spec.nr, self.tile.item
-        last = (self.n1 - 1) // nr * nr
-        with f.if_(n < last):
-            coming = tnb + (n + nr) * 8
-            first = f.word(tkb)
-            step = f.word(tkb, f.min(f.i64(1), klen - 1)) - first
-            with f.if_else(step.eq(item)) as (along, across):
-                with along:
-                    for j in range(nr):
-                        column = b + f.word(coming, j) + first
-                        with f.range(0, klen * item, 64) as at:
-                            f.prefetch(column + at, locality=2)
-                with across:
-                    row = b + f.word(coming)
-                    with f.range(0, klen) as k:
-                        f.prefetch(row + f.word(tkb, k), locality=2)
-
-    def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs, edge: "_Edge") -> None:
-        f, tile = self.f, self.tile
-        adds, corner = edge.accumulate.ne(0) & edge.run.ne(0), edge.c + f.word(edge.tmc)
-        if self.beside is not None:
-            self.beside.begin(corner, edge.tnc, adds)
-        else:
-            with f.if_(adds):
-                tile.fetch_columns(corner, edge.tnc)
-
-        def product(mask_of=None):
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, self.beside), signs)
-
-        def finish(result, store):
-            with self.watch.part(abi.SPLIT_UNPACKING):
-                if self.spec.a_packed:
-                    store(result, edge)
-                    return
-                with f.if_else(edge.waits.ne(0)) as (later, now):
-                    with later:
-                        self._wait(result, edge)
-                    with now:
-                        store(result, edge)
-
-        if self.spec.a_packed:
-            finish(product(), self._store)
-            return
-        with f.if_else(edge.valid.eq(tile.mr)) as (then, otherwise):
-            with then:
-                finish(product(), self._store)
-            with otherwise:
-                # read in place: lanes past the valid ones may lie outside the operand
-                masks = tile.lane_masks(edge.valid)
-                finish(product(lambda i: masks[i]), self._store_partial)
-
-    def _wait(self, result, edge: "_Edge") -> None:
-        """Keeps the tile of a panel that is adjacent in C to its neighbours; the last of a group stores them all."""
-        f, tile = self.f, self.tile
-        place, beside, adjacent = (edge.waits >> ub.WAIT_BITS * n & ub.WAIT_MOST for n in range(3))
-        tile.spill(result, self.scratch + (place - 1) * self.tile_bytes)
-        with f.range(0, beside) as q:
-            panel = edge.panel + 1 - adjacent * beside + q
-            args = (
-                self.scratch + q * adjacent * self.tile_bytes,
-                f.i64(self.tile_bytes),
-                f.i64(tile.mr * tile.item),
-                adjacent,
-                edge.c,
-                self.word(abi.G_TM_C) + panel * (8 * tile.mr),
-                edge.tnc,
-                f.word(self.word(abi.G_VALID), panel),
-                edge.columns,
-                edge.stream,
-            )
-            for index, value in enumerate(args):
-                f.store(value, self.unpack_args + 8 * index)
-            f.call(self.word(abi.G_PACK), [self.unpack_args])
-
-    def _store(self, result, edge: "_Edge") -> None:
-        f, tile = self.f, self.tile
-        whole = edge.valid.eq(tile.mr) & edge.run.ne(0) & edge.columns.eq(self.spec.nr)
-        with f.if_else(whole) as (then, otherwise):
-            with then:
-                tile.store_columns(result, edge.c + f.word(edge.tmc), edge.tnc, edge.accumulate, edge.stream)
-            with otherwise:
-                self._store_partial(result, edge)
-
-    def _store_partial(self, result, edge: "_Edge") -> None:
-        """Past the caches where runs of lanes and columns are adjacent in a large C."""
-        if self.past is None:
-            self._store_through(result, edge)
-            return
-        f, tile, run = self.f, self.tile, edge.stream >> 1
-        with f.if_else(run.ne(0) & edge.accumulate.eq(0)) as (past, through):
-            with past:
-                tile.spill(result, self.stack)
-                f.call(self.past, [self.stack, edge.c, edge.tmc, edge.tnc, edge.valid, edge.columns, run])
-            with through:
-                self._store_through(result, edge)
-
-    def _store_through(self, result, edge: "_Edge") -> None:
-        """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
-        f, tile = self.f, self.tile
-        if not tile.isa.masks or tile.item // tile.parts < 4:
-            tile.spill(result, self.stack)
-            self._store_edge(edge)
-            return
-        with f.if_else(edge.run.ne(0) & edge.columns.eq(self.spec.nr)) as (then, otherwise):
-            with then:
-                corner = edge.c + f.word(edge.tmc)
-                tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
-            with otherwise:
-                tile.spill(result, self.stack)
-                self._store_edge(edge)
-
-    def _store_edge(self, edge: "_Edge") -> None:
-        f = self.f
-        corner = edge.c + f.word(edge.tmc)
-        base = f.select(edge.run.ne(0), corner, edge.c)
-        self.tile.store_spilled(
-            self.stack, base, edge.tmc, edge.tnc, edge.valid, edge.columns, edge.run, edge.accumulate, edge.chunk
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Edge:
-    """Where a tile goes: base of C, its lane and column tables, how much of it exists."""
-
-    c: Val
-    tmc: Val
-    tnc: Val
-    valid: Val
-    columns: Val
-    run: Val
-    accumulate: Val
-    chunk: Val
-    stream: Val
-    waits: Val
-    panel: Val
