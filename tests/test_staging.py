@@ -282,12 +282,18 @@ def test_what_others_read_is_there_as_a_whole(always):
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def common(monkeypatch):
+    """One thread of a common machine: what is decided depends on bandwidths."""
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+
+
 def weights(x, w, scale):
     return x @ (w.astype("float32") * scale)
 
 
-def test_weights_of_a_byte_are_widened_by_the_product(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+def test_weights_of_a_byte_are_widened_by_the_product(common):
     w, scale = np.zeros((2048, 2048), "int8"), np.zeros(2048, "float32")
     for rows in (1, 8, 64):
         assert staged(engine.jit(weights), np.zeros((rows, 2048), "float32"), w, scale) == [abi.STAGED_A]
@@ -296,8 +302,7 @@ def test_weights_of_a_byte_are_widened_by_the_product(monkeypatch):
     assert staged(engine.jit(weights), np.zeros((8, 64), "float32"), *small) == []
 
 
-def test_wide_operands_stay_steps_on_the_lanes_side_and_with_many_columns(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+def test_wide_operands_stay_steps_on_the_lanes_side_and_with_many_columns(common):
     x, w = np.zeros((8, 2048), "float32"), np.zeros((2048, 2048), "float32")
     assert staged(engine.jit(lambda x, w: x @ np.exp(w)), x, w) == []
     left = engine.jit(lambda a, b: np.exp(a) @ b)
