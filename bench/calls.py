@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable
 import numpy as np
 
 from . import program_calls, startup
-from .cases import CALLS, thesis_cases
+from .cases import CALLS, operands, thesis_cases
 from .figures import Figure
 from .run import Settings
 from .steps import Expression, parse
@@ -20,6 +20,10 @@ _PLANNED = ("network 0", "network 1", "network 2")
 _SIZE = 4
 # Plans of shapes that were not met before: some to load kernels, then those that count.
 _UNTIMED, _TIMED = 3, 9
+
+# Two cases that are one network with its dimensions in other orders: the slower takes at most so much longer.
+_VARIANTS = (("network 0", "network 3 (0 permuted)"), ("network 1", "network 4 (1 permuted, mended)"))
+_VARIANT_FACTOR = 1.1
 
 _STEP_SECONDS = 100e-6
 _NEW_SECONDS = 2e-3
@@ -33,6 +37,7 @@ def measure(engine: Any, settings: Settings, progress: Callable[[Iterable[Any]],
         partial(_small_calls, engine, settings),
         partial(_cached_plan, engine, settings, "network 0", expressions["network 0"]),
         *(partial(_planning, engine, settings, name, expressions[name]) for name in _PLANNED),
+        *(partial(_variants, engine, settings, size) for size in ("small", "large")),
         partial(program_calls.calls, engine, settings),
         _fresh_process,
         program_calls.new_function,
@@ -76,6 +81,23 @@ def _cached_plan(engine: Any, settings: Settings, name: str, expr: str) -> list[
         _figure(f"{name}, compiled", seconds["compiled"]),
         _figure(f"{name}, einsum over compiled", extra, asked=_EXTRA_SECONDS),
     ]
+
+
+def _variants(engine: Any, settings: Settings, size: str) -> list[Figure]:
+    """Permuted variants of a network in alternation: cases of a run are minutes apart, and so is the machine."""
+    cases = {case.name: case for case in thesis_cases() if case.family == f"thesis_networks_{size}"}
+    found = []
+    for pair in _VARIANTS:
+        candidates = []
+        for name in pair:
+            arrays = tuple(operands(cases[name]))
+            compiled = engine.compile(cases[name].expr, *arrays, threads=settings.threads)
+            candidates.append(Candidate(name=name, function=compiled, args=arrays))
+        compare(candidates, always=pair, budget=settings.budget, settle=settings.settle)
+        times = [candidate.median for candidate in candidates]
+        name = f"permuted variants, {size}: {' and '.join(pair)}, slower / faster"
+        found.append(_figure(name, max(times) / min(times), "x", _VARIANT_FACTOR))
+    return found
 
 
 def _timed(functions: dict[str, Callable[..., Any]], arrays: tuple[Any, ...], settings: Settings) -> dict[str, float]:

@@ -89,13 +89,6 @@ GOALS = (
     Goal(title="permutations, float64", families=("permutations_f64",), **_BANDWIDTH),
 )
 
-# Two cases that are one network with its dimensions in other orders: the slower takes at most so much longer.
-_TWINS = (
-    ("network 0", "network 3 (0 permuted)"),
-    ("network 1", "network 4 (1 permuted, mended)"),
-)
-_TWIN_FACTOR = 1.1
-
 _KERNEL_DTYPES = ("float32", "float64", "complex64", "complex128")
 _KERNEL_SHARE = 0.95
 
@@ -117,7 +110,7 @@ def figures_of(results: Sequence[CaseResult]) -> list[Figure]:
         inside = [result for result in results if goal.holds(result)]
         if inside:
             found += _measured(goal, inside)
-    return found + _twins(results)
+    return found
 
 
 def _measured(goal: Goal, results: Sequence[CaseResult]) -> list[Figure]:
@@ -151,24 +144,3 @@ def kernel_figures(kernels: Sequence[KernelResult]) -> list[Figure]:
         for dtype in _KERNEL_DTYPES
         if (shares := [each.share for each in kernels if each.dtype == dtype])
     ]
-
-
-def _twins(results: Sequence[CaseResult]) -> list[Figure]:
-    seconds = {(each.case.family, each.case.name): each.seconds for each in results if each.seconds is not None}
-    found = []
-    for family in dict.fromkeys(family for family, _ in seconds):
-        for one, other in _TWINS:
-            if (family, one) not in seconds or (family, other) not in seconds:
-                continue
-            quotient = seconds[family, one] / seconds[family, other]
-            found.append(
-                Figure(
-                    table="permuted variants",
-                    name=f"{family}: {one}, {other}: slower / faster",
-                    value=max(quotient, 1 / quotient),
-                    unit="x",
-                    asked=_TWIN_FACTOR,
-                    most=True,
-                )
-            )
-    return found
