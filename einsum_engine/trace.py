@@ -457,9 +457,13 @@ def apply_map(ufunc: np.ufunc, *operands: Any, dtype: Any = None, name: str = ""
         known_dtype(number, "the result")
     atoms = [cast_atom(lift(x, want), want) for x, want in zip(operands, loop)]
     atom = emit(name or BY_UFUNC[ufunc], *atoms)
-    views = [x.memory for x in operands if isinstance(x, Tracer)]
-    views += [numpy_memory(x) for x in operands if isinstance(x, np.ndarray)]
-    return fresh(atom, result_memory(atom.shape, atom.dtype.itemsize, views))
+    return fresh(atom, result_memory(atom.shape, atom.dtype.itemsize, memories(*operands)))
+
+
+def memories(*operands: Any) -> list[View]:
+    """How those of the operands that are arrays lie in NumPy's memory."""
+    arrays = (x for x in operands if isinstance(x, (Tracer, np.ndarray)))
+    return [x.memory if isinstance(x, Tracer) else numpy_memory(x) for x in arrays]
 
 
 # -- functions of NumPy ------------------------------------------------------------------------------------------------

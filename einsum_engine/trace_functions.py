@@ -12,6 +12,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
+from .trace_memory import result_memory
 from .trace_shapes import diagonal, expand_dims, new_shape, reshape, several, unscalar
 from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
 from .views import View, normal_axes, normal_axis
@@ -194,7 +195,10 @@ def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "
     elif mode == "wrap":
         index = np.remainder(index, x.shape[axis])
     found = x[(slice(None),) * axis + (index,)]
-    return finish(found.copy() if found.root is x.root else found, out)
+    if found.root is x.root or axis:
+        found = found.copy()
+    found.memory = View.whole(found.shape, found.itemsize)  # in C order, however operands lie
+    return finish(found, out)
 
 
 @implements(np.take_along_axis)
@@ -227,7 +231,8 @@ def _sorted(name: str, a: Any, axis: Any, order: Any) -> Tracer:
     x = as_tracer(a)
     x = x.reshape(-1) if name == "argsort" and not x.ndim else x  # as NumPy has it, of argsort alone
     x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
-    return fresh(emit(name, x.read(), axis=axis))
+    memory = result_memory(x.shape, x.itemsize, [x.memory]) if name == "sort" else None
+    return fresh(emit(name, x.read(), axis=axis), memory)
 
 
 # -- joining and making ------------------------------------------------------------------------------------------------
@@ -240,7 +245,9 @@ def _concatenate(
         parts, axis = [reshape(x, -1) for x in parts], 0
     wanted = np.result_type(*(x.dtype for x in parts)) if dtype is None else np.dtype(dtype)
     axis = normal_axis(axis, parts[0].ndim, parts[0].shape)
-    return finish(fresh(emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)), out)
+    atom = emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)
+    views = [x.memory for x in parts if x.size]
+    return finish(fresh(atom, result_memory(atom.shape, wanted.itemsize, views)), out)
 
 
 @implements(np.stack)
@@ -336,11 +343,12 @@ def _parts(ary: Tracer, indices_or_sections: Any, axis: int, uneven: bool) -> li
     return [ary[(*before, slice(low, high))] for low, high in zip(edges, edges[1:])]
 
 
-def full(shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Tracer:
-    """A new array of one value: a copy of a broadcast scalar."""
+def full(shape: tuple[int, ...], value: Any, dtype: np.dtype, like: Tracer | None = None) -> Tracer:
+    """A new array of one value: a copy of a broadcast scalar. It lies in memory as ``like`` does, of that shape."""
     literal = cast_atom(lift(value, dtype if weak(value) else None), dtype)
     filled = emit("access", literal, view=View.whole(()).broadcast(shape)) if shape else literal
-    found = fresh(emit("copy", filled))
+    memory = None if like is None else result_memory(shape, dtype.itemsize, [like.memory])
+    found = fresh(emit("copy", filled), memory)
     found.scalar = False
     return found
 
@@ -353,7 +361,9 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> Tracer:
 def _like(value: Any) -> Callable[..., Any]:
     def found(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Any:
         wanted = np.dtype(dtype or a.dtype)
-        return full(a.shape if shape is None else new_shape(shape, prod(several(shape))), wanted.type(value), wanted)
+        if shape is not None:
+            return full(new_shape(shape, prod(several(shape))), wanted.type(value), wanted)
+        return full(a.shape, wanted.type(value), wanted, like=a if order == "K" else None)
 
     return found
 
@@ -364,7 +374,7 @@ implements(np.ones_like)(_like(1))
 
 @implements(np.full_like)
 def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return full(a.shape, fill_value, np.dtype(dtype or a.dtype))
+    return full(a.shape, fill_value, np.dtype(dtype or a.dtype), like=a)
 
 
 @implements(np.copyto)

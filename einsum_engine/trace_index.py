@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from .errors import EngineIndexError, EngineTypeError, EngineValueError
 from .ir import Atom, Literal
 from .op_rules import INDEX
-from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit, fresh, lift, whole_root
+from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit, fresh, lift, memories, whole_root
 from .trace_masked import HINT, Masked, put, take
+from .trace_memory import result_memory
 from .trace_shapes import unscalar
 from .trace_ufuncs import apply_select
 from .views import View
@@ -32,7 +34,7 @@ def get_item(array: Tracer, key: Any) -> Any:
     if placed.picks_one:
         picked = Picked(placed.view, placed.indices, placed.axes)
         return whole_root(picked, placed.view.locked) if picked.shape else fresh(current().version(picked))
-    result = fresh(emit("gather", placed.view.read(), *placed.indices, axes=placed.axes))
+    result = fresh(emit("gather", placed.view.read(), *placed.indices, axes=placed.axes), _gathered(placed, parts))
     return result.derive(placed.to_numpy) if placed.front else result
 
 
@@ -195,6 +197,21 @@ def _place(array: Tracer, parts: list[Any]) -> _Placed:
         isinstance(part, int) or part.scalar for part in parts if isinstance(part, (int, np.ndarray, Tracer))
     )
     return _Placed(view, tuple(axes), tuple(indices), axes[0] if adjacent and not one else 0, one)
+
+
+def _gathered(placed: _Placed, parts: list[Any]) -> View:
+    """How NumPy lays out what an index picks, the axes of the index first: as the index arrays lie where there are no
+    other axes, else these are in C order and the others as in the operand."""
+    item, view = placed.view.itemsize, placed.view.memory
+    shape = np.broadcast_shapes(*(atom.shape for atom in placed.indices))
+    kept = [axis for axis in range(view.ndim) if axis not in placed.axes]
+    if not kept:
+        arrays = [part for part in parts if isinstance(part, (np.ndarray, Tracer))]
+        return result_memory(shape, item, memories(*arrays))
+    sizes, strides = (tuple(each[axis] for axis in kept) for each in (view.shape, view.strides))
+    inner = result_memory(sizes, item, [View(sizes, strides)])
+    outer = View.whole(shape, prod(sizes) * item)
+    return View((*shape, *sizes), (*outer.strides, *inner.strides))
 
 
 def _index_atom(part: Any, size: int, axis: int, shape: tuple[int, ...]) -> Atom:

@@ -23,6 +23,7 @@ from .trace import (
     fresh,
     given_dtype,
     lift,
+    memories,
     weak,
 )
 from .trace_memory import result_memory
@@ -136,7 +137,8 @@ def apply_select(condition: Any, x: Any, y: Any) -> Tracer:
     dtype = select_dtype(x, y)
     atoms = [cast_atom(lift(condition), np.dtype(bool))]
     atoms += [cast_atom(lift(value, dtype), dtype) for value in (x, y)]
-    found = fresh(emit("select", *atoms))
+    atom = emit("select", *atoms)
+    found = fresh(atom, result_memory(atom.shape, dtype.itemsize, memories(condition, x, y)))
     found.scalar = False
     return found
 

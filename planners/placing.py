@@ -158,6 +158,6 @@ class Placing(ABC):
 
 
 def _within(target: MemoryView, place: MemoryView, part: View | None) -> bool:
-    """Whether ``target`` lies in a part of a place."""
-    found = None if part is None else place.part(part)
+    """Whether ``target`` lies in a part of a place, and in no other part of it: elements of a broadcast are one."""
+    found = place.part(part) if part is not None and place.view.injective() else None
     return found is not None and found.view.contains(target.view)

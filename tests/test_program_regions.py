@@ -240,6 +240,22 @@ def test_what_is_exchanged_is_not_copied_aside():
     assert len(steps) == 3 and steps[-1].kernel == "jump"  # the counter with its test, x and y together, the jump
 
 
+def test_a_broadcast_of_which_a_loop_writes_one_element_keeps_the_others():
+    def function(a):
+        b = np.zeros(2, a.dtype) + a
+        b[...] = a
+
+        def body(turn):
+            b[:1] *= 2
+            return turn + 1
+
+        engine.while_loop(lambda turn: turn < 2, body, np.int64(0))
+        a += a  # so that the loop may write the memory of a
+        return b
+
+    np.testing.assert_array_equal(engine.jit(function)(np.array([-3.0])), [-12.0, -3.0])
+
+
 def test_what_a_loop_reads_again_keeps_its_memory():
     def function(a, n):
         b = np.exp(a)  # read at the start of each turn

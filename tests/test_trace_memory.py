@@ -1,0 +1,55 @@
+"""Results lie in memory as NumPy's do: whether reshaping them is a view depends on it."""
+
+import numpy as np
+import pytest
+
+import einsum_engine as engine
+
+K = np.array([0, 2, 1])
+PAIRS = np.arange(6).reshape(2, 3).T % 3
+FUNCTIONS = {
+    "where": lambda a: np.where(a > 0, a, a),
+    "where of numbers": lambda a: np.where(a > 0, 1.0, 0.0),
+    "where, a condition in C order": lambda a: np.where((a > 0).copy(), a, a),
+    "zeros_like": lambda a: np.zeros_like(a) + 0,
+    "ones_like": np.ones_like,
+    "full_like": lambda a: np.full_like(a, 3),
+    "sort": lambda a: np.sort(a, axis=0),
+    "argsort": lambda a: np.argsort(a, axis=0),
+    "concatenate": lambda a: np.concatenate([a, a]),
+    "stack": lambda a: np.stack([a, a + 1]),
+    "an index": lambda a: a[K],
+    "an index of the second axis": lambda a: a[:, K],
+    "an index of two dimensions": lambda a: a[PAIRS],
+    "two indices": lambda a: a[K, K],
+    "all indices": lambda a: a[PAIRS, PAIRS, 0 * PAIRS],
+    "indices of a line": lambda a: a[:, 0, 0][PAIRS],
+    "take": lambda a: np.take(a, K, axis=1),
+    "ufunc": lambda a: np.negative(a),
+    "sum": lambda a: a.sum(1),
+}
+# NumPy's results of these are in no order that a program has, and reshaping them is a view: writing to that is an error.
+REFUSED = {("an index of the second axis", axes) for axes in ((2, 1, 0), (2, 0, 1))}
+ORDERS = ((0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1), (2, 0, 1))
+
+
+@pytest.mark.parametrize("axes", ORDERS, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_writing_to_a_reshaped_result_writes_what_numpy_writes(name, axes):
+    """An array of three axes, in memory in the order ``axes``."""
+
+    def written(a):
+        found = FUNCTIONS[name](a)
+        found.reshape(-1)[1::3] = 7
+        found.reshape(found.shape[0], -1)[0] += 1
+        return found
+
+    base = np.random.default_rng(0).permutation(60).reshape([(4, 3, 5)[i] for i in axes]).astype("float32") - 30
+    a = base.transpose(np.argsort(axes))
+    assert a.shape == (4, 3, 5)
+    jitted = engine.jit(written)
+    if (name, axes) in REFUSED:
+        with pytest.raises(engine.EngineError, match=r"use \.copy\(\) before the reshape"):
+            jitted(a)
+    else:
+        np.testing.assert_array_equal(jitted(a), written(a))
