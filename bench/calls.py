@@ -13,7 +13,7 @@ from .cases import CALLS, operands, thesis_cases
 from .figures import Figure
 from .run import Settings
 from .steps import Expression, parse
-from .timing import Candidate, compare, seconds_of
+from .timing import seconds_of
 
 _SMALLEST = "ij,jk->ik"
 _PLANNED = ("network 0", "network 1", "network 2")
@@ -88,22 +88,18 @@ def _variants(engine: Any, settings: Settings, size: str) -> list[Figure]:
     cases = {case.name: case for case in thesis_cases() if case.family == f"thesis_networks_{size}"}
     found = []
     for pair in _VARIANTS:
-        candidates = []
+        functions = {}
         for name in pair:
             arrays = tuple(operands(cases[name]))
-            compiled = engine.compile(cases[name].expr, *arrays, threads=settings.threads)
-            candidates.append(Candidate(name=name, function=compiled, args=arrays))
-        compare(candidates, always=pair, budget=settings.budget, settle=settings.settle)
-        times = [candidate.median for candidate in candidates]
+            functions[name] = engine.compile(cases[name].expr, *arrays, threads=settings.threads), arrays
+        times = program_calls.timed(functions, settings).values()
         name = f"permuted variants, {size}: {' and '.join(pair)}, slower / faster"
         found.append(_figure(name, max(times) / min(times), "x", _VARIANT_FACTOR))
     return found
 
 
 def _timed(functions: dict[str, Callable[..., Any]], arrays: tuple[Any, ...], settings: Settings) -> dict[str, float]:
-    candidates = [Candidate(name=name, function=function, args=arrays) for name, function in functions.items()]
-    compare(candidates, always=tuple(functions), budget=settings.budget, settle=settings.settle)
-    return {candidate.name: candidate.median for candidate in candidates}
+    return program_calls.timed({name: (function, arrays) for name, function in functions.items()}, settings)
 
 
 def _planning(engine: Any, settings: Settings, name: str, expr: str) -> list[Figure]:

@@ -35,10 +35,10 @@ def calls(engine: Any, settings: Settings) -> list[Figure]:
     make = partial(Figure, table=CALLS)
     small = tuple(np.full((4, 4), value) for value in (1.0, 2.0, 3.0))
     functions = {"numpy": three_operations, "jitted": engine.jit(three_operations)}
-    seconds = _timed({name: (function, small) for name, function in functions.items()}, settings)
+    seconds = timed({name: (function, small) for name, function in functions.items()}, settings)
     row = np.ones(_WIDTH)
     normed = {str(rows): (engine.jit(layer_norm), (np.ones((rows, _WIDTH)), row, row)) for rows in _ROWS}
-    one, many = _timed(normed, settings).values()
+    one, many = timed(normed, settings).values()
     return [
         make(name="jitted, 3 operations on 16 elements", value=seconds["jitted"], unit="s"),
         make(
@@ -75,7 +75,8 @@ def new_function() -> list[Figure]:
     ]
 
 
-def _timed(functions: dict[str, tuple[Any, tuple[Any, ...]]], settings: Settings) -> dict[str, float]:
+def timed(functions: dict[str, tuple[Any, tuple[Any, ...]]], settings: Settings) -> dict[str, float]:
+    """Median seconds of a call of each function with its arguments, in alternation."""
     for function, args in functions.values():
         function(*args)  # traced, planned and compiled before it is timed
     candidates = [Candidate(name=name, function=each, args=args) for name, (each, args) in functions.items()]

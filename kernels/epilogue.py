@@ -68,6 +68,13 @@ def digits(offsets: np.ndarray, shape: Sequence[int], strides: Sequence[int]) ->
     return found
 
 
+def never_carry(parts: Sequence[np.ndarray], shape: Sequence[int]) -> bool:
+    """Whether sums of `digits`, one entry of each of ``parts``, are indices of a view of that shape."""
+    most = sum(part.max(axis=1) for part in parts)
+    least = min(int(part.min()) for part in parts) if shape else 0
+    return least >= 0 and all(top < max(size, 1) for top, size in zip(most, shape))
+
+
 def nested(shape: Sequence[int], strides: Sequence[int], item: int) -> bool:
     """Whether each stride is at least what the faster dimensions span."""
     span = item
@@ -99,9 +106,7 @@ class EpilogueTables:
         if self.p.accumulate or self.p.across[0]:
             return False
         parts = [self.start, self.lanes, self.columns, *(each for each in self.outer if each is not None)]
-        most = sum(part.max(axis=1) for part in parts)
-        least = min(int(part.min()) for part in parts) if self.e.shape else 0
-        return least >= 0 and all(top < max(size, 1) for top, size in zip(most, self.e.shape))
+        return never_carry(parts, self.e.shape)
 
     # -- runs of lanes -------------------------------------------------------------------------------------------
     def _along(self, which: np.ndarray, number: int) -> np.ndarray:

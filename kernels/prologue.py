@@ -21,7 +21,7 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
-from .epilogue import SCRATCH, Vectors, digits
+from .epilogue import SCRATCH, Vectors, digits, never_carry
 from .fused_structure import Structure, name
 from .gemm import GemmProblem, StageRow, packed_bytes
 from .nest_boxes import LINE
@@ -80,9 +80,7 @@ class StageTables:
         if mode == "panels" or source or (self.is_a and (self.along_k or p.across[0])):
             return False
         parts = [self.start, self.lanes, self.terms, self.turns, *(each for each in self.outer if each is not None)]
-        most = sum(part.max(axis=1) for part in parts)
-        least = min(int(part.min()) for part in parts) if self.e.shape else 0
-        return least >= 0 and all(top < max(size, 1) for top, size in zip(most, self.e.shape))
+        return never_carry(parts, self.e.shape)
 
     # -- how the map runs ----------------------------------------------------------------------------------------
     def _along(self, which: np.ndarray, number: int) -> np.ndarray:

@@ -19,7 +19,6 @@ memory of an operand, or is so large that it is written past the caches, in the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Callable, Sequence
 
 from .. import cost
@@ -30,7 +29,7 @@ from ..kernels.nest_rows import STREAM_BYTES
 from ..kernels.row import Operand, Row
 from ..kernels.tiles import ITEMSIZE
 from .gemm import GemmPlan
-from .groups import Contraction, FusedGroup, Scheduled, written
+from .groups import Contraction, FusedGroup, Scheduled, bytes_of, written
 from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
 from .places import MemoryView
@@ -125,10 +124,10 @@ class Fused:
     def moved(self) -> int:
         """Bytes that it adds to what the product moves, which counts C: where C has no memory of its own, it is not."""
         c = self.tables[0].e.c
-        added = sum(_nbytes(place) for number, place in enumerate(self.places) if number not in c)
+        added = sum(bytes_of(place) for number, place in enumerate(self.places) if number not in c)
         memory = self.places[c[0]].memory
         over = any(place.memory is memory.source for place in written(self.group))
-        return added if self.stored and not over else added - _nbytes(self.places[c[0]])
+        return added if self.stored and not over else added - bytes_of(self.places[c[0]])
 
     def seconds(self, machine: cost.Machine) -> float:
         """What it is predicted to add: bytes that the product does not move."""
@@ -148,10 +147,6 @@ class Fused:
         return tuple(
             dict.fromkeys(p.memory for n, p in enumerate(self.places) if n >= outputs and n not in c)
         )
-
-
-def _nbytes(place: MemoryView) -> int:
-    return itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
 
 
 def epilogue(contraction: Contraction, operation: Operation, kept: bool, machine: cost.Machine) -> Fused | str:
@@ -196,12 +191,12 @@ def _slower(
     e = tables[0].e
     run = min(each.run for each in tables)
     for number in range(len(e.structure.outputs), len(places)):
-        nbytes = _nbytes(places[number])
+        nbytes = bytes_of(places[number])
         if number not in e.c and nbytes > machine.cache_bytes and run * itemsize(places[number].dtype) < FAR_PIECE:
             return "an operand comes from memory in short pieces"
     row = max((dim[0] for dim in normalise(problem).dims[:1]), default=1)
     pieces = sum(each.pieces for each in tables) - e.elements // row
-    nbytes = _nbytes(places[e.c[0]])
+    nbytes = bytes_of(places[e.c[0]])
     if pieces * PIECE_SECONDS > machine.step_seconds + nbytes / machine.bandwidth(nbytes):
         return "operands run along few lanes together"
     return ""

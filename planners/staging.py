@@ -28,7 +28,7 @@ from ..kernels.row import Operand
 from ..kernels.tiles import ITEMSIZE, tiles
 from ..records import changed
 from .gemm import GemmPlan
-from .groups import Contraction, FusedGroup, written
+from .groups import Contraction, FusedGroup, bytes_of, written
 from .operations import Operation, OperationList, itemsize
 from .places import MemoryView
 from .sides import LEFT, RIGHT
@@ -57,7 +57,7 @@ class Staged:
     @property
     def _moved(self) -> int:
         """Bytes that it reads, less those of the operand."""
-        return sum(map(_nbytes, self.places)) - _nbytes(self.group.stores[0].place)
+        return sum(map(bytes_of, self.places)) - bytes_of(self.group.stores[0].place)
 
     def taken_by(self, operation: Operation, listed: OperationList) -> None:
         """The operation of a list, which is the product, does this besides."""
@@ -77,18 +77,14 @@ class Staged:
         return made
 
 
-def _nbytes(place: MemoryView) -> int:
-    return itemsize(place.dtype) * prod(n for n, s in zip(place.view.shape, place.view.strides) if s)
-
-
 def worth_a_look(group: FusedGroup, machine: cost.Machine) -> bool:
     """Whether what a map computes is too large to stay in cache."""
-    return _nbytes(group.stores[0].place) > machine.cache_bytes
+    return bytes_of(group.stores[0].place) > machine.cache_bytes
 
 
 def narrow(group: FusedGroup) -> bool:
     """Whether a map reads half of the bytes that it computes, or less."""
-    return 2 * sum(map(_nbytes, group.needed())) <= _nbytes(group.stores[0].place)
+    return 2 * sum(map(bytes_of, group.needed())) <= bytes_of(group.stores[0].place)
 
 
 def free_to_wait(contraction: Contraction, group: FusedGroup) -> bool:
@@ -138,7 +134,7 @@ def _slower(found: Staged, product: float, machine: cost.Machine) -> str:
     tables, p = found.tables, found.tables.p
     if tables.repeated > 1:
         return "it would be computed more than once"
-    result, read = _nbytes(found.group.stores[0].place), sum(map(_nbytes, found.places))
+    result, read = bytes_of(found.group.stores[0].place), sum(map(bytes_of, found.places))
     gain = (2 * result - ((LANES_SIDE if tables.is_a else OTHER_SIDE) - 1) * read) / machine.memory_bandwidth
     gain -= PIECE * prod(tables.e.shape) / tables.run
     if not tables.is_a:

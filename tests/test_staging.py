@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import place
 from program_calls import assert_like_numpy
-from test_epilogue import array
+from test_epilogue import DTYPES, SIZES, array
 
 import einsum_engine as engine
 from einsum_engine import executor
@@ -54,8 +54,6 @@ def check(function, *arrays, side=None, exact=True):
 
 
 # -- what is computed --------------------------------------------------------------------------------------------------
-SIZES = (1, 2, 7, 16, 33, 65)
-DTYPES = ("float32", "float64", "int32", "int16", "uint8", "int64", "complex64", "complex128", "bool")
 TERMS = ("mk,kn->mn", "km,nk->mn", "mk,nk->nm", "mk,kn->nm", "amk,kn->amn", "mk,akn->nam", "bmk,bkn->bmn", "amk,kbn->mnab")
 
 

@@ -36,13 +36,7 @@ class CheckeredRows(VectorRows):
         self.every = f.select(shifted, odd, even), f.select(shifted, even, odd)
 
     def emit(self) -> None:
-        f, k, done, many = self.f, self.k, self.f.var(0), 2 if self.k.unroll >= 4 else 1
-        with f.range(0, k.nj - (many - 1), many) as j:
-            self._pairs(j, many)
-            done.set(j + many)
-        if many > 1:
-            with f.range(done.get(), k.nj) as j:
-                self._pairs(j, 1)
+        self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
 
     def _pairs(self, j: Val, many: int) -> None:
         """The first colour of ``many`` pairs of rows from j on, the second one of as many rows from the one before."""

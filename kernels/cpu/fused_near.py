@@ -14,6 +14,8 @@ loaded before they are written. Vectors lie where those of the first row are ali
 
 from __future__ import annotations
 
+from typing import Callable
+
 from llvmlite import ir
 
 from ..fused_structure import near_reach
@@ -81,6 +83,16 @@ class VectorRows(BoxRows):
         self.head = f.select((apart % item).eq(0), apart // item, f.i64(0)) - low
         self.origin = first - self.head * item
 
+    def all_rows(self, many: int, rows: Callable[[Val, int], None]) -> None:
+        """``rows(j, n)`` for all, ``many`` at a time as long as there are so many."""
+        f, count, done = self.f, self.k.nj, self.f.var(0)
+        with f.range(0, count - (many - 1), many) as j:
+            rows(j, many)
+            done.set(j + many)
+        if many > 1:
+            with f.range(done.get(), count) as j:
+                rows(j, 1)
+
     def mask(self, k: Val, first: Val, last: Val) -> Val:
         """Lanes of vector k that lie between two elements."""
         f, w = self.f, self.w
@@ -102,19 +114,13 @@ class NearRows(VectorRows):
         self.kept = room + ((self.origin + ua.PAGE // 2 - room) & (ua.PAGE - 1))
 
     def emit(self) -> None:
-        f, k, done = self.f, self.k, self.f.var(0)
+        f, k = self.f, self.k
         if above := self.reaches[-1]:
             line = self.origin - self.down
             with f.range(-1, self.vectors + 1) as i:
                 mask = self.mask(i, self.head + above[0], self.end + above[1])
                 f.store(k.ops.load(self.dtype, line + i * self.size, mask), self.kept + i * self.size)
-        many = k.unroll
-        with f.range(0, k.nj - (many - 1), many) as j:
-            self._rows(j, many)
-            done.set(j + many)
-        if many > 1:
-            with f.range(done.get(), k.nj) as j:
-                self._rows(j, 1)
+        self.all_rows(k.unroll, self._rows)
 
     def _rows(self, j: Val, many: int) -> None:
         """``many`` rows from j on."""
