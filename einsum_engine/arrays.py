@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .devices import device_of
 from .dtypes import as_numpy
 from .errors import EngineTypeError, EngineValueError
 from .expr import quoted
 
 _PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
 _SPARSE_MODULES = ("scipy.sparse", "sparse", "jax.experimental.sparse", "cupyx.scipy.sparse")
-_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 13: "CUDA managed", 14: "oneAPI"}
-_HOST_DEVICES = (1, 3, 11)  # DLPack: CPU, and the pinned host memory of CUDA and ROCm
 
 
 class Adapted(NamedTuple):
@@ -209,7 +208,7 @@ def _adapt_other(x: Any, position: int, text: str) -> Adapted:
     kind, where = f"{type(x).__module__}.{type(x).__name__}", _operand(position, text)
     if f"{kind}.".startswith(tuple([f"{module}." for module in _SPARSE_MODULES])):
         raise EngineTypeError(f"{where} is a {kind}: sparse operands are not densified, convert it to an array first")
-    device = _device(x)
+    device = device_of(x)
     if device is not None:
         raise EngineTypeError(f"{where} is a {kind} on a {device} device: only CPU memory can be read")
     array = _from_dlpack(x)
@@ -220,14 +219,6 @@ def _adapt_other(x: Any, position: int, text: str) -> Adapted:
     if not hasattr(x, "__array_namespace__"):
         return Adapted(array)
     return Adapted(array, False, x.__array_namespace__().asarray, type(x).__module__.partition(".")[0])
-
-
-def _device(x: Any) -> str | None:
-    """Name of the device whose memory ``x`` is in, None for the host."""
-    if hasattr(x, "__dlpack_device__"):
-        number = int(x.__dlpack_device__()[0])
-        return None if number in _HOST_DEVICES else _DEVICES.get(number, f"DLPack type {number}")
-    return "CUDA" if hasattr(x, "__cuda_array_interface__") else None
 
 
 def _from_dlpack(x: Any) -> np.ndarray | None:

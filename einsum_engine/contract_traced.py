@@ -28,8 +28,14 @@ def traced_among(operands: Sequence[Any]) -> bool:
 
 
 def readable(operands: Sequence[Any]) -> list[Any]:
-    """Tracers as they are, all others as arrays: each with shape and dtype."""
-    return [x if hasattr(x, "shape") and hasattr(x, "dtype") else np.asarray(x) for x in operands]
+    """Tracers as they are, all others as arrays of NumPy: each with shape and dtype.
+
+    Raises `EngineTypeError` for arrays of other libraries.
+    """
+    from .trace import Tracer, located, plain
+
+    with located("einsum", *operands):
+        return [x if isinstance(x, Tracer) else plain(x) for x in operands]
 
 
 def contract_traced(contractor: Contractor, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:

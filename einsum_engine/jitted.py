@@ -15,6 +15,7 @@ import numpy as np
 
 from . import functions as functions  # what tracing knows of NumPy's functions is registered when they are imported
 from .avals import Aval, known_dtype
+from .devices import refusal
 from .errors import EngineError, EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
@@ -192,8 +193,8 @@ def _leaf_key(leaf: Any, position: int) -> Any:
         return ("array", leaf.shape, leaf.dtype, leaf.flags.writeable, order)
     if isinstance(leaf, np.generic):
         return ("scalar", leaf.dtype)
-    if hasattr(type(leaf), "__array__") or hasattr(type(leaf), "__dlpack__"):
-        raise EngineTypeError(f"argument {position} has type {name}: arrays of NumPy are traced; use np.asarray")
+    if any(hasattr(type(leaf), way) for way in ("__array__", "__dlpack__", "__cuda_array_interface__")):
+        raise EngineTypeError(f"argument {position} {refusal(leaf)}")
     try:
         hash(leaf)
     except TypeError:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from .avals import Aval, known_dtype
+from .devices import device_of, refusal
 from .errors import EngineAttributeError, EngineError, EngineTypeError, EngineValueError
 from .ir import Atom, Builder, Link, Literal, Var
 from .op_rules import loop_dtypes
@@ -397,8 +398,9 @@ def numpy_name(function: Any) -> str:
 
 def plain(value: Any) -> np.ndarray:
     """An array, scalar or nested list as an array; arrays of other libraries, which may lie elsewhere, are refused."""
-    if not isinstance(value, (np.ndarray, np.generic)) and hasattr(type(value), "__dlpack__"):
-        raise EngineTypeError(f"an operand has type {type(value).__name__}: arrays of NumPy are traced; use np.asarray")
+    own = isinstance(value, (np.ndarray, np.generic))
+    if not own and (hasattr(type(value), "__dlpack__") or device_of(value) is not None):
+        raise EngineTypeError(f"an operand {refusal(value)}")
     return np.asarray(value)
 
 

@@ -80,6 +80,7 @@ GROUPS = {
     "einsum_engine.dtypes": "expr",
     "einsum_engine.config": "base",
     "einsum_engine.errors": "base",
+    "einsum_engine.devices": "base",
     "einsum_engine.version": "base",
 }
 
