@@ -2,7 +2,8 @@
 
 A case that says so (`Case.copied`) is timed beside them where everybody writes into ``out=``; the fastest counts. Each
 reads what ours reads, writes memory of its own, and has as many threads. Beside a function on large arrays
-(`ProgramCase.large`), they read and write half of the bytes each that it has to move.
+(`ProgramCase.large`), they read one half of as many bytes as it touches and write the other; where it moves more, because it
+writes in place what it reads, their time counts as often.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class ProgramResult:
     """Everything measured on one case; times in seconds.
 
     ``without``: ours with one pass switched off. ``nbytes`` are moved by one pass over arguments and results, which lie
-    in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what the fastest copy takes
-    that reads and writes as many bytes, in the same rounds; of large cases only. ``error`` and ``bound`` are relative
+    in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what the fastest copy
+    inside as many bytes takes in the same rounds, for each byte that it moves; of large cases only. ``error`` and ``bound`` are relative
     to the largest component.
     """
 
@@ -184,10 +184,11 @@ def run_program(
     rivals = [each for peer in able if (each := _rival(peer, case, arrays, wanted, settings, result)) is not None]
     settings = settings.warmed(result.footprint)
     # our results, too, lie in memory that was written before: what a call made is gone before the next one
-    copied = copies(_half(result.nbytes, case.dtype), engine, settings.threads) if case.large else []
+    copied = copies(_half(result.footprint, case.dtype), engine, settings.threads) if case.large else []
     always = tuple(each.name for each in (*ours, *copied))
     compare([*ours, *rivals, *copied], always=always, budget=settings.budget, settle=settings.settle)
-    result.copy_seconds = min((each.median for each in copied), default=None)
+    if copied:
+        result.copy_seconds = min(each.median for each in copied) * result.nbytes / result.footprint
     medians = {each.name: each.median for each in ours}
     result.seconds, result.again = medians.pop(OURS), medians.pop(AGAIN)
     result.without = medians
@@ -200,7 +201,7 @@ def run_program(
 
 
 def _half(nbytes: int, dtype: str) -> np.ndarray:
-    """What a copy reads that moves ``nbytes``, half of them to where it writes."""
+    """What a copy reads that touches ``nbytes``, half of them where it writes."""
     return np.ones(nbytes // (2 * np.dtype(dtype).itemsize), dtype=dtype)
 
 
