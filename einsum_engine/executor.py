@@ -35,8 +35,8 @@ _SLICE_NS = 50_000_000  # a long plan returns to Python between steps this often
 _LONG_SECONDS = 0.02
 _TINY_SECONDS = 3e-6  # below, releasing the GIL costs more than it frees
 _ALIGNMENT = 64
-_ROW = struct.Struct(f"{abi.STEP_WORDS}q")
-_OPERANDS = slice(abi.OUT_SLOT, abi.B_OFFSET + 1)  # words that say where the operands of a row are
+_STOP = struct.pack(f"{abi.STEP_WORDS}q", *[abi.STOP if word == abi.KIND else 0 for word in range(abi.STEP_WORDS)])
+_PLACES = struct.Struct("6q")  # of the operands of a row
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 _freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
@@ -286,38 +286,36 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
     ``timed``: with kernels that count where their time goes, in families that have them.
     The pool keeps short vectors together, those of equal rows once; long ones stay where the plan has them.
     """
-    starts: dict[int, int] = {}  # of a row's tables in the pool, in bytes, by id of its own pool
-    pools: list[np.ndarray] = []
-    length = 0
-    for step in steps:
-        pool_of_row = step.args.packed.pool
-        if id(pool_of_row) not in starts:
-            starts[id(pool_of_row)] = 8 * length
-            pools.append(pool_of_row)
-            length += len(pool_of_row)
+    starts: dict[int, int] = {}  # of a row's tables in memory, in bytes, by id of its own pool
     rows_words = (len(steps) + 1) * abi.STEP_WORDS
-    memory = pool.aligned_words(rows_words + length)  # a row is whole cache lines
-    rows, tables = memory[:rows_words], memory[rows_words:]
-    if pools:
-        np.concatenate(pools, out=tables)
-    base = fastcall.place(rows) + rows.nbytes
-    for number, step in enumerate(steps):
+    pieces, pools = [], []
+    length = 8 * rows_words
+    for step in steps:
+        packed = step.args.packed
+        pieces.append(packed.words)
+        if id(packed.pool) not in starts:
+            starts[id(packed.pool)] = length
+            pools.append(packed.pool)
+            length += len(packed.pool)
+    memory = pool.aligned_words(length // 8)  # a row is whole cache lines
+    words = memoryview(memory)
+    words.cast("B")[:] = b"".join((*pieces, _STOP, *pools))
+    base, at = fastcall.place(memory), 0
+    for step in steps:
         args = step.args
-        template, own, pooled, apart = args.packed
-        words = template.copy()
-        words[_OPERANDS] = args.places or template[_OPERANDS]
+        _, own, pooled, apart, _ = args.packed
         start = base + starts[id(own)]
-        for word, at in pooled:
-            words[word] = start + at
+        for word, first in pooled:
+            words[at + word] = start + first
         for word, table in apart:
-            words[word] = address(table)
+            words[at + word] = address(table)
         for word, name in args.kernels.items():
             counts = timed and word == abi.FN and step.family != "control" and registry.FAMILIES[step.family].timed
-            words[word] = library.address(name + TIMED if counts else name, isa)
-        _ROW.pack_into(rows, number * _ROW.size, *words)
-    rows = rows.reshape(-1, abi.STEP_WORDS)
-    rows[-1, abi.KIND] = abi.STOP
-    return rows, tables
+            words[at + word] = library.address(name + TIMED if counts else name, isa)
+        if args.places:
+            _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *args.places)
+        at += abi.STEP_WORDS
+    return memory[:rows_words].reshape(-1, abi.STEP_WORDS), memory[rows_words:]
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import ClassVar, Mapping, NamedTuple
 
@@ -11,7 +12,7 @@ from ..records import Later, changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
-_NOTHING = np.zeros(0, np.int64)
+_WORDS = struct.Struct(f"{abi.STEP_WORDS}q")
 
 
 class Operand(NamedTuple):
@@ -33,13 +34,15 @@ def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[in
 
 
 class Packed(NamedTuple):
-    """A row but for its addresses and operands: all words, and its offset vectors. Short ones lie in ``pool``, one after
-    the other: ``pooled`` has the word and the first byte of each; ``apart``: word and vector of the others."""
+    """A row but for its addresses: all words, and its offset vectors, as the bytes that they are in memory. Short vectors
+    lie in ``pool``, one after the other: ``pooled`` has the word and the first byte of each; ``apart``: word and vector
+    of the others. ``parallel``: whether threads may share it."""
 
-    words: list[int]
-    pool: np.ndarray
+    words: bytes
+    pool: bytes
     pooled: tuple[tuple[int, int], ...]
     apart: tuple[tuple[int, np.ndarray], ...]
+    parallel: bool
 
 
 @quick
@@ -79,8 +82,8 @@ class Row:
                 tables.append(table)
                 length += 8 * entries
             pooled.append((word, start))
-        pool = np.concatenate(tables, dtype=np.int64) if tables else _NOTHING
-        return Packed(words, pool, tuple(pooled), tuple(apart))
+        pool = np.concatenate(tables, dtype=np.int64).tobytes() if tables else b""
+        return Packed(_WORDS.pack(*words), pool, tuple(pooled), tuple(apart), words[abi.PARALLEL] != 0)
 
     @lazy
     def nbytes(self) -> int:

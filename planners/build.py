@@ -341,7 +341,7 @@ class PlanBuilder:
         return seconds / self._threads(row) + self.machine.step_seconds
 
     def _threads(self, row: Row) -> int:
-        return self.request.threads if self.request.threads > 1 and row.packed.words[abi.PARALLEL] else 1
+        return self.request.threads if self.request.threads > 1 and row.packed.parallel else 1
 
     def _dims(self, operation: Operation) -> Any:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed; of more than
