@@ -313,8 +313,11 @@ def _kinds(
     kinds: list[Kind] = []
     shapes: list[tuple[int, ...]] = []
     arrays: list[np.ndarray | None] = []
+    known, named = None, None  # the name before this one, which is mostly the same, and its dtype
     for position, (operand, name) in enumerate(zip(operands, wanted)):
-        dtype = None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
+        if name is not known:
+            known, named = name, None if name is None else dtypes.to_dtype(name, f"dtypes[{position}]=")
+        dtype = named
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
             shape = tuple([size.__index__() for size in operand])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Iterable, Iterator, Sequence
@@ -407,8 +406,10 @@ def _alike(expr: Expr) -> tuple[int, ...]:
     """Positions of operands that may be the same array so that something is computed twice."""
     if len(expr.inputs) == 2 and set(expr.inputs[0]) ^ set(expr.inputs[1]) <= set(expr.output):
         return ()  # a single step
-    shapes = Counter(expr.shapes)
-    return tuple([position for position, shape in enumerate(expr.shapes) if shapes[shape] > 1])
+    counts: dict[tuple[int, ...], int] = {}
+    for shape in expr.shapes:
+        counts[shape] = counts.get(shape, 0) + 1
+    return tuple([position for position, shape in enumerate(expr.shapes) if counts[shape] > 1])
 
 
 def same_arrays(arrays: Sequence[np.ndarray | None], positions: Iterable[int]) -> tuple[int, ...]:

@@ -56,13 +56,14 @@ class NativePlan:
     def __init__(self, plan: Plan):
         self.plan = plan
         self._isa = isa_table.get(plan.isa)
-        self._rows, self._tables = lower(plan, [s for s in plan.steps if not s.once], self._isa)
+        steps = [step for step in plan.steps if not step.once]
+        self._rows, self._tables = lower(plan, steps, self._isa)
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
         self._scratch = max([s.args.scratch for s in plan.steps], default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
-        self._parallel = plan.threads > 1 and bool(self._rows[:, abi.PARALLEL].any())
+        self._parallel = plan.threads > 1 and any([step.args.packed.parallel for step in steps])
         self._seconds = plan.seconds
         self._long = self._seconds > _LONG_SECONDS
         families = {step.family for step in plan.steps}

@@ -159,9 +159,18 @@ def make_entry(
         where += 8 * (len(shape) + len(stride))
     values += layouts
     struct.pack_into(f"{len(values)}q", record, 0, *values)
-    method = _MethodDef(b"einsum", library.address("entry", isa), _METH_FASTCALL, None)
-    record.keep = (method, tuple(dtypes), out_dtype, handler, keep)
-    return _new_function()(ctypes.addressof(method), record, None)
+    record.keep = (tuple(dtypes), out_dtype, handler, keep)
+    return _new_function()(_method(library.address("entry", isa)), record, None)
+
+
+@cache
+def _method(function: int) -> int:
+    """Address of what all entries with this code are made from, which stays for as long as the process."""
+    method = _methods[function] = _MethodDef(b"einsum", function, _METH_FASTCALL, None)
+    return ctypes.addressof(method)
+
+
+_methods: dict[int, _MethodDef] = {}
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ route was made for; where it relies on some of them being the same array, ``same
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -233,6 +234,7 @@ def as_array(value: Any) -> np.ndarray:
     return box
 
 
+@lru_cache(maxsize=2048)
 def contiguous_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[int, ...]:
     """Strides in bytes of a contiguous array in memory order ``C`` or ``F``.
 

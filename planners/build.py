@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator
 
 from .. import cost
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row
-from ..plan import Buffer, Index, Layout, Plan, Step
+from ..plan import Plan, Step
 from ..records import Later, changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
@@ -30,6 +30,7 @@ from .operations import PARTS, Operation, OperationList, Value, itemsize
 from .parts import Part
 from .request import COMPUTE, PlanRequest
 from .sharing import share
+from .shown import buffers, described, dimensions, expression, term_text
 from .sides import LEFT, OUT, RIGHT
 from .unpacked import UnpackedPlan
 
@@ -166,9 +167,41 @@ class PlanBuilder:
         return {}
 
     # -- steps, forwards -------------------------------------------------------------------------------------
-    def _emit(self, operation: Operation) -> Iterator[Step]:
+    def _emit(self, operation: Operation) -> Iterable[Step]:
+        if operation.kind == "gemm" and len(operation.parts) == 1 and not (self.list.epilogues or self.list.prologues):
+            plan = operation.parts[0].part.plan
+            if plan.__class__ is GemmPlan and plan.pack_left is None and plan.pack_right is None:
+                return (self._product(operation, plan, operation.parts[0].times),)
+        return self._emit_parts(operation)
+
+    def _product(self, operation: Operation, plan: GemmPlan, times: Times) -> Step:
+        """The only step of a product, as most have: what `_emit_gemm` yields where nothing is packed before."""
+        values, position = (*operation.inputs, operation.output), self.position
+        x, y, out = values
+        a, b = (y, x) if plan.swapped else (x, y)
+        row = plan.row.placed(Operand(out.slot, out.offset), Operand(a.slot, a.offset), Operand(b.slot, b.offset))
+        flops, moved = self.list.work(operation)
+        return Step(
+            number=len(self.steps),
+            expr=Later(expression, values),
+            family="gemm",
+            kernel=row.kernels[abi.FN],
+            tile=plan.tile,
+            inputs=(position[id(x)], position[id(y)]),
+            output=position[id(out)],
+            dims=self._dims(operation),
+            layouts=Later(described, (values, plan.describe[::-1] if plan.swapped else plan.describe)),
+            flops=flops,
+            bytes_moved=moved,
+            seconds=self._time(times.product, row),
+            tasks=row.tasks,
+            once=operation.constant,
+            args=row,
+        )
+
+    def _emit_parts(self, operation: Operation) -> Iterator[Step]:
         dims, (flops, moved) = self._dims(operation), self.list.work(operation)
-        expr = Later(_expression, (tuple([v.term for v in operation.inputs]), operation.output.term))
+        expr = Later(expression, (*operation.inputs, operation.output))
         whole = Work(expr=expr, dims=dims, flops=flops, moved=moved)
         if operation.kind == "fused":
             yield from self._emit_fused(operation, operation.parts[0].part, whole)
@@ -214,7 +247,7 @@ class PlanBuilder:
     def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "Work") -> Iterator[Step]:
         value = operation.inputs[plan.exchanged]
         for row in plan.copies(places):
-            copying = changed(work, expr=f"copy {_term(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
+            copying = changed(work, expr=f"copy {term_text(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
             place = self.position[id(value)]
             yield self._made(
                 copying,
@@ -312,7 +345,7 @@ class PlanBuilder:
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
-            changed(work, expr=f"pack {_term(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
+            changed(work, expr=f"pack {term_text(packed.term)}", flops=0, moved=round(work.moved * work.scale)),
             row,
             family="pack",
             kernel=problem.kernel,
@@ -346,8 +379,7 @@ class PlanBuilder:
     def _dims(self, operation: Operation) -> Any:
         """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed; of more than
         two inputs what is in the output is B."""
-        terms = tuple([v.term for v in operation.inputs])
-        return Later(_dimensions, (terms, operation.output.term, self._owner(operation).dims))
+        return Later(dimensions, ((*operation.inputs, operation.output), self._owner(operation).dims))
 
     def _owner(self, operation: Operation) -> OperationList:
         """The list that knows the indices of an operation."""
@@ -361,7 +393,7 @@ class PlanBuilder:
         return Plan(
             expr=self.request.expr,
             path=self._path(),
-            buffers=Later(_buffers, (self.list.values, self._output_names())),
+            buffers=Later(buffers, (self.list.values, self._output_names())),
             steps=steps,
             dtype=self.request.dtype,
             compute_dtype=self.compute,
@@ -425,70 +457,6 @@ def _temporaries(operation: Operation) -> list[tuple[Part, str, int]]:
         if plan.pack_right is not None:
             found.append((part, "right", plan.pack_right.nbytes))
     return found
-
-
-def _buffers(values: Sequence[Value], outputs: Mapping[int, str]) -> tuple[Buffer, ...]:
-    return tuple([_buffer(value, outputs) for value in values])
-
-
-def _buffer(value: Value, outputs: Mapping[int, str]) -> Buffer:
-    if value.kind == "arena":
-        name = f"t{value.memory.number}"
-    else:
-        name = f"in{value.slot}" if value.kind == "input" else outputs.get(value.number, "out")
-    return Buffer(
-        name=name,
-        kind=value.kind,
-        slot=value.slot,
-        offset=value.offset,
-        nbytes=value.nbytes,
-        dtype=value.dtype,
-        layout=_layout(value),
-    )
-
-
-def _layout(value: Value) -> Layout:
-    axes = tuple([value.axes[i] for i in value.term])
-    return Layout(kind=value.layout_kind, axes=axes, itemsize=itemsize(value.dtype), panel=value.panel)
-
-
-def described(values: Sequence[Value], modes: tuple[str, ...]) -> tuple[str, ...]:
-    """How values lie, and ``modes``."""
-    return (*[_layout(value).describe() for value in values], *modes)
-
-
-def _dimensions(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], dims: Mapping[Index, tuple]) -> dict:
-    if len(terms) > 2:
-        terms = (tuple(dict.fromkeys([index for term in terms for index in term])),) * 2
-    groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), out)
-    return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
-
-
-@lru_cache(maxsize=2048)
-def _typed(
-    left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
-) -> tuple[tuple[str, tuple[Index, ...]], ...]:
-    """Indices by dimension type, in the order in which the inputs name them."""
-    groups: dict[str, list[Index]] = {"B": [], "M": [], "N": [], "K": []}
-    for index in left:
-        groups[("B" if index in right else "M") if index in out else "K"].append(index)
-    for index in right:
-        if index not in left:
-            groups["N" if index in out else "K"].append(index)
-    return tuple([(kind, tuple(indices)) for kind, indices in groups.items()])
-
-
-@lru_cache(maxsize=2048)
-def _term(term: tuple[Index, ...]) -> str:
-    return "".join([i if i.__class__ is str and len(i) == 1 else _name(str(i)) for i in term])
-
-
-def _name(index: str) -> str:
-    return index if len(index) == 1 else f"{{{index}}}"
-
-
-def _expression(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...]) -> str:
-    return ",".join(map(_term, terms)) + "->" + _term(out)
 
 
 @lru_cache(maxsize=8)

@@ -92,7 +92,7 @@ class LayoutSolver:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
-        self.asked: dict[int, BinaryContraction] = {}  # products with free operands, by id of the operation
+        self.asked: dict[int, BinaryContraction] = {}  # products as first asked for, by id of the operation
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -237,7 +237,8 @@ class LayoutSolver:
         given = self._inherit(operation) if orientation.inherit else {}
         if operation.inputs[0].axes is None or operation.inputs[1].axes is None:
             given |= self._settled(operation) or self._beside(operation)
-            given |= self._as_read(operation)
+            if self.policy == "solve":
+                given |= self._as_read(operation)
         contraction = self._contraction(operation, orientation)
         found = planned(contraction, self.isa, self.threads, self.machine)
         seconds = 0.0
@@ -267,7 +268,9 @@ class LayoutSolver:
         """Layouts of free inputs that the product cannot choose."""
         given = {}
         mixed = self.mixed[id(operation)]
-        if not (self.dense or mixed or self.long or self.policy == "natural"):
+        if not (self.dense or mixed or self.long):
+            if self.policy == "natural":
+                self._put_in_order(operation, given)
             return given
         for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
@@ -282,11 +285,18 @@ class LayoutSolver:
             given |= self._natural(operation, operation.inputs)
         return given
 
+    def _put_in_order(self, operation: Operation, given: dict[int, Given]) -> None:
+        """What `_settled` does for free inputs that have the order of their indices, where that is all."""
+        for value in operation.inputs:
+            if value.axes is None and self._in_order(value):
+                value.axes = dense_axes(reversed(value.term), self.list.sizes, itemsize(value.dtype))
+                given[value.number] = Given(axes=value.axes)
+
     def _as_read(self, operation: Operation) -> dict[int, Given]:
         """Free inputs that are sums, products or casts lie as what these read, which they go along: a product that packs
         them takes little more, and they would take several times as long to write them in another order."""
         given = {}
-        for value in operation.inputs if self.policy == "solve" else ():
+        for value in operation.inputs:
             found = self._read_by(value) if value.axes is None else None
             if found is not None:
                 value.axes = axes_like(value, found.axes, self.list.sizes)
@@ -349,15 +359,21 @@ class LayoutSolver:
         left, right, out = x.axes, y.axes, operation.output.axes
         if self.mixed[id(operation)]:
             left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
-        found = self.asked.get(id(operation)) or self._asked(operation, out)
+        found = self.asked.get(id(operation))
+        if found is None:
+            found = self.asked[id(operation)] = self._asked(operation, left, right, out)
+            if orientation is AS_OUTPUT:
+                return found
         if orientation is AS_OUTPUT:
             return changed(found, left=left, right=right, out=out)
         near = [self._near(value, orientation.near) for value in (x, y)]
         decided = {"flip": orientation.flip, "across": orientation.across}
         return found.laid_out(left, right, out, **decided, near_left=near[0], near_right=near[1])
 
-    def _asked(self, operation: Operation, out: Axes) -> BinaryContraction:
-        """The product with free operands, kept for the next time."""
+    def _asked(
+        self, operation: Operation, left: Axes | None, right: Axes | None, out: Axes
+    ) -> BinaryContraction:
+        """The product as it is first asked for; with other layouts, it is a copy."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
         if parts:
@@ -370,7 +386,7 @@ class LayoutSolver:
             (x.constant, y.constant),
             (self._writes_panels(x), self._writes_panels(y), self.policy == "panels"),
         )
-        found = self.asked[id(operation)] = changed(found, sizes=sizes, out=out)
+        found = changed(found, sizes=sizes, left=left, right=right, out=out)
         found.lengths  # before the copies with layouts
         return found
 

@@ -15,7 +15,7 @@ from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index
 from ..records import quick
-from .contraction import Axes, BinaryContraction
+from .contraction import BinaryContraction
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
 from .layout import Given
@@ -77,7 +77,6 @@ def forget() -> None:
 
 
 def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
-    left, right, out = c.terms
     near: tuple[int, ...] = ()
     if c.near_left or c.near_right:
         near = tuple([c.names.index(i) for side in (c.near_left, c.near_right) for i in c.names if i in side])
@@ -86,21 +85,18 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         threads,
         c.question,
         c.lengths,
-        _places(c.left, left),
-        _places(c.right, right),
-        _places(c.out, out),
+        # where the elements are: a stride for each linear axis
+        *[
+            None
+            if axes is None
+            else tuple([a.stride if a.tile >= a.size else a.place for a in map(axes.__getitem__, indices)])
+            for axes, indices in zip((c.left, c.right, c.out), c.terms)
+        ],
         c.flip,
         c.across,
         len(c.near_left),
         near,
     )
-
-
-def _places(axes: Axes | None, indices: tuple[Index, ...]) -> Hashable:
-    """Where the elements are: a stride for each linear axis."""
-    if axes is None:
-        return None
-    return tuple([axis.stride if axis.tile >= axis.size else axis.place for axis in map(axes.__getitem__, indices)])
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:

@@ -11,11 +11,11 @@ from functools import lru_cache
 from itertools import count
 from math import isfinite, prod
 from numbers import Real
-from typing import Any, Hashable, Iterator, Sequence
+from typing import Any, ClassVar, Hashable, Iterator, Sequence
 
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
-from ..records import quick
+from ..records import Later, quick
 from .exact import Budget, OutOfBudget, best_connected_order
 from .foreign import HYPER_METHODS, check_installed, cotengra_hyper, is_tree, object_search, tree_search
 from .objective import objective
@@ -52,6 +52,8 @@ class Order:
     contraction (`step_cost`); ``largest`` is the number of elements of the largest intermediate, the output
     included. ``optimizer`` names what found it, and says in brackets where it is not what that name promises.
     """
+
+    LATER: ClassVar[tuple[str, ...]] = ("flops", "largest")
 
     path: Path
     flops: int
@@ -102,8 +104,8 @@ def find_order(
     known = None if limit is not None or goal is not None else _known_path(optimize, len(terms))
     if known is not None:
         ids, path = known
-        flops, largest = totals(terms, output, sizes, ids)
-        return Order(path=path, flops=flops, largest=largest, optimizer="path")
+        of = (tuple(terms), output, sizes, ids)  # few ask
+        return Order(path=path, flops=Later(_flops, of), largest=Later(_largest, of), optimizer="path")
     problem = Problem.of(
         terms, output, sizes, limit=limit, max_time=max_time, seed=seed, text=text, objective=goal
     )
@@ -242,6 +244,14 @@ def _known_path(path: Any, count: int) -> tuple[Path, Path] | None:
     if not plain or not all([position.__class__ is int for step in path for position in step]):
         return None
     return _binary_path(tuple(map(tuple, path)), count)
+
+
+def _flops(terms: tuple[Term, ...], output: Term, sizes: Sizes, ids: Path) -> int:
+    return totals(terms, output, sizes, ids)[0]
+
+
+def _largest(terms: tuple[Term, ...], output: Term, sizes: Sizes, ids: Path) -> int:
+    return totals(terms, output, sizes, ids)[1]
 
 
 @lru_cache(maxsize=256)
