@@ -71,10 +71,9 @@ def quick(cls: T) -> T:
             scope[f"_factory_{name}"] = field.default_factory
             parameter, value = f"{name}=_FACTORY", f"_factory_{name}() if {name} is _FACTORY else {name}"
         parameters.append(parameter)
-        values.append(f"{name!r}: {value}")
+        key = f"'_later_{name}' if {name}.__class__ is _Later else {name!r}" if name in later else repr(name)
+        values.append(f"{key}: {value}")
     body = f"def __init__(self, *, {', '.join(parameters)}):\n    _set(self, '__dict__', {{{', '.join(values)}}})"
-    for name in later:
-        body += f"\n    if {name}.__class__ is _Later:\n        self.__dict__['_later_{name}'] = self.__dict__.pop({name!r})"
     exec(body, scope)  # as `dataclass` itself does
     made: Callable[..., None] = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"

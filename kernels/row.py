@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import Later, changed, lazy, quick
+from ..records import changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
@@ -93,8 +93,8 @@ class Row:
     def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
         """The row with operands at other places."""
         places = (*out, *a, *(b or _NO_OPERAND))
-        made = changed(self, places=places, _later_words=Later(_placed_words, (self.words, out, a, b)))
-        del made.__dict__["words"]
+        made = changed(self, places=places)
+        made.__dict__["_later_words"] = _placed_words, (made.__dict__.pop("words", None) or self.words, out, a, b)
         return made
 
 

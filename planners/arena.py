@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import NamedTuple
 
 ALIGNMENT = 64
@@ -24,16 +25,18 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     """
     if not lifetimes:
         return {}, 0
-    placed: list[tuple[int, int, int, int]] = []  # start, end, first step, last step
+    placed: list[tuple[int, int, int, int]] = []  # start, end, first step, last step; in this order
     offsets: dict[int, int] = {}
     for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):
         size, begin, end = -(-item.nbytes // ALIGNMENT) * ALIGNMENT, item.first, item.last
         start = 0
-        for low, high in sorted([(low, high) for low, high, first, last in placed if first <= end and begin <= last]):
-            if start + size <= low:
-                break
-            start = max(start, high)
-        placed.append((start, start + size, begin, end))
+        for low, high, first, last in placed:
+            if first <= end and begin <= last:
+                if start + size <= low:
+                    break
+                if high > start:
+                    start = high
+        insort(placed, (start, start + size, begin, end))
         offsets[item.key] = start
     total = max([high for _, high, _, _ in placed])
     return dict(sorted(offsets.items())), total

@@ -20,7 +20,7 @@ from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index
 from ..records import lazy
 from .request import PlanRequest
-from .splitting import cut, pieces_of_k
+from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
 _REMEMBERED = 64  # steps up to which what they are is kept
@@ -184,9 +184,12 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
+        return self._elements(value) * itemsize(value.dtype)
+
+    def _elements(self, value: Value) -> int:
         if value.elements < 0:
             value.elements = math.prod(map(self.sizes.__getitem__, value.term))
-        return value.elements * itemsize(value.dtype)
+        return value.elements
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
@@ -237,7 +240,9 @@ class OperationList:
     def _product_of_operands(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value:
         """A product of two operands; a long sum is cut into pieces for the threads."""
         item = itemsize(x.dtype)
-        chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
+        chosen = None
+        if self._elements(x) * self._elements(y) >= LEAST_TERMS:
+            chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
         if chosen is None:
             return self.apply("gemm", (x, y), self.new(term, x.dtype))
         index, count = chosen

@@ -14,7 +14,7 @@ from ..plan import Axis, Index
 
 TASKS_PER_THREAD = 4  # as many tasks as a GEMM wants: a thread that is late gives its share to the others
 _PARTIAL_BYTES = 2 << 20  # of all partial products: they stay in the shared cache
-_LEAST_TERMS = 1 << 24  # shorter products are done before splitting pays
+LEAST_TERMS = 1 << 24  # shorter products are done before splitting pays
 _LEAST_SIDE = 32
 # Writing and adding the partial products moves at most this share of the elements that the operands have.
 _TRAFFIC = 8
@@ -35,7 +35,7 @@ def pieces_of_k(
     if threads == 1:
         return None
     sizes = {i: axis.size for i, axis in (*left.items(), *right.items())}
-    if math.prod(sizes.values()) < _LEAST_TERMS:
+    if math.prod(sizes.values()) < LEAST_TERMS:
         return None
     kept = set(kept)
     summed = [i for i in left if i in right and i not in kept]
@@ -44,7 +44,7 @@ def pieces_of_k(
     batch = math.prod(sizes[i] for i in kept if i in left and i in right)
     out, k = batch * math.prod(sides), math.prod(sizes[i] for i in summed)
     least, most = TASKS_PER_THREAD * threads, 4 * TASKS_PER_THREAD * threads
-    if batch >= least or min(sides) < _LEAST_SIDE or out * k < _LEAST_TERMS:
+    if batch >= least or min(sides) < _LEAST_SIDE or out * k < LEAST_TERMS:
         return None
     for index in sorted(summed, key=lambda i: -min(abs(left[i].stride), abs(right[i].stride))):
         count = next((p for p in range(least, most + 1) if sizes[index] % p == 0), 0)
