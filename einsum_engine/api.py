@@ -48,6 +48,7 @@ __all__ = [
 # Expressions (with shapes and options) whose order and plans are kept.
 CONTRACTORS = 1024
 BACKENDS = ("cpu",)
+_INT = {int}
 
 _contractors = BoundedCache(CONTRACTORS)
 # Subscripts, or axes of a tensordot -> the quick function used last for them: tried first, it checks its operands.
@@ -299,6 +300,8 @@ def _frozen(operand: Any, position: int, text: str) -> np.ndarray:
 def _is_shape(operand: Any) -> bool:
     if not isinstance(operand, (tuple, list)):
         return False
+    if set(map(type, operand)) <= _INT:
+        return True
     return all([size.__class__ is int or hasattr(size, "__index__") for size in operand])
 
 
@@ -320,7 +323,7 @@ def _kinds(
         dtype = named
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
-            shape = tuple([size.__index__() for size in operand])
+            shape = tuple(map(index, operand))
             strides = contiguous_strides(shape, dtype.itemsize, "C")
             arrays.append(None)
         else:

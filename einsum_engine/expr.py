@@ -316,15 +316,9 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
         inputs, output = _expand(subscripts, fixed)
     sizes: dict[Index, int] = {}
     for term, shape in zip(inputs, fixed):
-        if len(term) != len(shape):
-            raise _rank_error(subscripts, fixed)
-        for index, size in zip(term, shape):
-            known = sizes.setdefault(index, size)
-            if known != size:
-                if (known != 1 and size != 1) or (strict and not _is_ellipsis_axis(index)):
-                    raise _size_error(index, inputs, fixed, text)
-                if known == 1:
-                    sizes[index] = size
+        sizes.update(zip(term, shape))
+    if not all([tuple(map(sizes.get, term)) == shape for term, shape in zip(inputs, fixed)]):
+        sizes = _broadcast(subscripts, inputs, fixed, strict)
     for position in subscripts.repeats:
         _check_repeats(position, inputs[position], fixed[position], text)
     expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, size_items=tuple(sizes.items()))
@@ -335,13 +329,31 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
     return expr
 
 
+def _broadcast(
+    subscripts: _Subscripts, inputs: tuple[Term, ...], shapes: tuple[Shape, ...], strict: bool
+) -> dict[Index, int]:
+    """The size of each index where shapes do not simply agree: sizes of 1 give way."""
+    sizes: dict[Index, int] = {}
+    for term, shape in zip(inputs, shapes):
+        if len(term) != len(shape):
+            raise _rank_error(subscripts, shapes)
+        for index, size in zip(term, shape):
+            known = sizes.setdefault(index, size)
+            if known != size:
+                if (known != 1 and size != 1) or (strict and not _is_ellipsis_axis(index)):
+                    raise _size_error(index, inputs, shapes, subscripts.text)
+                if known == 1:
+                    sizes[index] = size
+    return sizes
+
+
 def _integer_shapes(shapes: Sequence[Sequence[int]], text: str) -> tuple[Shape, ...]:
     try:
         fixed = tuple([tuple(map(operator.index, shape)) for shape in shapes])
     except TypeError:
         raise EngineTypeError(f"the shapes of {quoted(text)} must be lists of integers, not {shapes!r:.200}") from None
     for position, shape in enumerate(fixed):
-        for axis, size in enumerate(shape):
+        for axis, size in enumerate(shape if shape and min(shape) < 0 else ()):
             if size < 0:
                 raise EngineValueError(f"operand {position} of {quoted(text)} has size {size} in axis {axis}")
     return fixed

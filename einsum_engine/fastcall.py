@@ -135,7 +135,10 @@ def make_entry(
     # Behind the words of the record: what is expected of each array, the extents of the result, of each array extents
     # and strides.
     expected = entry.E_WORDS + entry.X_WORDS * len(arrays)
-    layouts = [*(out_shape or (0,)), *[n for _, s, t in arrays for n in (*s, *t)]]
+    layouts = list(out_shape or (0,))
+    for _, shape, stride in arrays:
+        layouts += shape
+        layouts += stride
     record = _Record(expected + len(layouts))
     _records[id(record)] = record
     first = place(record)
@@ -201,6 +204,7 @@ def place(memory: np.ndarray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
+@lru_cache(maxsize=2048)
 def _bounds(itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     """First byte and end of an array's memory, relative to its first element."""
     first, last = 0, itemsize

@@ -7,7 +7,8 @@ the executor lowers them to the native step table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Mapping, NamedTuple
+from itertools import repeat
+from typing import Any, ClassVar, Iterable, Mapping, NamedTuple, Sequence
 
 from .records import quick
 
@@ -43,6 +44,16 @@ class Axis(NamedTuple):
     @classmethod
     def strided(cls, index: Index, size: int, stride: int) -> "Axis":
         return cls(index, size, stride, size or 1)
+
+
+def linear_axes(indices: Iterable[Index], sizes: Sequence[int], strides: Iterable[int]) -> dict[Index, Axis]:
+    """Linear axes by index, of sizes that are not 0: as many `Axis.strided`, made without a call for each.
+
+    >>> linear_axes("ij", (2, 3), (24, 8))["j"]
+    Axis(index='j', size=3, stride=8, tile=3, outer=0)
+    """
+    indices = tuple(indices)
+    return dict(zip(indices, map(tuple.__new__, repeat(Axis), zip(indices, sizes, strides, sizes, repeat(0)))))
 
 
 class Layout(NamedTuple):

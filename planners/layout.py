@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
-from ..plan import Axis, Index, Layout
+from ..plan import Axis, Index, Layout, linear_axes
 from .sides import Dim, Panels
 
 
@@ -43,12 +45,12 @@ def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
 
 def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) -> dict[Index, Axis]:
     """Contiguous axes, first index fastest."""
-    axes, stride = {}, item
-    for index in indices:
-        size = sizes[index]
-        axes[index] = Axis(index, size, stride, size or 1)
-        stride *= size
-    return axes
+    indices = tuple(indices)
+    lengths = tuple(map(sizes.__getitem__, indices))
+    strides = accumulate(lengths[:-1], mul, initial=item)
+    if 0 in lengths:
+        return {i: Axis.strided(i, size, stride) for i, size, stride in zip(indices, lengths, strides)}
+    return linear_axes(indices, lengths, strides)
 
 
 def row_layout(batch: Sequence[Dim], k: Sequence[Dim], side: Sequence[Dim], item: int) -> Layout:

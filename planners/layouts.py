@@ -24,9 +24,8 @@ from .across import worth_drawing
 from .beside import inherited
 from .casts import axes_like, fold, foldable
 from .contraction import Axes, BinaryContraction, asked
-from .gemm import GemmPlan
 from .layout import Given, dense_axes
-from .memo import Planned, planned
+from .memo import NOTHING_GIVEN, Planned, planned
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .parts import Part, is_slender
@@ -247,7 +246,7 @@ class LayoutSolver:
                 seconds += each.part.share * self.seconds[id(operation)]
                 continue
             seconds += each.times.total + self.machine.step_seconds
-            if not isinstance(each.part.plan, GemmPlan):
+            if each.given == NOTHING_GIVEN:
                 continue
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
             for value, layout in zip(sides, each.given):

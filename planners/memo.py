@@ -8,6 +8,7 @@ it was asked to do. The memory is bounded, and a plan in it does not know where 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Hashable
 
 from .. import cost
@@ -24,7 +25,8 @@ from .unpacked import UnpackedPlan
 from .unpacked_cost import unpacked_seconds
 
 REMEMBERED = 512  # at least, and up to twice as many
-_NOTHING_GIVEN = (None, None)
+NOTHING_GIVEN = (None, None)
+_place = itemgetter(slice(2, None))  # of an axis: where its elements are
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
 
 
@@ -49,7 +51,7 @@ class Planned:
     is known than a roofline."""
 
     part: Part
-    given: tuple[Given | None, Given | None] = _NOTHING_GIVEN
+    given: tuple[Given | None, Given | None] = NOTHING_GIVEN
     times: Times | None = None
 
 
@@ -85,11 +87,8 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         threads,
         c.question,
         c.lengths,
-        # where the elements are: a stride for each linear axis
         *[
-            None
-            if axes is None
-            else tuple([a.stride if a.tile >= a.size else a.place for a in map(axes.__getitem__, indices)])
+            None if axes is None else tuple(map(_place, map(axes.__getitem__, indices)))
             for axes, indices in zip((c.left, c.right, c.out), c.terms)
         ],
         c.flip,
@@ -106,6 +105,8 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
         return Planned(part=part, times=None if seconds is None else Times(product=seconds))
     left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
+    if plan.left_layout is None and plan.right_layout is None:
+        return Planned(part=part, times=times)
     given = (None if layout is None else Given.of(layout) for layout in (plan.left_layout, plan.right_layout))
     return Planned(part=part, given=tuple(given), times=times)
 
@@ -127,7 +128,7 @@ def _entries(plan: GemmPlan) -> int:
 
 def _renamed(each: Planned, names: dict[Index, Index]) -> Planned:
     """The same for other indices."""
-    if each.given == _NOTHING_GIVEN:
+    if each.given == NOTHING_GIVEN:
         return each
     left, right = (None if given is None else given.renamed(names) for given in each.given)
     return Planned(part=each.part, given=(left, right), times=each.times)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .. import cost
 from ..kernels.tiles import COMPLEX
-from ..plan import Axis, Index
+from ..plan import Axis, Index, linear_axes
 from ..records import lazy
 from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
@@ -143,10 +143,15 @@ class OperationList:
     def _input(self, position: int) -> Value:
         request = self.request
         expr, dtype = request.expr, request.dtypes[position]
+        term, shape, strides = expr.inputs[position], expr.shapes[position], request.strides[position]
         axes: dict[Index, Axis] = {}
-        for index, size, stride in zip(expr.inputs[position], expr.shapes[position], request.strides[position]):
-            if size != 1:
-                axes[index] = Axis(index, size, stride + axes[index].stride if index in axes else stride, size or 1)
+        if 0 in shape or 1 in shape or len(set(term)) < len(term):
+            for index, size, stride in zip(term, shape, strides):
+                if size != 1:
+                    stride += axes[index].stride if index in axes else 0
+                    axes[index] = Axis.strided(index, size, stride)
+        else:
+            axes = linear_axes(term, shape, strides)
         return self.new(
             tuple(axes),
             dtype,
@@ -198,10 +203,10 @@ class OperationList:
         return operation.work
 
     def _work(self, operation: Operation) -> tuple[int, int]:
-        nbytes, inputs = self.nbytes, operation.inputs
-        moved = nbytes(operation.output)
-        for value in inputs:
-            moved += nbytes(value)
+        inputs, moved = operation.inputs, 0
+        for value in (*inputs, operation.output):
+            elements = value.elements if value.elements >= 0 else self._elements(value)
+            moved += elements * itemsize(value.dtype)
         if operation.kind == "copy":
             return 0, moved
         indices = {*inputs[0].term, *inputs[-1].term}
