@@ -311,8 +311,9 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
         for word, table in apart:
             words[at + word] = address(table)
         for word, name in args.kernels.items():
-            counts = timed and word == abi.FN and step.family != "control" and registry.FAMILIES[step.family].timed
-            words[at + word] = library.address(name + TIMED if counts else name, isa)
+            words[at + word] = library.address(name, isa)
+        if timed and step.family != "control" and registry.FAMILIES[step.family].timed:
+            words[at + abi.FN] = library.address(args.kernels[abi.FN] + TIMED, isa)
         if args.places:
             _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *args.places)
         at += abi.STEP_WORDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..records import changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
+_INT64 = np.dtype(np.int64)
 _WORDS = struct.Struct(f"{abi.STEP_WORDS}q")
 
 
@@ -23,13 +25,14 @@ class Operand(NamedTuple):
 
 
 _NO_OPERAND = Operand(0, 0)
+Place = tuple[int, int]  # an `Operand`, or the same without its name
 
 
-def operand_words(out: Operand, a: Operand, b: Operand | None = None) -> dict[int, int]:
+def operand_words(out: Place, a: Place, b: Place | None = None) -> dict[int, int]:
     """The words of a row that say where its operands are."""
-    words = {abi.OUT_SLOT: out.slot, abi.OUT_OFFSET: out.offset, abi.A_SLOT: a.slot, abi.A_OFFSET: a.offset}
+    words = {abi.OUT_SLOT: out[0], abi.OUT_OFFSET: out[1], abi.A_SLOT: a[0], abi.A_OFFSET: a[1]}
     if b is not None:
-        words[abi.B_SLOT], words[abi.B_OFFSET] = b.slot, b.offset
+        words[abi.B_SLOT], words[abi.B_OFFSET] = b
     return words
 
 
@@ -69,20 +72,13 @@ class Row:
         for word, value in self.words.items():
             words[word] = value
         words[abi.NTASKS] = self.tasks
-        starts: dict[int, int] = {}  # of a table in the pool, by id
-        tables, pooled, apart, length = [], [], [], 0
-        for word, table in self.tables.items():
-            start = starts.get(id(table))
-            if start is None:
-                entries = len(table)
-                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
-                    apart.append((word, table))
-                    continue
-                start = starts[id(table)] = length
-                tables.append(table)
-                length += 8 * entries
-            pooled.append((word, start))
-        pool = np.concatenate(tables, dtype=np.int64).tobytes() if tables else b""
+        distinct = dict(zip(map(id, self.tables.values()), self.tables.values()))
+        far = {at for at, table in distinct.items() if len(table) > _POOLED and _is_plain(table)}
+        near = {at: table for at, table in distinct.items() if at not in far} if far else distinct
+        starts = dict(zip(near, accumulate(map(len, near.values()), initial=0)))  # of a table in the pool, by id
+        pooled = [(word, 8 * starts[id(table)]) for word, table in self.tables.items() if id(table) in near]
+        apart = [(word, table) for word, table in self.tables.items() if id(table) in far] if far else ()
+        pool = b"".join([_bytes(table) for table in near.values()])
         return Packed(_WORDS.pack(*words), pool, tuple(pooled), tuple(apart), words[abi.PARALLEL] != 0)
 
     @lazy
@@ -90,7 +86,7 @@ class Row:
         """Of the row and its tables."""
         return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
 
-    def placed(self, out: Operand, a: Operand, b: Operand | None = None) -> "Row":
+    def placed(self, out: Place, a: Place, b: Place | None = None) -> "Row":
         """The row with operands at other places."""
         places = (*out, *a, *(b or _NO_OPERAND))
         made = changed(self, places=places)
@@ -98,5 +94,14 @@ class Row:
         return made
 
 
-def _placed_words(words: Mapping[int, int], *operands: Operand | None) -> dict[int, int]:
+def _is_plain(table: np.ndarray) -> bool:
+    """Whether it may be read where it is."""
+    return table.dtype == np.int64 and table.flags.c_contiguous
+
+
+def _bytes(table: np.ndarray) -> bytes:
+    return table.tobytes() if table.dtype is _INT64 else table.astype(np.int64).tobytes()
+
+
+def _placed_words(words: Mapping[int, int], *operands: Place | None) -> dict[int, int]:
     return {**words, **operand_words(*operands)}

@@ -111,7 +111,7 @@ class PlanBuilder:
                 place = value.number if value.source is None else value.memory.number
                 born.setdefault(place, number)
                 dies[place] = max(number, dies.get(place, 0))
-            for value in (*operation.inputs, *operation.beside):
+            for value in (*operation.inputs, *operation.beside) if operation.beside else operation.inputs:
                 place = value.number if value.source is None else value.memory.number
                 last = forever if value.constant and not constant else number
                 if last >= dies.get(place, 0):
@@ -123,21 +123,19 @@ class PlanBuilder:
                 last = forever if kept and not constant else number
                 regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
         self._stretch(born, dies)
-        for value in self.list.values:
-            if value.kind == "arena" and value.source is None:
-                value.nbytes = value.nbytes or self.list.nbytes(value)
-                first = born.get(value.number, 0)  # what has no elements is written by nobody
-                regions[value.constant].append(
-                    Lifetime(value.number, value.nbytes, first, dies.get(value.number, first))
-                )
+        placed = [value for value in self.list.values if value.kind == "arena" and value.source is None]
+        for value in placed:
+            value.nbytes = value.nbytes or self.list.nbytes(value)
+            first = born.get(value.number, 0)  # what has no elements is written by nobody
+            regions[value.constant].append(Lifetime(value.number, value.nbytes, first, dies.get(value.number, first)))
         sizes = {}
         for kept, lifetimes in regions.items():
             offsets, sizes[kept] = allocate(lifetimes)
             if not lifetimes:
                 continue
             slot = self._slot(kept)
-            for value in self.list.values:
-                if value.kind == "arena" and value.number in offsets:
+            for value in placed:
+                if value.number in offsets:
                     value.slot, value.offset = slot, offsets[value.number]
             self.pack_places |= {packs[key]: (kept, offsets[key]) for key in packs if key in offsets}
         for value in self.list.values:
@@ -179,7 +177,7 @@ class PlanBuilder:
         values, position = (*operation.inputs, operation.output), self.position
         x, y, out = values
         a, b = (y, x) if plan.swapped else (x, y)
-        row = plan.row.placed(Operand(out.slot, out.offset), Operand(a.slot, a.offset), Operand(b.slot, b.offset))
+        row = plan.row.placed((out.slot, out.offset), (a.slot, a.offset), (b.slot, b.offset))
         flops, moved = self.list.work(operation)
         return Step(
             number=len(self.steps),
