@@ -57,7 +57,7 @@ class NativePlan:
         self.plan = plan
         self._isa = isa_table.get(plan.isa)
         steps = [step for step in plan.steps if not step.once]
-        self._rows, self._tables = lower(plan, steps, self._isa)
+        self._rows, self._tables, self._table_address = lower(plan, steps, self._isa)
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
@@ -155,10 +155,6 @@ class NativePlan:
     def _pool_address(self) -> int:
         return pool.address(self._isa, self.plan.threads) if self._parallel else 0
 
-    @property
-    def _table_address(self) -> int:
-        return fastcall.place(self._rows)
-
     def _borrow(self) -> "_Frame":
         try:
             frame = self._frames.pop()
@@ -182,11 +178,11 @@ class NativePlan:
                 return
             memory = pool.aligned_words(-(-self.plan.constant_bytes // 8))
             steps = [s for s in self.plan.steps if s.once]
-            rows, tables = lower(self.plan, steps, self._isa)
+            rows, tables, table = lower(self.plan, steps, self._isa)
             frame = _Frame(self.plan, self._scratch, memory)
             frame.bases[: len(addresses)] = addresses
-            self._walk(frame.context_address, rows.ctypes.data, 0)
-            del tables
+            self._walk(frame.context_address, table, 0)
+            del rows, tables
             self._constants = memory
 
 
@@ -241,7 +237,7 @@ class _Frame:
 
     def _place(self, memory: np.ndarray) -> None:
         self._memory = memory
-        start = -(-address(memory) // _ALIGNMENT) * _ALIGNMENT
+        start = -(-fastcall.place(memory) // _ALIGNMENT) * _ALIGNMENT
         self.bases[len(self._plan.expr.inputs) + 1] = start
         self.context[abi.CTX_SCRATCH] = start + self._nbytes - self._scratch
 
@@ -281,8 +277,9 @@ def _numpy_only(plan: Plan) -> bool:
     return "bfloat16" not in (*plan.request.dtypes, plan.dtype)
 
 
-def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row) and the pool of offset vectors.
+def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray, int]:
+    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row), the pool of offset vectors, and the address
+    of the first row.
 
     ``timed``: with kernels that count where their time goes, in families that have them.
     The pool keeps short vectors together, those of equal rows once; long ones stay where the plan has them.
@@ -298,10 +295,13 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
             starts[id(packed.pool)] = length
             pools.append(packed.pool)
             length += len(packed.pool)
-    memory = pool.aligned_words(length // 8)  # a row is whole cache lines
+    raw = np.empty((length + _ALIGNMENT) // 8, np.int64)
+    base, at = fastcall.place(raw), 0
+    skip = -base % _ALIGNMENT  # a row is whole cache lines
+    base += skip
+    memory = raw[skip // 8 : (skip + length) // 8]
     words = memoryview(memory)
     words.cast("B")[:] = b"".join((*pieces, _STOP, *pools))
-    base, at = fastcall.place(memory), 0
     for step in steps:
         args = step.args
         _, own, pooled, apart, _ = args.packed
@@ -317,7 +317,7 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
         if args.places:
             _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *args.places)
         at += abi.STEP_WORDS
-    return memory[:rows_words].reshape(-1, abi.STEP_WORDS), memory[rows_words:]
+    return memory[:rows_words].reshape(-1, abi.STEP_WORDS), memory[rows_words:], base
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:

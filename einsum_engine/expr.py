@@ -76,8 +76,10 @@ class Expr:
     @property
     def is_view(self) -> bool:
         """Whether NumPy's einsum returns a view: one operand, each of its indices in the result, none there twice."""
+        if len(self.inputs) != 1:
+            return False
         output = set(self.output)
-        return len(self.inputs) == 1 and len(output) == len(self.output) and set(self.inputs[0]) == output
+        return len(output) == len(self.output) and set(self.inputs[0]) == output
 
 
 def parse(subscripts: str | bytes, shapes: Sequence[Sequence[int]], *, strict: bool = False) -> Expr:

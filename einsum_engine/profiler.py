@@ -23,7 +23,7 @@ class ProfiledPlan(NativePlan):
     def __init__(self, plan: Plan):
         super().__init__(plan)
         self._steps = [step for step in plan.steps if not step.once]
-        self._counting, self._counting_tables = lower(plan, self._steps, self._isa, timed=True)
+        self._counting, self._counting_tables, self._counting_address = lower(plan, self._steps, self._isa, timed=True)
         self._parts = [part_of(step, plan.steps) for step in self._steps]
         self._adding = threading.Lock()
         self.profile = Profile.nothing(plan)
@@ -49,7 +49,7 @@ class ProfiledPlan(NativePlan):
         """The `abi.SPLIT_WORDS` counters of each row, of all workers together."""
         counters = pool.aligned_words(self.plan.threads * abi.SPLIT_WORDS).reshape(-1, abi.SPLIT_WORDS)
         sums = np.zeros((len(self._counting), abi.SPLIT_WORDS), np.int64)
-        context, table, row = frame.context, address(self._counting), 0
+        context, table, row = frame.context, self._counting_address, 0
         context[abi.CTX_POOL] = self._pool_address()
         context[abi.CTX_SPLIT], context[abi.CTX_DEADLINE] = address(counters), 1  # long ago: back after each row
         while row >= 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from ..records import changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
-_INT64 = np.dtype(np.int64)
 _WORDS = struct.Struct(f"{abi.STEP_WORDS}q")
 
 
@@ -72,13 +70,20 @@ class Row:
         for word, value in self.words.items():
             words[word] = value
         words[abi.NTASKS] = self.tasks
-        distinct = dict(zip(map(id, self.tables.values()), self.tables.values()))
-        far = {at for at, table in distinct.items() if len(table) > _POOLED and _is_plain(table)}
-        near = {at: table for at, table in distinct.items() if at not in far} if far else distinct
-        starts = dict(zip(near, accumulate(map(len, near.values()), initial=0)))  # of a table in the pool, by id
-        pooled = [(word, 8 * starts[id(table)]) for word, table in self.tables.items() if id(table) in near]
-        apart = [(word, table) for word, table in self.tables.items() if id(table) in far] if far else ()
-        pool = b"".join([_bytes(table) for table in near.values()])
+        starts: dict[int, int] = {}  # of a table in the pool, by id
+        tables, pooled, apart, length = [], [], [], 0
+        for word, table in self.tables.items():
+            start = starts.get(id(table))
+            if start is None:
+                entries = len(table)
+                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
+                    apart.append((word, table))
+                    continue
+                start = starts[id(table)] = length
+                tables.append(table)
+                length += 8 * entries
+            pooled.append((word, start))
+        pool = np.concatenate(tables, dtype=np.int64).tobytes() if tables else b""
         return Packed(_WORDS.pack(*words), pool, tuple(pooled), tuple(apart), words[abi.PARALLEL] != 0)
 
     @lazy
@@ -92,15 +97,6 @@ class Row:
         made = changed(self, places=places)
         made.__dict__["_later_words"] = _placed_words, (made.__dict__.pop("words", None) or self.words, out, a, b)
         return made
-
-
-def _is_plain(table: np.ndarray) -> bool:
-    """Whether it may be read where it is."""
-    return table.dtype == np.int64 and table.flags.c_contiguous
-
-
-def _bytes(table: np.ndarray) -> bytes:
-    return table.tobytes() if table.dtype is _INT64 else table.astype(np.int64).tobytes()
 
 
 def _placed_words(words: Mapping[int, int], *operands: Place | None) -> dict[int, int]:

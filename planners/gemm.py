@@ -369,9 +369,11 @@ class _Planner(GemmAccess):
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache."""
-        if kc < self.k_total:
-            return False
-        return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item > STREAM_BYTES
+        return kc >= self.k_total and self._bytes_of_c > STREAM_BYTES
+
+    @lazy
+    def _bytes_of_c(self) -> int:
+        return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item
 
 
 def _described(mode: str, source: str) -> str:

@@ -18,7 +18,7 @@ from ..plan import Axis, Index, Layout
 from ..records import lazy, quick
 from .contraction import BinaryContraction
 from .packing import PackedSide
-from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, outer_loop
+from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 _NOWHERE = Operand(slot=0, offset=0)
@@ -196,8 +196,12 @@ class GemmTables:
 
     def _runs(self) -> np.ndarray:
         """1 for panels whose lanes are contiguous in C."""
-        run = self._run_in_c
-        return (self.adjacent(self.tm_c, self.item) if run is None else self.valid <= run).astype(np.int64)
+        run, panels = self._run_in_c, self.panels
+        if run is None:
+            return self.adjacent(self.tm_c, self.item).astype(np.int64)
+        if max(panels.box, panels.last_valid) <= run:
+            return ones(panels.count)
+        return (self.valid <= run).astype(np.int64)
 
     def stored(self) -> tuple[int, int, int]:
         """Panels that are stored as whole vectors, those whose lanes are adjacent but not all there, and the lanes of

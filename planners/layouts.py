@@ -378,15 +378,12 @@ class LayoutSolver:
         if parts:
             dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
             terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
-        panels = (False, False, False)  # none asks for them where no free operand is a product's
-        if self.policy != "natural":
-            panels = (self._writes_panels(x), self._writes_panels(y), self.policy == "panels")
         found = asked(
             terms,
             (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
             (x.conj, y.conj),
             (x.constant, y.constant),
-            panels,
+            (self._writes_panels(x), self._writes_panels(y), self.policy == "panels"),
         )
         found = changed(found, sizes=sizes, left=left, right=right, out=out)
         found.lengths  # before the copies with layouts

@@ -269,6 +269,16 @@ def _few_offsets(*given) -> np.ndarray:
     return _unchanging(_offsets(*tables, tile, width))
 
 
+def ones(count: int) -> np.ndarray:
+    """A table of ones."""
+    return _few_ones(count) if count <= _FEW else np.ones(count, np.int64)
+
+
+@lru_cache(maxsize=_FEW)
+def _few_ones(count: int) -> np.ndarray:
+    return _unchanging(np.ones(count, np.int64))
+
+
 @lru_cache(maxsize=1024)
 def _valid_lanes(count: int, cuts: int, rest: int, box: int, last: int) -> np.ndarray:
     valid = np.full(count, box, np.int64)

@@ -118,7 +118,11 @@ def _asks(c: BinaryContraction) -> list[str]:
 
 def is_gate(c: BinaryContraction) -> bool:
     """Whether a few numbers on one side are applied to all of a large operand on the other."""
-    m, n, k = [prod(map(c.sizes.__getitem__, indices)) for indices in (c.m, c.n, c.k)]
+    size = c.sizes.__getitem__
+    k = prod(map(size, c.k))
+    if k > _GATE:  # as most
+        return False
+    m, n = prod(map(size, c.m)), prod(map(size, c.n))
     few, many = min(m, n) * k, max(m, n)
     return 0 < few <= _GATE and many * k * tile_table.ITEMSIZE[c.dtype] >= _GATE_BYTES
 
@@ -133,7 +137,7 @@ class _View:
 
     @lazy
     def linear(self) -> bool:
-        return all([axis.linear for axes in self.axes.values() for axis in axes.values()])
+        return all([axis.tile >= axis.size for axes in self.axes.values() for axis in axes.values()])
 
     def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
         axes = self.axes
