@@ -95,9 +95,10 @@ class Row:
         """The row with operands at other places."""
         places = (*out, *a, *(b or _NO_OPERAND))
         made = changed(self, places=places)
-        made.__dict__["_later_words"] = _placed_words, (made.__dict__.pop("words", None) or self.words, out, a, b)
+        words = made.__dict__.pop("words", None) or self.words
+        made.__dict__["_later_words"] = _placed_words, (words, places, b is not None)
         return made
 
 
-def _placed_words(words: Mapping[int, int], *operands: Place | None) -> dict[int, int]:
-    return {**words, **operand_words(*operands)}
+def _placed_words(words: Mapping[int, int], places: tuple[int, ...], both: bool) -> dict[int, int]:
+    return {**words, **operand_words(places[:2], places[2:4], places[4:] if both else None)}
