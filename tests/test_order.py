@@ -1,9 +1,11 @@
 """Contraction orders: every row of the table of optimisers, costs against an independent count, time, chance, scale."""
 
+import pickle
 import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -40,6 +42,15 @@ def test_every_optimizer_on_every_network(name):
         check(each, order, label)
         assert order.optimizer.startswith(name)
         assert find_order(*each, optimize=name) == order, label
+
+
+@pytest.mark.parametrize("label", [label for label, each in NAMED.items() if len(each[0]) > 2])
+def test_a_given_path_is_counted_when_somebody_asks(label):
+    found = find_order(*NAMED[label])
+    given = find_order(*NAMED[label], optimize=found.path)
+    assert pickle.loads(pickle.dumps(given)) == replace(found, optimizer="path") == given
+    assert repr(find_order(*NAMED[label], optimize=list(found.path))) == repr(given)
+    check(NAMED[label], given, label)
 
 
 @pytest.mark.parametrize("name", [each for each in ROWS if each not in QUICK])

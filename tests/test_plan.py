@@ -16,7 +16,9 @@ from einsum_engine.kernels import gemm, isa, tiles
 from einsum_engine.kernels.cpu import abi, library
 from einsum_engine.plan import Axis
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
+from einsum_engine.planners.build import PlanBuilder
 from einsum_engine.planners.gemm import BinaryContraction, plan_gemm
+from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.sides import LEFT, OUT, axis_table, flat_table, fused_dims, make_panels, total
 
 RANDOM = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -61,6 +63,31 @@ def test_the_step_table_has_what_rows_say(equation, sizes):
         for word, table in args.tables.items():
             read = (ctypes.c_int64 * len(table)).from_address(int(row[word]))
             assert list(read) == table.tolist(), word
+        for word, name in args.kernels.items():
+            assert row[word] == library.address(name, HOST)
+    assert native._table_address == native._rows.ctypes.data and native._table_address % 64 == 0
+    assert native._rows[-1].tolist() == [abi.STOP if word == abi.KIND else 0 for word in range(abi.STEP_WORDS)]
+
+
+@pytest.mark.parametrize("equation, sizes", CHAINS)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_product_alone_is_the_step_that_all_ways_yield(monkeypatch, equation, sizes, dtype):
+    operands = plan_cases.operands(equation, sizes, dtype)
+    made = plan_cases.plan(equation, operands, threads=2)
+    monkeypatch.setattr(PlanBuilder, "_emit", PlanBuilder._emit_parts)
+    general = plan_cases.plan(equation, operands, threads=2)
+    assert made.steps == general.steps
+    assert [step.args.words for step in made.steps] == [step.args.words for step in general.steps]
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4), (1, 5, 1), (3, 0, 2), (7,), ()])
+def test_contiguous_axes(sizes):
+    names = "abc"[: len(sizes)]
+    axes = dense_axes(names, dict(zip(names, sizes)), 8)
+    assert list(axes) == list(names)
+    for at, name in enumerate(names):
+        assert axes[name] == Axis.strided(name, sizes[at], 8 * prod(sizes[:at]))
+        assert type(axes[name]) is Axis and axes[name].linear
 
 
 def test_an_output_of_the_callers_counts_nothing():
