@@ -35,9 +35,9 @@ def operand_words(out: Place, a: Place, b: Place | None = None) -> dict[int, int
 
 
 class Packed(NamedTuple):
-    """A row but for its addresses: all words, and its offset vectors, as the bytes that they are in memory. Short vectors
-    lie in ``pool``, one after the other: ``pooled`` has the word and the first byte of each; ``apart``: word and vector
-    of the others. ``parallel``: whether threads may share it."""
+    """A row but for its addresses: all words, and its offset vectors, as the bytes that they are in memory. Short
+    vectors lie in ``pool``, one after the other: ``pooled`` has the word and the first byte of each; ``apart``: word and
+    vector of the others. ``parallel``: whether threads may share it."""
 
     words: bytes
     pool: bytes

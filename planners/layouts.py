@@ -369,9 +369,7 @@ class LayoutSolver:
         decided = {"flip": orientation.flip, "across": orientation.across}
         return found.laid_out(left, right, out, **decided, near_left=near[0], near_right=near[1])
 
-    def _asked(
-        self, operation: Operation, left: Axes | None, right: Axes | None, out: Axes
-    ) -> BinaryContraction:
+    def _asked(self, operation: Operation, left: Axes | None, right: Axes | None, out: Axes) -> BinaryContraction:
         """The product as it is first asked for; with other layouts, it is a copy."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)

@@ -1,4 +1,4 @@
-"""What only `explain` and JSON show of a plan: made when somebody asks, from the values that its steps read and write."""
+"""What only `explain` and JSON show of a plan: made when somebody asks, from the values that steps read and write."""
 
 from __future__ import annotations
 
