@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Sequence
+from typing import Iterator, Sequence
 
+from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, run_of, take, without
 from .nest_problem import Dim
 from .nest_rows import WIDEST, move_mode
 
 STAGED_BYTES = 24 << 10  # of a box, so that what is staged stays in the L1 cache
+REPEATED_BYTES = 24 << 10  # of a row, whose repeated parts stay there for the rows that follow
+REUSED = 6  # such rows at least
 _APART = {na.MOVE_GATHER: na.MOVE_APART, na.MOVE_SCATTER: na.MOVE_SPREAD}  # where elements are few bytes apart
 VECTOR = 64  # bytes
 
@@ -22,6 +25,7 @@ FAR = 2  # factor of an entry by itself that has a cache line of its own
 MOVES = {  # of an entry that is moved
     na.MOVE_RUN: 0.15,
     na.MOVE_FILL: 0.15,
+    na.MOVE_REPEAT: 0.15,
     na.MOVE_TILE: 0.4,
     na.MOVE_APART: 0.4,
     na.MOVE_SPREAD: 0.5,
@@ -39,7 +43,8 @@ def choose_map(
     first = choose(list(dims), list(items), budget)
     if all(first[0].contiguous(x, item) or first[0].constant(x) for x, item in enumerate(items)):
         if first[0].count >= LONG_ROW:
-            return first
+            longer = _longer(dims, items, outputs, budget)
+            return min((first, *longer), key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
     entries = max(LINE, min(budget, STAGED_BYTES // sum(items)))
     orders: dict[tuple[Dim, ...], None] = {}  # loops, the fastest of an operand first
     for x in range(len(items)):
@@ -54,6 +59,21 @@ def choose_map(
         if not any(_moved(o, x, item, x < outputs) and any(d[1 + x] for d in left) for x, item in enumerate(items)):
             found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, budget // o.count)))))
     return min(found, key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
+
+
+def _longer(
+    dims: Sequence[Dim], items: Sequence[int], outputs: int, budget: int
+) -> Iterator[tuple[Group, Group, list[Dim]]]:
+    """Rows of several entries of the second loop, if outputs are adjacent there and some inputs are repeated: these are
+    moved once for all rows that the second loop makes."""
+    if len(dims) < 2 or any(dims[1][1 + x] != dims[0][0] * item for x, item in enumerate(items[:outputs])):
+        return
+    o, left = take(dims[:2], min(budget, REPEATED_BYTES // sum(items), dims[0][0] * dims[1][0] // REUSED))
+    if len(o.dims) < 2 or o.count * items[0] < ua.LONG_ROW:
+        return
+    if all(o.contiguous(x, item) or (x >= outputs and _repeated(o, x, item)) for x, item in enumerate(items)):
+        j, left = take(left, max(1, min(GATHERED, budget // o.count)))
+        yield o, j, [*left, *dims[2:]]
 
 
 def _moved(o: Group, number: int, item: int, output: bool) -> bool:
@@ -76,14 +96,27 @@ def movement(o: Group, j: Group, number: int, item: int, output: bool) -> tuple[
     """Mode of an operand's move, how many neighbours are moved as one element (2**), and `fused_abi.O_RUN`."""
     mode = na.MOVE_SCATTER if output else move_mode(o, j, number, item)
     wide, run = 0, run_of(j, number, item)
+    repeated = _repeated(o, number, item) if mode == na.MOVE_GATHER else 0
     if mode not in _APART:
         return mode, wide, run
     while item << wide < WIDEST and o.dims[0][0] % (2 << wide) == 0 and o.dims[0][1 + number] == item:
         wide += 1
+    if repeated:
+        return na.MOVE_REPEAT, wide, repeated >> wide
     step = _step(o, number, item, wide)
     if step in [steps * (item << wide) for steps in na.STEPS]:
         return _APART[mode], wide, step
     return mode, wide, run
+
+
+def _repeated(o: Group, number: int, item: int) -> int:
+    """The entries that are adjacent, where all others along a group repeat them; else 0."""
+    count = 1
+    for at, (size, *strides) in enumerate(o.dims):
+        if strides[number] != item * count:
+            return count if at and not any(dim[1 + number] for dim in o.dims[at:]) else 0
+        count *= size
+    return 0
 
 
 def _step(o: Group, number: int, item: int, wide: int) -> int:
@@ -112,6 +145,7 @@ def boxed_cost(o: Group, j: Group, items: Sequence[int], outputs: int, price: fl
         rows = 1 if output or j.varies(number) else 1 / j.count
         staged += round(item * o.count * j.count * rows) if mode != na.MOVE_TILE else 0
         far = mode in _APART and min(abs(dim[1 + number]) for dim in o.dims) >= LINE
-        moved = MOVES[mode] / (1 << wide) * (FAR if far else 1)
+        moved = MOVES[mode] / (1 << wide if mode != na.MOVE_REPEAT else 1) * (FAR if far else 1)
+        rows /= 1 if o.chunks[1 + number] or output else o.chunks[0]  # it stays in scratch from chunk to chunk
         cost += rows * (moved + ROW / o.count + BOX / (o.count * j.count))
     return cost * (SPILT if staged > 2 * STAGED_BYTES else 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from einsum_engine.errors import EngineValueError
 from einsum_engine.kernels import diskcache, fused, launch
 from einsum_engine.kernels import fused_structure as fs
-from einsum_engine.kernels.cpu import fused_abi, library
+from einsum_engine.kernels.cpu import fused_abi, library, nest_abi
 from einsum_engine.kernels.fused_reference import evaluate
 from einsum_engine.kernels.isa import active_isa, host_isas
 
@@ -217,6 +217,35 @@ def test_what_is_staged_lies_in_its_lines_as_the_output(isa, shift):
     (row,) = fused_case.run(isa, structure, [x], [x, factor])
     assert row.words[fused_abi.U_ALIGN]
     np.testing.assert_array_equal(x, expected)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize("width, rows", [(17, 1901), (20, 1901), (100, 331)])
+def test_short_rows_are_put_together(isa, dtype, width, rows):
+    """What does not move along the second loop is repeated in scratch, once for each entry of the third."""
+    g, item, op = fs.Graph((dtype,) * 3), np.dtype(dtype).itemsize, "xor" if dtype == "bool" else "add"
+    structure = g.structure(g.op(op, g.op(op, 0, 1), 2))
+    shapes = (3, rows, width), (3, 1, width), (1, rows, width)
+    rng = np.random.default_rng(0)
+    x, each, every = (np.ndarray(s, dtype, oracle.guarded(int(np.prod(s)) * item).data) for s in shapes)
+    for array in (x, each, every):
+        array[:] = rng.integers(0, 2 if dtype == "bool" else 99, array.shape)
+    out = np.ndarray(x.shape, dtype, oracle.guarded(x.nbytes).data)
+    (row,) = fused_case.run(isa, structure, [out], [x, each, every])
+    modes = row.tables[fused_abi.U_TABLE][: 4 * fused_abi.O_WORDS].reshape(4, -1)[:, fused_abi.O_MODE]
+    assert modes.tolist() == [0, 0, nest_abi.STAGED + nest_abi.MOVE_REPEAT, 0]
+    np.testing.assert_array_equal(out, x ^ each ^ every if dtype == "bool" else x + each + every)
+
+
+def test_short_rows_are_put_together_where_that_pays():
+    """What is repeated is used by several rows; outputs go on from row to row."""
+    g = fs.Graph(("float32", "float32"))
+    operands = tuple(fused.Operand(slot=slot, offset=0) for slot in range(3))
+    for rows, gap, longer in ((400, 0, True), (80, 0, False), (400, 4, False)):
+        dims = ((65, 4, 4, 4), (rows, 260 + gap, 260 + gap, 0))
+        (row,) = fused.lower(fused.FusedProblem(structure=g.structure(g.op("mul", 0, 1)), dims=dims, operands=operands))
+        assert (row.words[fused_abi.U_O] > 65) == longer
 
 
 @ISAS

@@ -14,6 +14,7 @@ promise:
     MOVE_APART     dst adjacent along o, src ``run`` bytes apart: vectors, of which every second, third or fourth element
                    is taken; what lies between two elements may be read             (dst_o unused)
     MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors   (src_o unused)
+    MOVE_REPEAT    dst adjacent along o, src in the first ``run`` entries, which are repeated (src_o, dst_o unused)
 
 Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
 destination must not overlap (`MOVE_RUN` allows them to be the same).
@@ -25,7 +26,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
-from .emit import I1, I64, Fn, Val
+from .emit import I1, I64, Fn, Val, Var
 from .pack import Mover
 
 ARGS = 10
@@ -49,6 +50,7 @@ class BoxMover:
             (na.MOVE_SCATTER, self._scatter),
             (na.MOVE_APART, self._apart),
             (na.MOVE_SPREAD, self._spread),
+            (na.MOVE_REPEAT, self._repeat),
         )
         self._choose(modes)
 
@@ -69,16 +71,31 @@ class BoxMover:
         with f.range(0, self.nj) as j:
             self._copy_row(self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j))
 
-    def _copy_row(self, src: Val, dst: Val) -> None:
+    def _repeat(self) -> None:
+        """Each turn copies all that is there, so only the first ones load what was stored just before."""
+        f = self.f
+        with f.range(0, self.nj) as j:
+            dst = self.dst + f.word(self.dst_j, j)
+            there = Var(f, f.min(self.run, self.no))
+            self._copy_row(self.src + f.word(self.src_j, j), dst, there.get())
+            with f.while_() as leave:
+                leave(there.get() >= self.no)
+                count = f.min(there.get(), self.no - there.get())
+                self._copy_row(dst, dst + there.get() * self.item, count)
+                there.add(count)
+
+    def _copy_row(self, src: Val, dst: Val, count: Val | None = None) -> None:
+        """``count`` entries, or all."""
         f, m = self.f, self.m
+        count = self.no if count is None else count
         step = m.block * self.item
-        done, end = f.var(0), self.no * self.item
+        done, end = f.var(0), count * self.item
         with f.range(0, end - (4 * step - 1), 4 * step) as at:
             values = [m.load(src + at + i * step, m.block) for i in range(4)]
             for i, value in enumerate(values):
                 m.store(value, dst + at + i * step)
             done.set(at + 4 * step)
-        m.copy_run(src + done.get(), dst + done.get(), self.no - done.get() // self.item)
+        m.copy_run(src + done.get(), dst + done.get(), count - done.get() // self.item)
 
     def _fill(self) -> None:
         f, m = self.f, self.m

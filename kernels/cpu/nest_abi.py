@@ -52,7 +52,7 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
-MOVE_APART, MOVE_SPREAD = 6, 7
+MOVE_APART, MOVE_SPREAD, MOVE_REPEAT = 6, 7, 8
 STEPS = (2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
 
 # sum: how a box is added up
