@@ -40,7 +40,7 @@ def expanded(program: Program) -> Program:
         return program
     numbers = [var.number for var in (*program.inputs, *(var for var, _ in program.consts))]
     numbers += [var.number for eqn in program.eqns for var in eqn.outputs]
-    build = _Build(1 + max(numbers, default=-1))
+    build = Build(1 + max(numbers, default=-1))
     for eqn in program.eqns:
         build.where = eqn.where
         if _expands(eqn):
@@ -58,7 +58,7 @@ def _expands(eqn: Eqn) -> bool:
     return eqn.op in _EXPANSIONS
 
 
-class _Build:
+class Build:
     """Equations one after the other; numbers of new values follow those of the program."""
 
     def __init__(self, first: int) -> None:
@@ -79,7 +79,7 @@ class _Build:
         return self("access", atom, view=view)
 
 
-def _extreme(build: _Build, eqn: Eqn) -> None:
+def _extreme(build: Build, eqn: Eqn) -> None:
     (x,), (var,), axis = eqn.inputs, eqn.outputs, eqn.named["axis"]
     axis %= max(len(x.shape), 1)
     if x.dtype.name in STORED:
@@ -101,7 +101,7 @@ def _extreme(build: _Build, eqn: Eqn) -> None:
         build("cast", build("reduce_min", places, axes=(axis,)), out=var, dtype=INDEX)
 
 
-def _long_iota(build: _Build, size: int, dtype: np.dtype, out: Var | None = None) -> Var:
+def _long_iota(build: Build, size: int, dtype: np.dtype, out: Var | None = None) -> Var:
     """Rows of a power of two entries: what a row begins with, plus a place in it."""
     width = 1 << ((size - 1).bit_length() + 1) // 2
     rows = -(-size // width)
@@ -112,11 +112,11 @@ def _long_iota(build: _Build, size: int, dtype: np.dtype, out: Var | None = None
     return build("cast", flat, out=out, dtype=np.dtype(dtype))
 
 
-def _iota(build: _Build, eqn: Eqn) -> None:
+def _iota(build: Build, eqn: Eqn) -> None:
     _long_iota(build, eqn.named["size"], np.dtype(eqn.named["dtype"]), eqn.outputs[0])
 
 
-def _normal(build: _Build, eqn: Eqn) -> None:
+def _normal(build: Build, eqn: Eqn) -> None:
     """The same operations in the same order as `op_numpy.random_normal`."""
     (key,), (var,) = eqn.inputs, eqn.outputs
     kind = np.dtype("float64")
@@ -128,7 +128,7 @@ def _normal(build: _Build, eqn: Eqn) -> None:
     build("cast", build("mul", radius, angle), out=var, dtype=var.dtype)
 
 
-def _reduction(build: _Build, eqn: Eqn) -> None:
+def _reduction(build: Build, eqn: Eqn) -> None:
     (x,), (var,) = eqn.inputs, eqn.outputs
     wide = build(eqn.op, build("cast", x, dtype=np.dtype("float32")), axes=eqn.named["axes"])
     build("cast", wide, out=var, dtype=var.dtype)

@@ -38,6 +38,7 @@ from .order import Order
 from .parts import Part
 from .places import MemoryView, strided_value
 from .prologue import Prologue, maker, prologue
+from .regroup import regrouped
 from .regions import Control, ProgramSchedule, Rows, lifted
 from .request import NotLowered, PlanRequest
 from .reuse import share_memory
@@ -77,8 +78,8 @@ def constants(program: Program) -> tuple[np.ndarray, ...]:
 
 @lru_cache(maxsize=256)
 def with_iotas(program: Program) -> Program:
-    """The program as it is planned: what is `expanded`, and its iotas as constants."""
-    program = lifted(expanded(program), with_iotas)
+    """The program as it is planned: what is `expanded`, chains `regrouped`, and its iotas as constants."""
+    program = lifted(regrouped(expanded(program)), with_iotas)
     found, kept = [], []
     for eqn in program.eqns:
         if eqn.op == "iota":
