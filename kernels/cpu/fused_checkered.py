@@ -1,11 +1,14 @@
 """Two maps, each over one colour of a checkerboard, the second of which reads what the first wrote, in one pass.
 
     for pairs of rows, some at a time
-      for vectors of a row                      the first and the last ones by mask
-        the next vector of each row
-        the first colour: elements of these pairs     in registers, between what is there of the second one
-        the second colour: of the rows one before     a vector behind: it needs what is to the right
-        stores of whole vectors
+      for two vectors of a row                  the first and the last ones by mask
+        the next ones of each row, as a vector of the elements in even places and one of those in odd places
+        the first colour: vectors of these pairs      in registers, beside what is there of the second one
+        the second colour: of the rows one before     two vectors behind: it needs what is to the right
+        stores of whole vectors, elements in their order again
+
+Each colour is every second element of a row, so nothing is computed that is not wanted. Neighbours along a row are the
+other vector as it is, or shifted by one.
 
 The last row is left with its first colour in memory, and met again as the row before the next ones. So the second
 colour of the last row is left to others, and the first colour of the row before the first one is there.
@@ -13,12 +16,29 @@ colour of the last row is left to others, and the first colour of the row before
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Callable
 
 from ..fused_structure import Point, row_reach
 from .emit import I1, Val, Var, vector_type
-from .fused_near import Line, VectorRows
+from .fused_near import VectorRows
 from .fused_rows import Kernel
+
+Halves = list[Val]  # the elements in even places, and those in odd places
+Pair = tuple[Val, Val]  # the numbers of a step's vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """One row: where it lies, where it begins and ends, counted from the first vector's first lane, and what was loaded
+    (``before``: one step ago, ``here``: for this one, where it was loaded already) and found in the first colour."""
+
+    at: Val
+    exists: tuple[Val, Val]
+    before: list[Var]
+    here: list[Var]
+    one: list[Var]  # after the first colour: one step ago, two
+    two: list[Var]
 
 
 class CheckeredRows(VectorRows):
@@ -29,11 +49,15 @@ class CheckeredRows(VectorRows):
         elements = [point.element for point in self.points]
         super().__init__(kernel, min(elements))
         f, w = self.f, self.w
+        odd = self.head & 1  # even elements lie in even places
+        self.head, self.origin = self.head + odd, self.origin - odd * self.item(0)
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
-        self.vectors = f.ceil_div(self.head + max(elements) + self.last, w)
-        even, odd = (f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1))
-        shifted = (self.head & 1).ne(0)
-        self.every = f.select(shifted, odd, even), f.select(shifted, even, odd)
+        self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
+        firsts = {element: self.head + element for element in elements}
+        self.bounds = {element: (first, first + self.last) for element, first in firsts.items()}
+        self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
+        self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
+        self.none = f.zero(vector_type(self.elem, w))
 
     def emit(self) -> None:
         self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
@@ -44,22 +68,19 @@ class CheckeredRows(VectorRows):
         reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, 2 * many)}
         for point, row in self._placed(many):
             for down, along in point.structure.near:
-                reads.setdefault(row + down, [{0}, set()])[point.stage].add(along)
+                _, shift = _place(point, along)
+                reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
         reaches = {row: self._reach(row, many) for row in reads}
-        lines = {row: self._line(row, at, first, reaches[row]) for row, (first, _) in reads.items()}
+        exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
+        lines = {row: self._line(at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
         begin, end = self._whole(list(reaches.values()))
-        none = f.zero(vector_type(self.elem, self.w))
-        held = {}  # after the first colour: one vector ago, two
-        for row, line in lines.items():
-            left = min(reads[row][1], default=0) < 0
-            held[row] = Var(f, line.load(f.i64(-1), True) if left else none), Var(f, none)
         with f.while_() as leave:
-            leave(i.get() > self.vectors)
+            leave(i.get() > self.steps)
             with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
-                self._vector(n, lines, held, many, edge=False)
+                self._step(n, lines, many, edge=False)
                 i.set(n + 1)
-            with f.if_(i.get() <= self.vectors):
-                self._vector(i.get(), lines, held, many, edge=True)
+            with f.if_(i.get() <= self.steps):
+                self._step(i.get(), lines, many, edge=True)
                 i.add(1)
 
     def _placed(self, many: int) -> list[tuple[Point, int]]:
@@ -80,60 +101,121 @@ class CheckeredRows(VectorRows):
         ]
         return min(found), max(found)
 
-    def _line(self, row: int, at: Val, shifts: set[int], reach: tuple[int, int]) -> Line:
-        exists = self.head + reach[0], self.head + reach[1] + self.last
-        return Line(self, at + row * self.down, (min(shifts), max(shifts)), exists)
+    def _line(self, at: Val, exists: tuple[Val, Val], first: set[int], second: set[int]) -> _Line:
+        """``first``, ``second``: by how many vector elements what each colour reads of it is shifted."""
+        none = [self.none] * 2
+        held = [
+            self._load(at, exists, (self.f.i64(2 * step), self.f.i64(2 * step + 1)), True) if used else none
+            for step, used in ((-1, min(first) < 0), (0, max(first) > 0), (-1, min(second, default=0) < 0))
+        ]
+        before, here, one, two = ([Var(self.f, half) for half in halves] for halves in (*held, none))
+        return _Line(at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two)
+
+    def _lanes(self, k: Val, first: Val, last: Val) -> Val:
+        """`mask`, found once in a step."""
+        if (k, first, last) not in self.known:
+            self.known[k, first, last] = self.mask(k, first, last)
+        return self.known[k, first, last]
+
+    def _load(self, at: Val, exists: tuple[Val, Val], pair: Pair, edge: bool) -> Halves:
+        low, high = (
+            self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None) for k in pair
+        )
+        return [self.f.shuffle(low, high, range(first, 2 * self.w, 2)) for first in (0, 1)]
+
+    def _store(self, row: int, line: _Line, halves: Halves, pair: Pair, edge: bool) -> None:
+        f, w = self.f, self.w
+        order = [lane // 2 + w * (lane % 2) for lane in range(2 * w)]
+        for half, k in enumerate(pair):
+            value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
+            if edge:
+                colours = [self._covered(point, k) for point in self.points if point.row == row % 2]
+                mask = colours[0] | colours[1]
+            self.k.ops.store(self.dtype, value, line.at + k * self.size, mask)
 
     def _whole(self, reaches: list[tuple[int, int]]) -> tuple[Val, Val]:
-        """Vectors from here to there are whole in all rows and all points, and so are those beside them."""
+        """Steps from here to there are whole in all rows and all points, and so are those beside them."""
         elements = [point.element for point in self.points]
         low = max(*elements, *(low for low, _ in reaches))
         high = min(*elements, *(high for _, high in reaches))
-        end = self.f.max(self.head + high + self.last, 0) // self.w
-        return self.f.ceil_div(self.f.max(self.head + low, 0), self.w) + 1, end - 1
+        end = self.f.max(self.head + high + self.last, 0) // (2 * self.w)
+        return self.f.ceil_div(self.f.max(self.head + low, 0), 2 * self.w) + 1, end - 1
 
-    def _covered(self, point: Point, i: Val, edge: bool) -> Val:
-        """Lanes of vector i that are a point's."""
-        every, first = self.every[point.element % 2], self.head + point.element
-        return every & self.mask(i, first, first + self.last) if edge else every
+    def _covered(self, point: Point, k: Val) -> Val:
+        """Lanes of vector k that are a point's."""
+        return self.every[point.element % 2] & self._lanes(k, *self.bounds[point.element])
 
-    def _vector(self, i: Val, lines: dict[int, Line], held: dict[int, tuple[Var, Var]], many: int, edge: bool) -> None:
-        f = self.f
-        for line in lines.values():
-            line.enter(i, edge)
-        now = {row: line.now for row, line in lines.items()}
-        before = {row: (one.get(), two.get()) for row, (one, two) in held.items()}
+    def _mine(self, point: Point, step: Val) -> Val:
+        """Of the vector of its colour, those that are a point's."""
+        first = (self.head + (point.element - point.element % 2)) // 2
+        return self.mask(step, first, first + self.k.no)
 
-        def behind(row: int, by: int) -> Val:
-            one, two = before[row]
-            if by < 0:
-                return f.shuffle(two, one, range(self.w + by, 2 * self.w + by))
-            return f.shuffle(one, now[row], range(by, self.w + by)) if by else one
+    def _step(self, i: Val, lines: dict[int, _Line], many: int, edge: bool) -> None:
+        """Row by row, so that each is in registers for a short time."""
+        self.known = {}
+        late, here, ahead = ((step, step + 1) for step in ((i - 1) * 2, i * 2, (i + 1) * 2))
+        states: dict[int, _State] = {}
+        for row in range(min(lines), 2 * many + 2):
+            if row in lines:
+                line = lines[row]
+                loaded = self._load(line.at, line.exists, ahead if line.here else here, edge)
+                states[row] = _State(line, loaded)
+            for point in self._at(row - 1, 0, many):
+                half, state = point.element % 2, states[row - 1]
+                value = self._value(point, lambda down: states[row - 1 + down].first())
+                state.now[half] = self.f.select(self._mine(point, i), value, state.now[half]) if edge else value
+            for point in self._at(row - 2, 1, many):
+                value = self._value(point, lambda down: states[row - 2 + down].second())
+                states[row - 2].final[point.element % 2] = value
+            if -1 <= row - 2 < 2 * many:
+                # a step late: loads have the same place in a page as what is stored in rows that are pages apart
+                self._store(row - 2, lines[row - 2], states[row - 2].final, late, edge)
+        for state in states.values():
+            state.leave()
 
-        final = {}
-        for point, row in self._placed(many):
-            if point.stage == 0:
-                value = self._value(point, row, lambda place, by: lines[place].shifted(by))
-                now[row] = f.select(self._covered(point, i, edge), value, now[row])
-        for point, row in self._placed(many):
-            if point.stage == 1:
-                value = self._value(point, row, behind)
-                final[row] = f.select(self._covered(point, i - 1, edge), value, before[row][0])
-        for row in range(-1, 2 * many):
-            late = row < 2 * many - 1
-            place = i - 1 if late else i
-            colours = [self._covered(point, place, edge) for point in self.points if point.row == row % 2]
-            mask = colours[0] | colours[1] if edge else None
-            value = final[row] if late else now[row]
-            self.k.ops.store(self.dtype, value, lines[row].at + place * self.size, mask)
-        for row, (one, two) in held.items():
-            two.set(one.get())
-            one.set(now[row])
-        for line in lines.values():
-            line.leave()
+    def _at(self, row: int, stage: int, many: int) -> list[Point]:
+        return [point for point, place in self._placed(many) if place == row and point.stage == stage]
 
-    def _value(self, point: Point, row: int, read: Callable[[int, int], Val]) -> Val:
-        s = point.structure
-        values = [read(row + down, along) for down, along in s.near]
+    def _value(self, point: Point, read: Callable[[int], tuple[Halves, Halves, Halves]]) -> Val:
+        """``read``: what lies to the left, there and to the right, so many rows down."""
+        f, w, s, values = self.f, self.w, point.structure, []
+        for down, along in s.near:
+            half, shift = _place(point, along)
+            left, middle, right = (halves[half] for halves in read(down))
+            if shift:
+                pair, first = ((left, middle), w - 1) if shift < 0 else ((middle, right), 1)
+                middle = f.shuffle(*pair, range(first, first + w))
+            values.append(middle)
         self.k.compute(values, s=s)
         return values[s.outputs[0].value]
+
+
+class _State:
+    """A row in one step. ``now``: the vectors of this step, with the first colour from some time on; ``final``: those
+    of the step before, with the second one from some time on."""
+
+    def __init__(self, line: _Line, loaded: Halves):
+        self.line, self.loaded = line, loaded
+        self.before, self.one, self.two = ([var.get() for var in held] for held in (line.before, line.one, line.two))
+        self.raw = [var.get() for var in line.here] or loaded
+        self.now, self.final = list(self.raw), list(self.one)
+
+    def first(self) -> tuple[Halves, Halves, Halves]:
+        """What the first colour reads."""
+        return self.before, self.raw, self.loaded
+
+    def second(self) -> tuple[Halves, Halves, Halves]:
+        return self.two, self.one, self.now
+
+    def leave(self) -> None:
+        line = self.line
+        held = (line.two, self.one), (line.one, self.now), (line.before, self.raw), (line.here, self.loaded)
+        for variables, values in held:
+            for var, value in zip(variables, values):
+                var.set(value)
+
+
+def _place(point: Point, along: int) -> tuple[int, int]:
+    """Which half of a row has what lies so far from a point's elements, and by how many of its elements further."""
+    place = point.element % 2 + along
+    return place % 2, place // 2

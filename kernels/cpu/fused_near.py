@@ -21,7 +21,7 @@ from llvmlite import ir
 from ..fused_structure import near_reach
 from . import fused_abi as ua
 from .convert import Converter
-from .emit import I1, Val, Var, vector_type
+from .emit import I1, I64, Val, Var, vector_type
 from .fused_ops import Value
 from .fused_rows import BoxRows, Kernel
 from .storage import STORAGES
@@ -96,8 +96,8 @@ class VectorRows(BoxRows):
     def mask(self, k: Val, first: Val, last: Val) -> Val:
         """Lanes of vector k that lie between two elements."""
         f, w = self.f, self.w
-        low, high = (f.i64(1) << f.max(f.min(at - k * w, w), 0) for at in (first, last))
-        return f.bitcast(f.convert(high - low, "trunc", ir.IntType(w)), vector_type(I1, w))
+        lanes, base = f.vector(I64, range(w)), k * w
+        return (lanes >= f.splat(first - base, w)) & (lanes < f.splat(last - base, w))
 
 
 class NearRows(VectorRows):
