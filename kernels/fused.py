@@ -21,7 +21,7 @@ from .fused_boxes import choose_apart, choose_map, movement
 from .fused_structure import LONG, SCALARS, Graph, Node, Output, Structure, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
-from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, share
+from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, even, share
 from .row import Operand, Row
 
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
@@ -314,7 +314,7 @@ class _Lowering:
             ua.U_ALIGN: int(self._aligns()),
             ua.U_SHARE: share,
         }
-        tasks = sharers if share else max(1, min(self.tasks, boxes))
+        tasks = sharers if share else max(1, even(self.tasks, boxes))
         long = any(node.op in SCALARS and SCALARS[node.op].cost >= LONG for node in self.s.nodes)
         words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
         if not words[abi.PARALLEL] and not share:

@@ -18,6 +18,7 @@ from .row import Row
 TASK_BYTES = 32 << 10  # smaller work stays in one task
 PARALLEL_BYTES = 256 << 10  # less is moved before a second thread is awake
 TASKS_PER_THREAD = 4
+UNEVEN = 4  # boxes of a task, from which one more or less makes no difference
 STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 STREAM_ROW = 512  # bytes, at least
 WIDEST = 16  # bytes of the largest element that is moved as one
@@ -26,6 +27,16 @@ WIDEST = 16  # bytes of the largest element that is moved as one
 def share(nbytes: int, threads: int) -> int:
     """Tasks wanted for work on so many bytes."""
     return max(1, min(TASKS_PER_THREAD * threads, nbytes // TASK_BYTES)) if threads > 1 else 1
+
+
+def even(tasks: int, boxes: int) -> int:
+    """Tasks for so many boxes: one for each, where some tasks would have two and others one, or the like.
+
+    >>> even(8, 5), even(8, 10), even(8, 16), even(8, 100)
+    (5, 10, 8, 8)
+    """
+    few = 1 < tasks and boxes < UNEVEN * tasks
+    return boxes if few and boxes % tasks else min(tasks, boxes)
 
 
 class RowBuilder:
