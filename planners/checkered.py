@@ -19,7 +19,7 @@ from .groups import FusedGroup, FusedPlan
 from .late import FEWEST, LONGEST, SHORTEST
 from .operations import itemsize
 
-TASKS = 2  # for each thread: pairs at their ends take steps of their own
+TASKS = 1  # for each thread: pairs at their ends take steps of their own
 
 
 @dataclass(frozen=True, kw_only=True)
