@@ -21,6 +21,7 @@ from .operations import Value, itemsize
 
 SHORTEST, LONGEST = 2 << 10, 64 << 10  # bytes of a row: beginning one takes as long as some vectors; two stay in L2
 FEWEST = 8  # rows of a task
+TASKS = 2  # for each thread: rows at their ends take steps of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ def late(
     if not _near(plan.problem, copied.problem, group, copy):
         return None
     rows = plan.problem.dims[0][0]
-    tasks = min(share(plan.problem.bytes, threads), rows // FEWEST)
+    tasks = min(share(plan.problem.bytes, threads), TASKS * threads, rows // FEWEST)
     near = _neighbours(plan.problem, copied.problem, group, copy)
     if near and not goes_near(replace(plan.problem.structure, near=near)):
         near = ()
