@@ -51,7 +51,9 @@ def test_what_does_not_depend_on_all_loops_is_combined_before():
     assert before - after == 50 * 40 * 30 - 40 * 30
 
 
-@pytest.mark.parametrize("function, fewer", [(integers, True), (read_late, False), (read_twice, False), (floats, False)])
+@pytest.mark.parametrize(
+    "function, fewer", [(integers, True), (read_late, False), (read_twice, False), (floats, False)]
+)
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64"])
 def test_the_bits_are_those_of_the_order_that_is_written(function, fewer, dtype):
     rng = np.random.default_rng(0)
