@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import nest_moves, nest_rows
+from einsum_engine.kernels import nest_moves, nest_rows, nest_sums
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -259,6 +259,32 @@ def test_sum_over_short_runs(isa, dtype, threads):
         for dims in (dims, (*dims, (7, 0, rest * pitch * count, 0)), ((run, -item, item, 0), *dims[1:])):
             problem = NestProblem(op="sum", dims=dims, out=dtype, a=dtype, accumulate=True)
             Case(problem, seed=run, threads=threads).check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("out, a", [("float32", "float32"), ("complex64", "complex64"), ("float16", "float16")])
+def test_sum_of_rows_in_order(isa, out, a, monkeypatch):
+    """One row, less and more than a chain of 16, ends of rows that are no whole vectors, several boxes of rows."""
+    monkeypatch.setattr(nest_sums, "FAR_BYTES", 0)
+    item = item_of(a)
+    for columns, rows, flags in ((77, 2, {}), (130, 15, {"accumulate": True}), (96, 49, {"conj_a": True}), (67, 1600, {})):
+        pitch = columns * item
+        dims = ((columns, item_of(out), item, 0), (rows, 0, pitch, 0), (3, columns * item_of(out), rows * pitch, 0))
+        case = Case(NestProblem(op="sum", dims=dims, out=out, a=a, **flags), seed=rows, threads=1 + rows % 2)
+        assert lower(case.problem, case.threads).rows[0].words[nest_abi.N_FLAGS] & nest_abi.IN_ORDER
+        case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("rows", [16, 17, 4096])
+def test_error_of_a_sum_of_rows_in_order_is_small(isa, rows, monkeypatch):
+    monkeypatch.setattr(nest_sums, "FAR_BYTES", 0)
+    case = Case(NestProblem(op="sum", dims=((64, 4, 4, 0), (rows, 0, 256, 0)), out="float32", a="float32"))
+    operands = case.operands()
+    operands[1].view[...] = np.random.default_rng(1).random((64, rows))
+    case.run(isa, operands)
+    exact = operands[1].view.astype(np.float64).sum(axis=1)
+    assert (np.abs(operands[0].view.ravel() - exact) / exact).max() < 10 * np.finfo(np.float32).eps
 
 
 @ISAS
