@@ -137,6 +137,38 @@ def test_copy_past_the_caches(isa, case, longest, box):
         case.check(isa)
 
 
+@ISAS
+@RANDOM
+@given(case=permutations(), runs=st.sampled_from([(64, 64), (256, 128), (512, 1024)]))
+def test_copy_past_the_caches_of_runs_that_are_fetched(isa, case, runs):
+    """As if all runs of the input fell into the same cache sets: boxes are moved from a copy of them, where they can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_moves, "STREAM_BYTES", 0)
+        patch.setattr(nest_moves, "WAYS", 0)
+        for name, length in zip(("FETCHED_OUT", "FETCHED_IN"), runs):
+            patch.setattr(nest_moves, name, length)
+        case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize(
+    ("dtype", "dims"),
+    [
+        ("float32", ((32, 4, 1 << 20, 0), (64, 128, 4, 0), (6, 8192, 256, 0))),  # runs of several loops
+        ("float32", ((28, 4, 1 << 20, 0), (40, 112, 1 << 14, 0), (96, 4480, 4, 0))),  # boxes continue runs
+        ("int8", ((24, 1, 1 << 20, 0), (1024, 24, 1, 0), (8, 24 << 10, 1024, 0))),  # runs end within a loop
+        ("complex128", ((20, 16, 1 << 20, 0), (128, 320, 16, 0))),
+    ],
+)
+def test_runs_of_the_input_at_large_powers_of_two_are_fetched(isa, dtype, dims, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
+    apart = tuple((size, out, a + 4096 * (a >= 1 << 20), 0) for size, out, a, _ in dims)
+    far, near = (lower(each).rows[0].words for each in (problem, replace(problem, dims=apart)))
+    assert nest_abi.N_FETCH not in near and far[nest_abi.N_FETCH] > 16
+    Case(problem=problem, shift=4, threads=2).check(isa)
+
+
 def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     words = {}
