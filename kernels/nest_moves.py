@@ -40,6 +40,10 @@ LEFT_BYTES = 160 << 10
 BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
 ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
 PAGE = 4096  # bytes
+# Bytes at which lines fall into the same set of the last cache, and lines that a set holds. Where more runs of the input
+# fall together in a box, boxes have runs of so many bytes, which are copied before they are moved.
+SETS_BYTES, WAYS = 1 << 20, 16
+FETCHED_OUT, FETCHED_IN, FETCHED_BYTES = 512, 1024, 128 << 10
 TURNS = 4  # boxes along a run, at least, of each of several tasks, if others lie between them
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
@@ -95,7 +99,9 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return _lower_rows(dims, item, shifts, tasks, nbytes)
-    box = _best_boxes(dims, item)
+    box, fetched = _best_boxes(dims, item), False
+    if _same_sets(box, item) > WAYS and (other := _fetched_boxes(dims, item)):
+        box, fetched = other, True
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
@@ -106,8 +112,10 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     builder = RowBuilder(along, _group(j, size, (*chunks[:3], LINE * box.runs)), outer, shifts)
     _source(builder, item, mode)
     words = builder.words
-    words[na.N_A_O] = builder.vector(builder.o.offsets(A))
-    words[na.N_A_J] = builder.vector(builder.j.offsets(A))
+    read = _fetch(builder, inside, item) if fetched else {}
+    from_o, from_j = (group.mapped(lambda d: read.get(d, d)) for group in (builder.o, builder.j))
+    words[na.N_A_O], words[na.N_A_J] = (builder.vector(group.offsets(A)) for group in (from_o, from_j))
+    words[na.N_A_RUN] = run_of(from_j, A, item)
     words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
     carried = LINE if box.shared != ONE else 0
     words[na.N_OUT_STAGE] = carried + builder.reserve(carried + sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
@@ -115,8 +123,46 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if row:
         words[na.N_OWN_PLACE] = builder.reserve(LINE * box.runs * step)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
-    _ahead(builder, inside, item)
+    _ahead(builder, inside, item, na.RUNS_AHEAD if fetched else None)
     return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _starts(inside: list[Dim], item: int) -> np.ndarray:
+    """Where the runs of the input begin in a box."""
+    return _group(sorted(without(inside, chain(inside, A, item)), key=lambda d: abs(d[1 + A]))).offsets(A)
+
+
+def _same_sets(box: "Boxes", item: int) -> int:
+    """Runs of the input in a box that lie in the same sets of the last cache, at most."""
+    return int(np.bincount(_starts(box.staged(), item) % SETS_BYTES // LINE).max())
+
+
+def _fetched_boxes(dims: list[Dim], item: int) -> "Boxes | None":
+    """Equal boxes of long runs of the input, whole lines each, to be moved from a copy of them; None: there are none."""
+    for along in (True, False):
+        box = Boxes(dims, item, FETCHED_OUT, FETCHED_IN, along=along, room=FETCHED_BYTES)
+        run = item * prod(d[0] for d in chain(box.staged(), A, item))
+        if not box.total and run >= FETCHED_IN // 4 and run % LINE == 0 and box.sides()[2] == na.MOVE_TILE:
+            return box
+    return None
+
+
+def _fetch(builder: RowBuilder, inside: list[Dim], item: int) -> dict[Dim, Dim]:
+    """Words of the copy of a box's runs; the loops ``inside`` that go from run to run, as they lie there."""
+    run, starts = chain(inside, A, item), _starts(inside, item)
+    nbytes, placed = item * prod(d[0] for d in run), {}
+    at = pitch = (nbytes // LINE | 1) * LINE  # an odd number: runs fall into different cache sets
+    for dim in sorted(without(inside, run), key=lambda d: abs(d[1 + A])):
+        placed[dim] = dim[0], dim[1], at, dim[3]
+        at *= dim[0]
+    builder.words |= {
+        na.N_FETCH: starts.size,
+        na.N_FETCH_RUNS: builder.vector(starts),
+        na.N_FETCH_BYTES: nbytes,
+        na.N_FETCH_PITCH: pitch,
+        na.N_FETCH_PLACE: builder.reserve(pitch * starts.size),
+    }
+    return placed
 
 
 def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
@@ -167,13 +213,13 @@ def _stream(builder: RowBuilder, item: int, joined: int, runs: Group, source: in
     builder.words[na.N_RUNS_A] = builder.vector(runs.offsets(source))
 
 
-def _ahead(builder: RowBuilder, inside: list[Dim], item: int) -> None:
-    """What is asked for a box early: each line of each run of the input, but what lies before its first whole 64 bytes
+def _ahead(builder: RowBuilder, inside: list[Dim], item: int, most: int | None = None) -> None:
+    """What is asked for a box early: each line of each run of the input, of ``most`` runs at most, but what lies before its first whole 64 bytes
     from the end: the box before has asked for that line, and asking twice costs as much as a line."""
     run = chain(inside, A, item)  # may be cut short: what continues it is another run
     nbytes = item * prod(d[0] for d in run)
     within = np.arange(nbytes - 1, -1, -LINE)[::-1]
-    starts = _group(sorted(without(inside, run), key=lambda d: abs(d[1 + A]))).offsets(A)
+    starts = _starts(inside, item)[:most]
     lines = max(1, item * prod(d[0] for d in inside) // LINE)
     points = (starts[:, None] + within).ravel()
     beside = max(1, round(points.size / lines))
@@ -212,7 +258,7 @@ class Boxes:
     that each line of the output is written whole.
     With ``whole_lines``, all but the last of them have whole lines, and the last one may be smaller: ``total`` are the
     entries of a run then. With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller:
-    ``chunks`` has the size of the loop and the loop over its pieces.
+    ``chunks`` has the size of the loop and the loop over its pieces. ``room``: bytes of a box at most, if not `BOX_BYTES`.
     """
 
     dims: list[Dim]
@@ -221,6 +267,7 @@ class Boxes:
     long_in: int
     ragged: bool = False
     along: bool = True
+    room: int = 0
     chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
     outer: list[Dim] = field(default_factory=list)
@@ -260,7 +307,7 @@ class Boxes:
     def _take(self, dim: Dim, need: int, run: int) -> bool:
         """Take a loop into the box, or a piece of it; ``run``: entries of the output that it continues, or 0."""
         size, *strides = dim
-        room = BOX_BYTES // self.item // prod(self.parts.values())
+        room = (self.room or BOX_BYTES) // self.item // prod(self.parts.values())
         if size <= min(room, 2 * need):
             self.parts[dim] = size
             return True

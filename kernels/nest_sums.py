@@ -17,6 +17,8 @@ from .row import Row
 
 LONG_RUN = 16  # entries from which a run is summed in place
 SUMMED = 8192  # most entries of one output that are added in a box
+IN_ORDER_BYTES = 128, 2048  # of adjacent rows that are read in order; of longer ones, hardware follows eight at once
+FAR_BYTES = 24 << 20  # larger operands come from memory
 PARTIAL_RUN, PARTIAL_ENTRIES = 256, 16384  # of partial sums
 VECTOR_BYTES = 64  # of the widest instruction set
 _ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))
@@ -139,6 +141,9 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
         na.N_B_STAGE: builder.reserve(2 * o.count * j.count * item_part),
         na.N_B_J: builder.rows(j.count, o.count * item_part),
     }
+    if _in_order(problem, cut, item):
+        builder.words[na.N_FLAGS] |= na.IN_ORDER
+        builder.reserve(o.count * item_part)
     builder.kernels[abi.FN] = f"nest_sum_{kernel_source(problem.a, out)}_{kernel_target(out)}"
     if cut.mode == na.SUM_ROWS and _across(cut):
         builder.words[na.N_FLAGS] |= na.RUNS_ACROSS
@@ -146,6 +151,14 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
     if cut.mode in (na.SUM_STAGED_COLUMNS, na.SUM_STAGED_ROWS):
         _stage(builder, cut, item)
     return builder.row(min(tasks, summed_boxes if task_stride else builder.boxes), problem.bytes)
+
+
+def _in_order(problem: NestProblem, cut: Cut, item: int) -> bool:
+    """Short rows, one behind the other, that come from memory."""
+    if cut.mode != na.SUM_COLUMNS or cut.q.count < 2 or problem.bytes < FAR_BYTES:
+        return False
+    row, (least, most) = cut.o.count * item, IN_ORDER_BYTES
+    return cut.o.count == cut.o.total and cut.q.dims[0][1 + A] == row and least <= row <= most
 
 
 def _across(cut: Cut) -> bool:

@@ -3,12 +3,16 @@
 import multiprocessing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from gemm_cases import Case, build, run, with_modes
 
+import einsum_engine as engine
+from einsum_engine.executor import bind
 from einsum_engine.kernels import diskcache, isa, tiles
 from einsum_engine.kernels.cpu import library
 from einsum_engine.kernels.cpu.coming import NEAR_BYTES, PIECE
+from einsum_engine.planners.build import build_plan
 
 MODES = ("dd", "pp", "dp", "pd")
 IN_ALL_MODES = (isa.host_isas()[0].name, "float32")  # other kernels take turns: one access mode per tile
@@ -204,3 +208,20 @@ def test_any_cut_into_tasks_gives_the_same(row, modes):
     for blocks in ((1, 1, nr), (1, 2, 2 * nr), (1, 5, 4 * nr), (1, 3, 8 * nr)):
         run(build(with_modes(replace(case, blocks=blocks), modes, "panels"), row), row)
         run(build(with_modes(replace(case, blocks=blocks), modes, "K_RUN"), row), row)
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("lanes", [512, 1037])
+def test_large_results_with_few_columns(row, dtype, lanes):
+    """Results past the caches, outer iterations whose A is asked for early, panels that are not full."""
+    rng = np.random.default_rng(lanes)
+    count = (9 << 20) // (2 * lanes * np.dtype(dtype).itemsize)
+    a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((count, 2, lanes), (2, 2)))
+    if dtype == "complex64":
+        a.imag, b.imag = rng.integers(-4, 5, a.shape), rng.integers(-4, 5, b.shape)
+    plan = build_plan(replace(engine.compile("abc,bd->adc", a, b, conj=[0]).plan.request, isa=row.name))
+    assert plan.steps[-1].family == "gemm"
+    out = np.empty_like(a)
+    bind(plan).run([a, b], out)
+    assert np.array_equal(out, a[:, :1].conj() * b[0, :, None] + a[:, 1:].conj() * b[1, :, None])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import nest_moves, nest_rows
+from einsum_engine.kernels import nest_moves, nest_rows, nest_sums
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -137,6 +137,38 @@ def test_copy_past_the_caches(isa, case, longest, box):
         case.check(isa)
 
 
+@ISAS
+@RANDOM
+@given(case=permutations(), runs=st.sampled_from([(64, 64), (256, 128), (512, 1024)]))
+def test_copy_past_the_caches_of_runs_that_are_fetched(isa, case, runs):
+    """As if all runs of the input fell into the same cache sets: boxes are moved from a copy of them, where they can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_moves, "STREAM_BYTES", 0)
+        patch.setattr(nest_moves, "WAYS", 0)
+        for name, length in zip(("FETCHED_OUT", "FETCHED_IN"), runs):
+            patch.setattr(nest_moves, name, length)
+        case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize(
+    ("dtype", "dims"),
+    [
+        ("float32", ((32, 4, 1 << 20, 0), (64, 128, 4, 0), (6, 8192, 256, 0))),  # runs of several loops
+        ("float32", ((28, 4, 1 << 20, 0), (40, 112, 1 << 14, 0), (96, 4480, 4, 0))),  # boxes continue runs
+        ("int8", ((24, 1, 1 << 20, 0), (1024, 24, 1, 0), (8, 24 << 10, 1024, 0))),  # runs end within a loop
+        ("complex128", ((20, 16, 1 << 20, 0), (128, 320, 16, 0))),
+    ],
+)
+def test_runs_of_the_input_at_large_powers_of_two_are_fetched(isa, dtype, dims, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
+    apart = tuple((size, out, a + 4096 * (a >= 1 << 20), 0) for size, out, a, _ in dims)
+    far, near = (lower(each).rows[0].words for each in (problem, replace(problem, dims=apart)))
+    assert nest_abi.N_FETCH not in near and far[nest_abi.N_FETCH] > 16
+    Case(problem=problem, shift=4, threads=2).check(isa)
+
+
 def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     words = {}
@@ -259,6 +291,32 @@ def test_sum_over_short_runs(isa, dtype, threads):
         for dims in (dims, (*dims, (7, 0, rest * pitch * count, 0)), ((run, -item, item, 0), *dims[1:])):
             problem = NestProblem(op="sum", dims=dims, out=dtype, a=dtype, accumulate=True)
             Case(problem, seed=run, threads=threads).check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("out, a", [("float32", "float32"), ("complex64", "complex64"), ("float16", "float16")])
+def test_sum_of_rows_in_order(isa, out, a, monkeypatch):
+    """One row, less and more than a chain of 16, ends of rows that are no whole vectors, several boxes of rows."""
+    monkeypatch.setattr(nest_sums, "FAR_BYTES", 0)
+    item = item_of(a)
+    for columns, rows, flags in ((77, 2, {}), (130, 15, {"accumulate": True}), (96, 49, {"conj_a": True}), (67, 1600, {})):
+        pitch = columns * item
+        dims = ((columns, item_of(out), item, 0), (rows, 0, pitch, 0), (3, columns * item_of(out), rows * pitch, 0))
+        case = Case(NestProblem(op="sum", dims=dims, out=out, a=a, **flags), seed=rows, threads=1 + rows % 2)
+        assert lower(case.problem, case.threads).rows[0].words[nest_abi.N_FLAGS] & nest_abi.IN_ORDER
+        case.check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("rows", [16, 17, 4096])
+def test_error_of_a_sum_of_rows_in_order_is_small(isa, rows, monkeypatch):
+    monkeypatch.setattr(nest_sums, "FAR_BYTES", 0)
+    case = Case(NestProblem(op="sum", dims=((64, 4, 4, 0), (rows, 0, 256, 0)), out="float32", a="float32"))
+    operands = case.operands()
+    operands[1].view[...] = np.random.default_rng(1).random((64, rows))
+    case.run(isa, operands)
+    exact = operands[1].view.astype(np.float64).sum(axis=1)
+    assert (np.abs(operands[0].view.ravel() - exact) / exact).max() < 10 * np.finfo(np.float32).eps
 
 
 @ISAS

@@ -31,6 +31,8 @@ from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
 
+FOLLOWED = 128 << 10  # most bytes of A in an outer iteration that is asked for during the one before
+
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
@@ -85,6 +87,8 @@ class GemmNest:
             self.outer = o
             a, b, c = self._outer_offsets(o)
             self.next_a, self.next_b = self._next_outer(o, o1)
+            if self.tile.follows:
+                self._follow(o, o1, a)
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
@@ -103,6 +107,16 @@ class GemmNest:
                 a.set(next_a)
                 b.set(next_b)
         return a.get(), b.get()
+
+    def _follow(self, o: Val, end: Val, a: Val) -> None:
+        """Tells tiles how far the A of the next outer iteration is, where all of it stays in cache until it is read; 0: not
+        to ask."""
+        f, word = self.f, self.word
+        nbytes = word(abi.G_M) * word(abi.G_K) * self.tile.item
+        far = Var(f, f.i64(0))
+        with f.if_((o + 1 < end) & word(abi.G_STREAM).ne(0) & (nbytes <= FOLLOWED) & word(abi.G_KO).eq(1)):
+            far.set(self._outer_offsets(o + 1)[0] - a)
+        f.store(far.get(), self.coming)
 
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""

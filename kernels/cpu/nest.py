@@ -23,7 +23,7 @@ from .convert import Converter
 from .emit import F64, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
-from .nest_frame import OUT, A, Arithmetic, B, Box, Carry, Frame, Stage, emit_row, emit_row_past, row_width
+from .nest_frame import BOXES_AHEAD, OUT, A, Arithmetic, B, Box, Carry, Frame, Stage, emit_row, emit_row_past, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
 
@@ -31,7 +31,7 @@ from .storage import STORAGES
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
 
-    Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
+    Where N_FETCH is set, runs of a are copied to scratch first. Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
     """
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
@@ -40,24 +40,43 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     streamed, scratch = frame.word(na.N_JOINED).ne(0), frame.scratch(na.N_OUT_STAGE)
 
     carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
-    apart = frame.word(na.N_OWN_STEP) > 1
+    apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
 
     def body(box: Box) -> None:
         out, a, _ = box.at
-        target = f.select(streamed, scratch, out)
+        target, source = f.select(streamed, scratch, out), Var(f, a)
+        with f.if_(fetched):
+            source.set(_fetch(frame, a))
         with f.if_(apart & box.begun):
             _take_over(frame, box, scratch)
         with f.if_(move.ne(0)):
-            f.call(move, [target, a, box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
+            f.call(move, [target, source.get(), box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
 
     def after(box: Box, ahead: Val) -> None:
         a = box.at[1]
         with f.if_(streamed):
             _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
 
-    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after, carry)
+    distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
+    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after, carry, distance)
     f.store_fence()
     f.ret()
+
+
+def _fetch(frame: Frame, a: Val) -> Val:
+    """Address of a copy of the runs of a box in scratch: runs that fall into few cache sets do not stay in cache until
+    tiles have read them, so each is read at once, a few runs after it was asked for."""
+    f, line = frame.f, vector_type(I64, LINE // 8)
+    count, nbytes, runs = frame.word(na.N_FETCH), frame.word(na.N_FETCH_BYTES), frame.vector(na.N_FETCH_RUNS)
+    place = frame.scratch(na.N_FETCH_PLACE)
+    with f.range(0, count) as r:
+        src, coming = (a + f.word(runs, at) for at in (r, f.min(r + na.RUNS_AHEAD, count - 1)))
+        dst = place + r * frame.word(na.N_FETCH_PITCH)
+        f.prefetch(coming, locality=2)
+        with f.range(0, nbytes, LINE) as i:
+            f.prefetch(coming + i + (LINE - 1), locality=2)
+            f.store(f.load(line, src + i), dst + i)
+    return place
 
 
 class Ahead:

@@ -45,6 +45,9 @@ N_OWN_ROW, N_OWN_STEP = 44, 45  # row of the odometer that counts the chunks of 
 #  If these are several, boxes leave the last line of each run from here on in scratch, at the odometer's strides of b:
 N_OWN_PLACE = 37
 N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
+N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, which reads them there; 0: none
+N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines
+N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
@@ -53,6 +56,7 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
 MOVE_APART, MOVE_SPREAD, MOVE_REPEAT = 6, 7, 8
+RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
 
 # sum: how a box is added up
@@ -61,4 +65,5 @@ SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3
 # bits of N_FLAGS
 CONJ_A, CONJ_B, ADD_OUT = 1, 2, 4
 STREAM = 16  # mul: the output runs along O and does not fit in cache
+IN_ORDER = 32  # SUM_COLUMNS: rows are adjacent and come from memory; behind the accumulators is room for a row more
 RUNS_ACROSS = 8  # SUM_ROWS: the loop over O within the loop over Q; N_A_STAGE: a vector for each entry of O

@@ -58,10 +58,12 @@ class Frame:
             last.set((self.task + 1) * total // tasks)
         return first.get(), last.get()
 
-    def boxes(self, first: Val, last: Val, body, after=None, carry: Carry | None = None) -> None:
+    def boxes(
+        self, first: Val, last: Val, body, after=None, carry: Carry | None = None, distance: Val | None = None
+    ) -> None:
         """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``.
 
-        ``after(box, ahead)`` comes next, with the address of the last operand `BOXES_AHEAD` boxes on (that of the last
+        ``after(box, ahead)`` comes next, with the address of the last operand ``distance`` boxes on (that of the last
         box, if there are fewer).
         """
         f = self.f
@@ -74,7 +76,7 @@ class Frame:
         odometer = Odometer(f, self.table, self.word(na.N_RANK), self.counters, at, columns)
         odometer.start(first)
         if after:
-            scout = self._scout(f.min(first + BOXES_AHEAD, f.max(last - 1, first)))
+            scout = self._scout(f.min(first + distance, f.max(last - 1, first)))
         with f.range(first, last) as index:
             chunk, chunks = f.word(self.counters, carry.row), f.word(self.table + carry.row * _ROW)
             no = self._extent(na.N_O, na.N_O_TOTAL, chunk)
@@ -84,7 +86,7 @@ class Frame:
             body(box)
             if after:
                 after(box, scout.at[0].get())
-                with f.if_(index + (BOXES_AHEAD + 1) < last):
+                with f.if_(index + distance + 1 < last):
                     scout.advance()
             with f.if_(index + 1 < last):
                 odometer.advance()

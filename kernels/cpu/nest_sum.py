@@ -24,6 +24,8 @@ from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree
 _RUNS = 4  # vector accumulators of a run
+_CHAIN = 16  # rows added one after the other
+_AHEAD = 2048  # bytes that rows in order are asked for early
 
 
 def build_sum(module: ir.Module, name: str, source: str, target: str, isa: ISA) -> None:
@@ -184,6 +186,9 @@ class SumNest:
         """Rows along o: eight are added in a tree, then to the accumulators."""
         f = self.f
         done = f.var(0)
+        with f.if_((self.frame.word(na.N_FLAGS) & na.IN_ORDER).ne(0)):
+            self._in_order(a, to, table, no, nq)
+            done.set(nq)
         for group in (_GROUP, 4, 2, 1):
             with f.range(done.get(), nq - (group - 1), group) as q:
                 rows = [a + f.word(table, q + k) for k in range(group)]
@@ -210,6 +215,45 @@ class SumNest:
             c.store(self.compute, op.add(old, values[0]), at, mask=mask)
 
         emit_row(f, self.isa, self.width, no, body, unroll=1)
+
+    def _in_order(self, a: Val, to: Val, table: Val, no: Val, nq: Val) -> None:
+        """Rows along o that are adjacent, from memory: read one after the other, which hardware foresees. `_CHAIN` of
+        them are added in a row of their own, and that to the accumulators."""
+        f = self.f
+        chain = self.part + self.frame.word(na.N_O) * self.frame.word(na.N_J) * self.item
+        ahead = f.max(f.i64(_AHEAD) // (no * self.item_a), f.i64(1))
+        with f.range(0, nq) as q:
+            row, coming = (a + f.word(table, at) for at in (q, f.min(q + ahead, nq - 1)))
+            begins, ends = (q & (_CHAIN - 1)).eq(0), ((q + 1) & (_CHAIN - 1)).eq(0) | (q + 1).eq(nq)
+
+            def pass_over(sources: list[Val], target: Val) -> None:
+                def body(w: int, i: Val, mask: Val | None) -> None:
+                    c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
+                    f.prefetch(coming + i * self.item_a, locality=2)
+                    value = self._value(c, row + i * self.item_a, mask)
+                    for source in sources:
+                        value = op.add(c.load(self.compute, source + i * self.item, mask=mask), value)
+                    c.store(self.compute, value, target + i * self.item, mask=mask)
+
+                emit_row(f, self.isa, self.width, no, body, unroll=2)
+
+            with f.if_else(ends) as (last, goes_on):
+                with goes_on, f.if_else(begins) as (first, later):
+                    with first:
+                        pass_over([], chain)
+                    with later:
+                        pass_over([chain], chain)
+                with last, f.if_else(q < _CHAIN) as (only, later):
+                    with only, f.if_else(begins) as (alone, several):
+                        with alone:
+                            pass_over([], to)
+                        with several:
+                            pass_over([chain], to)
+                    with later, f.if_else(begins) as (alone, several):
+                        with alone:
+                            pass_over([to], to)
+                        with several:
+                            pass_over([chain, to], to)
 
     def _rows(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
         """Runs along l, in vectors whose lanes are added at the end; in the order in which they lie in memory."""

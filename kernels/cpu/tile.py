@@ -80,9 +80,8 @@ class TileEmitter:
         def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
-            if ahead is not None and self._fetches():
-                for i in range(1, spec.mv + 1):
-                    f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
+            if ahead is not None:
+                self._fetch_ahead(row, ahead)
             step = None if spec.b_packed else f.word(tkb, k)
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
@@ -121,6 +120,22 @@ class TileEmitter:
                 with f.range(0, klen) as k:
                     term(k)
 
+    @property
+    def follows(self) -> bool:
+        """Whether it asks for A of the next outer iteration: few columns, by which memory bounds it."""
+        return not self.spec.a_packed and self.spec.nr <= 4 and self.spec.mv >= 3
+
+    def _fetch_ahead(self, row: Val, ahead: Val) -> None:
+        def ask() -> None:
+            for i in range(1, self.spec.mv + 1):
+                self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
+
+        if self.follows:
+            with self.f.if_(ahead.ne(0)):
+                ask()
+        elif self._fetches():
+            ask()
+
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
         return self.spec.nr >= FETCHED_FROM and self.spec.mv + columns <= ADDRESSES
@@ -142,34 +157,36 @@ class TileEmitter:
         return a | b if self.spec.dtype == "bool" else a + b
 
     def combine(self, acc, signs: tuple[Val, Val] | None) -> list[list[Val]]:
-        """C tile from the accumulators: real as is; complex ``s1 * a re(b) + s2 * swap(a im(b))``; `sign_vectors`."""
+        """C tile from the accumulators: real as is; complex ``a re(b) + swap(a im(b))`` with signs of `sign_vectors`."""
         if not self.complex:
             return acc[0]
         f = self.f
         swap = [l ^ 1 for l in range(self.lanes)]
         first, second = signs
-        return [
-            [
-                acc[0][i][j] * first + f.shuffle(acc[1][i][j], acc[1][i][j], swap) * second
-                for j in range(self.spec.nr)
-            ]
-            for i in range(self.spec.mv)
-        ]
+
+        def whole(real: Val, imaginary: Val) -> Val:
+            return self._flip(real, first) + self._flip(f.shuffle(imaginary, imaginary, swap), second)
+
+        return [[whole(acc[0][i][j], acc[1][i][j]) for j in range(self.spec.nr)] for i in range(self.spec.mv)]
+
+    def _flip(self, value: Val, signs: Val) -> Val:
+        return self.f.bitcast(self.f.bitcast(value, signs.type) ^ signs, self.vec)
 
     def sign_vectors(self, signs: Val) -> tuple[Val, Val]:
-        """Signs on (re, im) lanes of both products; a conjugate is a sign, never another kernel."""
-        f, one = self.f, self.f.const(self.real, 1.0)
-        minus = f.const(self.real, -1.0)
+        """Sign bits to flip on (re, im) lanes of both products; a conjugate is a sign, never another kernel. Flipping takes no
+        unit that multiplies or adds."""
+        f, bits = self.f, 8 * size_of(self.real)
+        kept, flipped = (f.const(ir.IntType(bits), value) for value in (0, 1 << (bits - 1)))
         conj_a, conj_b = (signs & 1).ne(0), (signs & 2).ne(0)
-        first_im = f.select(conj_a, minus, one)
-        second_re = f.select(Val(f, f.b.xor(conj_a.v, conj_b.v)), one, minus)
-        second_im = f.select(conj_b, minus, one)
+        first_im = f.select(conj_a, flipped, kept)
+        second_re = f.select(conj_a ^ conj_b, kept, flipped)
+        second_im = f.select(conj_b, flipped, kept)
         even = f.vector(ir.IntType(1), [l % 2 == 0 for l in range(self.lanes)])
 
         def weave(re: Val, im: Val) -> Val:
             return f.select(even, f.splat(re, self.lanes), f.splat(im, self.lanes))
 
-        return weave(one, first_im), weave(second_re, second_im)
+        return weave(kept, first_im), weave(second_re, second_im)
 
     # -- stores ----------------------------------------------------------------------------------------------
     def store_columns(self, tile, c: Val, tnc: Val, accumulate: Val, stream: Val) -> None:

@@ -14,7 +14,7 @@ from . import unpack_abi as ub
 from .coming import C_SOURCE, C_WORDS, Beside, Fetcher
 from .emit import I64, Fn, Val
 from .stopwatch import Stopwatch
-from .stream import stream
+from .stream import LINE, stream
 from .tile import TileEmitter, TileSpec
 
 FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
@@ -57,7 +57,7 @@ class TileLoop:
     def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None):
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
-        self.ahead: Val | None = None
+        self.coming, self.ahead = coming, None
         self.beside: Beside | None = None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
@@ -80,6 +80,7 @@ class TileLoop:
         beside = None
         if spec.a_packed and spec.b_packed:
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate)
+        follows = f.word(self.coming) if tile.follows else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -102,6 +103,8 @@ class TileLoop:
                     a = panels + f.word(tables["G_TM_A"], p * tile.mr)
                     following = f.min(p + further, self.p1 - 1) * tile.mr
                     self.ahead = panels + f.word(tables["G_TM_A"], following) - a
+                    if tile.follows:
+                        self.ahead = follows
                 edge = _Edge(
                     c=c,
                     tmc=tmc,
@@ -207,11 +210,14 @@ class TileLoop:
                 self._store_partial(result, edge)
 
     def _store_partial(self, result, edge: "_Edge") -> None:
-        """Past the caches where runs of lanes and columns are adjacent in a large C."""
+        """Past the caches where runs of lanes and columns are adjacent in a large C, or what there is are whole lines: one
+        line that is read before it is written holds up those around it."""
         if self.past is None:
             self._store_through(result, edge)
             return
         f, tile, run = self.f, self.tile, edge.stream >> 1
+        lines = edge.stream.ne(0) & edge.run.ne(0) & ((edge.valid * tile.item) & (LINE - 1)).eq(0)
+        run = f.select(run.eq(0) & lines, edge.valid, run)
         with f.if_else(run.ne(0) & edge.accumulate.eq(0)) as (past, through):
             with past:
                 tile.spill(result, self.stack)
