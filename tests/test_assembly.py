@@ -61,7 +61,9 @@ def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     assert not [line for loop in found for line in loop if re.search(SPILL, line)]
 
 
-@pytest.mark.parametrize("dtype, tile", [("float32", (1, 12)), ("float64", (2, 6)), ("float64", (4, 2)), ("complex64", (1, 6))])
+@pytest.mark.parametrize(
+    "dtype, tile", [("float32", (1, 12)), ("float64", (2, 6)), ("float64", (4, 2)), ("complex64", (1, 6))]
+)
 def test_turned_tiles_shuffle_as_seldom_as_their_cost_says(dtype, tile):
     """SSE2 repeats no element by loading it; a shuffle takes a unit that multiplies or adds."""
     row = isa.get("sse2")
