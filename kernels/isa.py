@@ -21,7 +21,7 @@ class ISA:
     ``triple_arch`` is the first part of the LLVM target triple, ``cpu`` and ``features`` are LLVM's names (a feature
     carries its sign: ``+fma``), ``host_flags`` the flags that ``/proc/cpuinfo`` must show. ``registers`` counts vector
     registers of ``vector_bits`` bits; ``masks``: loads and stores may be masked by lane; ``half``: converts between
-    float16 and float32 in hardware.
+    float16 and float32 in hardware; ``repeats``: an element of memory in all lanes of a vector costs no arithmetic unit.
     """
 
     name: str
@@ -32,6 +32,7 @@ class ISA:
     registers: int
     masks: bool
     half: bool
+    repeats: bool
     host_flags: tuple[str, ...]
 
     @property
@@ -70,6 +71,7 @@ ISAS: dict[str, ISA] = {
             registers=32,
             masks=True,
             half=True,
+            repeats=True,
             host_flags=(*_AVX512_PARTS, *_AVX2_FLAGS),
         ),
         ISA(
@@ -81,6 +83,7 @@ ISAS: dict[str, ISA] = {
             registers=16,
             masks=False,
             half=True,
+            repeats=True,
             host_flags=_AVX2_FLAGS,
         ),
         # SSE2 is part of every x86-64 CPU, and NEON of every 64-bit ARM: no flag to look for.
@@ -93,6 +96,7 @@ ISAS: dict[str, ISA] = {
             registers=16,
             masks=False,
             half=False,
+            repeats=False,
             host_flags=(),
         ),
         ISA(
@@ -104,6 +108,7 @@ ISAS: dict[str, ISA] = {
             registers=32,
             masks=False,
             half=True,
+            repeats=True,
             host_flags=(),
         ),
     )

@@ -37,6 +37,9 @@ _TALL = ((3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4)
 _TILES = {
     (32, "real"): ((1, 24), (2, 14), *_TALL),
     # Columns are multiplied from lanes of vectors there, and LLVM loads several of those ahead.
+    # A packed B is multiplied by turns there, which wants few vectors of one side.
+    ("sse2", "real"): ((2, 6), (1, 12), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
+    ("sse2", "complex"): ((1, 6), (1, 4), (2, 1), (1, 1)),
     ("neon", "real"): ((2, 12), *_TALL),
     (32, "complex"): ((2, 6), (3, 4), (1, 12), (1, 6), (4, 2), (1, 4), (2, 2), (5, 2), (8, 1), (1, 2), (2, 1)),
     (16, "real"): ((2, 6), (3, 4), (1, 6), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
@@ -60,6 +63,12 @@ def registers_needed(isa: ISA, dtype: str, tile: tuple[int, int]) -> int:
     return mv * nr * parts + mv + 1 + (0 if isa.fma else parts)
 
 
+def turns(isa: ISA, dtype: str, nr: int) -> bool:
+    """Whether columns of a packed B are multiplied as vectors, one side turned, and not each repeated in all lanes."""
+    columns = nr * (2 if dtype in COMPLEX else 1)
+    return not isa.repeats and dtype.startswith(("float", "complex")) and columns % _lanes(isa, dtype) == 0
+
+
 def check(isa: ISA, dtype: str, tile: tuple[int, int]) -> None:
     """Raises ValueError when the tile cannot be held in registers."""
     needed = registers_needed(isa, dtype, tile)
@@ -72,18 +81,40 @@ def elements(isa: ISA, dtype: str) -> int:
     return isa.vector_bits // (8 * ITEMSIZE[dtype])
 
 
+def _lanes(isa: ISA, dtype: str) -> int:
+    """Real numbers in a vector."""
+    return elements(isa, dtype) * (2 if dtype in COMPLEX else 1)
+
+
 @lru_cache(maxsize=None)
-def efficiency(isa: ISA, dtype: str, tile: tuple[int, int]) -> float:
+def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = False) -> float:
     """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
 
     A k step issues one FMA a cycle (two where vectors are narrower), a load of a lanes vector from L2 takes two
     cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles.
-    The constants are measured ones; `docs/performance.md` has the table.
+    The constants are measured ones; `docs/performance.md` has the table. ``in_place``: so B is read, column by column.
     """
     mv, nr = tile
     fmas = mv * nr * (2 if dtype in COMPLEX else 1)
+    if not isa.repeats:
+        return fmas / max(fmas + 2 + 0.7 * shuffles(isa, dtype, tile, in_place), 2 * mv + 0.3, 6.3)
     cycles = max(fmas, 2 * mv, 4 if isa.vector_bits == 512 else 8) + 0.3
     return fmas / cycles
+
+
+def most_in_place(dtype: str) -> int:
+    """Columns of a tile that are read in place one by one: with more, addresses and broadcasts want too many registers
+    where there are 16."""
+    return 4 if dtype in COMPLEX else 8
+
+
+def shuffles(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool) -> int:
+    """Of a k step where no load repeats an element: each takes a part of a cycle from multiplying and adding."""
+    mv, nr = tile
+    columns, lanes = nr * (2 if dtype in COMPLEX else 1), _lanes(isa, dtype)
+    if in_place or not turns(isa, dtype, nr):
+        return columns
+    return min(mv, columns // lanes) * (lanes - 1)
 
 
 for _isa in ISAS.values():

@@ -160,7 +160,8 @@ class _Planner(GemmAccess):
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         close = self.together() if not along_a and self._stream(self._kc) else 0
-        self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close)))
+        if not self._cut_in_place(run, along_a, (*work, contiguous), close):
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close)))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
@@ -174,6 +175,14 @@ class _Planner(GemmAccess):
         (self.mv, self.nr), extend = chosen
         width = self.mv * tile_table.elements(self.isa, self.c.dtype)
         self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
+
+    def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int) -> bool:
+        """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""
+        if self.isa.repeats or along_a:
+            return False
+        most = tile_table.most_in_place(self.c.dtype)
+        self._cut(run, choose_tile(self.isa, self.c.dtype, *work, most=most, close=bool(close), in_place=True))
+        return self._reads_b_in_place()
 
     def _along_a(self) -> Dim | None:
         """The dimension of panels that are adjacent in C, where lanes run along A; None where that is not to be had."""
@@ -285,6 +294,7 @@ class _Planner(GemmAccess):
             blocks=d.blocks,
             stored=self.stored(),
             far_b=far,
+            in_place=d.b_mode == "direct",
             across=self.group[1],
             close=self.close > 0,
             pack_modes=(d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None),

@@ -114,7 +114,8 @@ class GemmAccess(GemmTables):
             return used < WORTH_PACKING or self._seconds() < LONG_SECONDS
         if used > 3:
             return False
-        streams = self.k_total // self.k_dims[0].size if self._along_k(RIGHT) else self.k_total
+        along_k = RIGHT in self.known and self._along_k(RIGHT)
+        streams = self.k_total // self.k_dims[0].size if along_k else self.k_total
         return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
 
     def _along_k(self, tensor: int) -> bool:

@@ -58,7 +58,7 @@ def _cycles(w: GemmWork, isa: ISA, nbytes: int) -> float:
     panels = w.outer * w.panels
     padded = -(-w.columns // w.nr) * w.nr
     blocks = -(-w.k // w.kc)
-    fmas = panels * w.mv * padded * w.k * parts / tile_table.efficiency(isa, w.dtype, (w.mv, w.nr))
+    fmas = panels * w.mv * padded * w.k * parts / tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place)
     tiles = panels * (padded // w.nr) * blocks * TILE
     # A broadcast from a B that is not in cache is a line for each step of K.
     reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0

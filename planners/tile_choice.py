@@ -28,18 +28,20 @@ def choose_tile(
     across: bool = False,
     most: int = MOST_COLUMNS,
     close: bool = False,
+    in_place: bool = False,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
     efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
-    of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends.
+    of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
+    so the columns are read.
     """
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, rows[0]) if contiguous else (SCATTER_COST, 0.0)
     total = prod(rows)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
-    for tile, width, cycles in _tiles(isa, dtype):
+    for tile, width, cycles in _tiles(isa, dtype, in_place):
         mv, nr = tile
         if nr < columns if across else nr > most:
             continue
@@ -73,9 +75,10 @@ def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=None)
-def _tiles(isa: ISA, dtype: str) -> tuple[tuple[tuple[int, int], int, float], ...]:
+def _tiles(isa: ISA, dtype: str, in_place: bool) -> tuple[tuple[tuple[int, int], int, float], ...]:
     """Each tile, the lanes of its panels, and what one of its vector multiply-adds costs."""
     parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
     return tuple(
-        (tile, tile[0] * lanes, parts / tile_table.efficiency(isa, dtype, tile)) for tile in tile_table.tiles(isa, dtype)
+        (tile, tile[0] * lanes, parts / tile_table.efficiency(isa, dtype, tile, in_place))
+        for tile in tile_table.tiles(isa, dtype)
     )

@@ -61,6 +61,21 @@ def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     assert not [line for loop in found for line in loop if re.search(SPILL, line)]
 
 
+@pytest.mark.parametrize(
+    "dtype, tile", [("float32", (1, 12)), ("float64", (2, 6)), ("float64", (4, 2)), ("complex64", (1, 6))]
+)
+def test_turned_tiles_shuffle_as_seldom_as_their_cost_says(dtype, tile):
+    """SSE2 repeats no element by loading it; a shuffle takes a unit that multiplies or adds."""
+    row = isa.get("sse2")
+    assert tiles.turns(row, dtype, tile[1]) and tile in tiles.tiles(row, dtype)
+    expected = tiles.shuffles(row, dtype, tile, False)
+    assert expected < tiles.shuffles(row, dtype, tile, True)
+    count = tile[0] * tile[1] * (2 if dtype in tiles.COMPLEX else 1)
+    loops = _loops(_assembly(row, f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp"))
+    found = [loop for loop in loops if sum(bool(re.search(FMA["sse2"], line)) for line in loop) == count]
+    assert [sum(bool(re.match(r"(p?shuf|unpck|mov[lh])", line)) for line in loop) for loop in found] == [expected] * 2
+
+
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_neon_kernels_use_vectors_and_call_no_library(dtype):
     """Addresses come from the step table; a name would have to be found when the object is loaded."""

@@ -9,7 +9,7 @@ from gemm_cases import Case, build, run, with_modes
 
 import einsum_engine as engine
 from einsum_engine.executor import bind
-from einsum_engine.kernels import diskcache, isa, tiles
+from einsum_engine.kernels import diskcache, gemm, isa, launch, tiles
 from einsum_engine.kernels.cpu import library
 from einsum_engine.kernels.cpu.coming import NEAR_BYTES, PIECE
 from einsum_engine.planners.build import build_plan
@@ -109,6 +109,34 @@ def test_no_access_outside_operands(row, dtype, tile, modes):
     # whole columns that start at a page are streamed
     case = replace(case, n=nr, k=3, flush="start", stream=True, scattered=nr % 2 == 1)
     run(build(with_modes(case, modes, "panels"), row), row)
+
+
+TURNED = tuple(
+    pytest.param(row, dtype, tile, id=f"{row.name}-{dtype}-{tile[0]}x{tile[1]}")
+    for row in isa.host_isas()
+    for dtype in tiles.DTYPES
+    for tile in tiles.tiles(row, dtype)
+    if tiles.turns(row, dtype, tile[1])
+)
+
+
+@pytest.mark.parametrize("row, dtype, tile", TURNED)
+@pytest.mark.parametrize("modes", ["pp", "dp"])
+def test_turned_tiles_at_their_edges(row, dtype, tile, modes):
+    """Whole and partial tiles before and after fences; a NaN in one lane and one in one column reach no others."""
+    height, nr = _height(row, dtype, tile), tile[1]
+    for flush, n, k in (("end", nr, 3), ("start", nr + 1, 6), ("", 2 * nr, 5)):
+        case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=n, k=k, kc=4, flush=flush)
+        run(build(with_modes(case, modes, "LANES_RUN", "K_RUN"), row), row)
+    ready = build(with_modes(replace(case, k=3), modes, "LANES_RUN", "K_RUN"), row)
+    p, kind = ready.problem, np.dtype(dtype)
+    for slot, at in ((0, p.a.offset + p.tm_a[height - 1] + p.tk_a[1]), (1, p.b.offset + p.tn_b[nr - 1] + p.tk_b[2])):
+        ready.memory[slot][at : at + kind.itemsize] = np.array([np.nan], kind).view(np.uint8)
+    expected = ready.memory[2].copy()
+    gemm.reference(p, {**ready.memory, 2: expected})
+    launch.run([gemm.lower(p)], [memory.ctypes.data for memory in ready.memory.values()], row)
+    got, want = (memory[ready.written].view(kind) for memory in (ready.memory[2], expected))
+    assert np.isnan(want).sum() == n + sum(case.valid) - 1 and np.array_equal(got, want, equal_nan=True)
 
 
 @every_isa

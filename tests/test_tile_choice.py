@@ -19,6 +19,17 @@ def test_short_rows_fill_whole_vectors(dtype, fast):
     assert several and mv * lanes >= 2 * fast
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_a_b_read_in_place_has_tiles_of_few_columns_where_broadcasts_cost_much(dtype):
+    row, most = isa.get("sse2"), tiles.most_in_place(dtype)
+    packed, _ = choose_tile(row, dtype, (240,), 240, 200, True)
+    in_place, _ = choose_tile(row, dtype, (240,), 240, 200, True, most=most, in_place=True)
+    assert tiles.turns(row, dtype, packed[1])
+    assert in_place[1] <= most < packed[1]
+    assert tiles.efficiency(row, dtype, packed) > tiles.efficiency(row, dtype, packed, True)
+    assert tiles.efficiency(AVX512, dtype, (2, 6)) == tiles.efficiency(AVX512, dtype, (2, 6), True)
+
+
 @pytest.mark.parametrize("rows, columns, terms", [((4, 2, 2), 4, 4), ((8, 2), 4, 8)])
 def test_tiny_products_store_what_lies_together(rows, columns, terms):
     assert not choose_tile(AVX512, "float32", rows, columns, terms, True)[1]

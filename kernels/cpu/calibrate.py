@@ -19,10 +19,13 @@ _COPY_VECTORS = 4
 # Emulated multiplications (bytes on x86, 64-bit integers before AVX-512DQ) need registers for their parts.
 _FEW_CHAINS = {16: 6, 32: 12}
 _CHAINS = {16: 12, 32: 24}
+_UNFUSED_CHAINS = 14  # a multiplication and an addition are as long as both: all registers but two
 
 
 def chains(dtype: str, isa: ISA) -> int:
     """Independent multiply-adds per iteration: latency times throughput of any machine, and no spills."""
+    if dtype.startswith("float") and not isa.fma:
+        return _UNFUSED_CHAINS
     emulated = dtype == "int8" or (dtype == "int64" and isa.name != "avx512")
     return (_FEW_CHAINS if emulated else _CHAINS)[isa.registers]
 

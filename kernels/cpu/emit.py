@@ -273,8 +273,9 @@ class Fn:
     def _pointer(self, addr: Val) -> ir.Value:
         return self.b.inttoptr(addr.v, PTR)
 
-    def load(self, ty: ir.Type, addr: Val, align: int = 1) -> Val:
-        return Val(self, self.b.load(self._pointer(addr), typ=ty, align=align))
+    def load(self, ty: ir.Type, addr: Val, align: int = 1, volatile: bool = False) -> Val:
+        """``volatile``: LLVM neither keeps what an earlier load of the same bytes gave nor moves it past another."""
+        return Val(self, self.b.load(self._pointer(addr), typ=ty, align=align, volatile=volatile))
 
     def store(self, value: Val, addr: Val, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(addr), align=align)

@@ -124,9 +124,9 @@ class LineBuilder(ir.IRBuilder):
         return line
 
     # -- memory ----------------------------------------------------------------------------------------------
-    def load(self, ptr: ir.Value, name: str = "", align: int | None = None, typ: ir.Type | None = None) -> TextValue:
+    def load(self, ptr, name="", align: int | None = None, typ: ir.Type | None = None, volatile=False) -> TextValue:
         aligned = "" if align is None else f", align {align}"
-        return self.write(typ, f"load {typ}, ptr {ptr.get_reference()}{aligned}")
+        return self.write(typ, f"load {'volatile ' if volatile else ''}{typ}, ptr {ptr.get_reference()}{aligned}")
 
     def store(self, value: ir.Value, ptr: ir.Value, align: int | None = None, note: str = "") -> None:
         """``note``: metadata."""

@@ -14,8 +14,9 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import TIMED
+from ..tiles import TIMED, turns
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
+from .turned import Turned
 
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
@@ -63,6 +64,8 @@ class TileEmitter:
         self.elems = self.lanes // self.parts  # elements per vector
         self.mr = spec.mv * self.elems
         self.vec = vector_type(self.real, self.lanes)
+        # Columns of a packed B are multiplied as vectors where repeating one in all lanes takes an instruction.
+        self.turns = spec.b_packed and turns(isa, spec.dtype, spec.nr)
 
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
@@ -72,6 +75,8 @@ class TileEmitter:
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
         ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what `coming.Beside` knows."""
         f, spec = self.f, self.spec
+        if self.turns:
+            return Turned(self).k_loop(a, b, klen, tka, mask_of, ahead, beside)
         acc = [
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
         ]
@@ -79,9 +84,14 @@ class TileEmitter:
 
         def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
+<<<<<<< HEAD
             rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
             if ahead is not None:
                 self._fetch_ahead(row, ahead)
+=======
+            rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
+            self.fetch_ahead(row, ahead)
+>>>>>>> wt-sse8
             step = None if spec.b_packed else f.word(tkb, k)
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
@@ -96,10 +106,10 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
-        self._terms(klen, beside, term)
+        self.terms(klen, beside, term)
         return [[[v.get() for v in line] for line in part] for part in acc]
 
-    def _terms(self, klen: Val, beside, term: Callable[[Val], None]) -> None:
+    def terms(self, klen: Val, beside, term: Callable[[Val], None]) -> None:
         """The loop over K; in pieces where something is done between them."""
         f = self.f
         if beside is None:
@@ -120,6 +130,7 @@ class TileEmitter:
                 with f.range(0, klen) as k:
                     term(k)
 
+<<<<<<< HEAD
     @property
     def follows(self) -> bool:
         """Whether it asks for A of the next outer iteration: few columns, by which memory bounds it."""
@@ -136,11 +147,19 @@ class TileEmitter:
         elif self._fetches():
             ask()
 
+=======
+    def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
+        """Asks for the lanes of a later panel, where there is time beside the FMAs."""
+        if ahead is not None and self._fetches():
+            for i in range(1, self.spec.mv + 1):
+                self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
+
+>>>>>>> wt-sse8
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
         return self.spec.nr >= FETCHED_FROM and self.spec.mv + columns <= ADDRESSES
 
-    def _load_a(self, row: Val, i: int, mask_of) -> Val:
+    def load_a(self, row: Val, i: int, mask_of) -> Val:
         address = row + i * self.vector_bytes
         if mask_of is None:
             return self.f.load(self.vec, address)
