@@ -21,7 +21,7 @@ from llvmlite import ir
 from ..fused_structure import near_reach
 from . import fused_abi as ua
 from .convert import Converter
-from .emit import I1, I64, Val, Var, vector_type
+from .emit import I64, Val, Var, vector_type
 from .fused_ops import Value
 from .fused_rows import BoxRows, Kernel
 from .storage import STORAGES

@@ -84,14 +84,8 @@ class TileEmitter:
 
         def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
-<<<<<<< HEAD
-            rows = [self._load_a(row, i, mask_of) for i in range(spec.mv)]
-            if ahead is not None:
-                self._fetch_ahead(row, ahead)
-=======
             rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
             self.fetch_ahead(row, ahead)
->>>>>>> wt-sse8
             step = None if spec.b_packed else f.word(tkb, k)
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
@@ -130,31 +124,24 @@ class TileEmitter:
                 with f.range(0, klen) as k:
                     term(k)
 
-<<<<<<< HEAD
     @property
     def follows(self) -> bool:
         """Whether it asks for A of the next outer iteration: few columns, by which memory bounds it."""
         return not self.spec.a_packed and self.spec.nr <= 4 and self.spec.mv >= 3
 
-    def _fetch_ahead(self, row: Val, ahead: Val) -> None:
+    def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
+        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs."""
+
         def ask() -> None:
             for i in range(1, self.spec.mv + 1):
                 self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
 
-        if self.follows:
+        if ahead is not None and self.follows:
             with self.f.if_(ahead.ne(0)):
                 ask()
-        elif self._fetches():
+        elif ahead is not None and self._fetches():
             ask()
 
-=======
-    def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
-        """Asks for the lanes of a later panel, where there is time beside the FMAs."""
-        if ahead is not None and self._fetches():
-            for i in range(1, self.spec.mv + 1):
-                self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
-
->>>>>>> wt-sse8
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr
         return self.spec.nr >= FETCHED_FROM and self.spec.mv + columns <= ADDRESSES
