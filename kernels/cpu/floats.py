@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from struct import pack, unpack
 
 from llvmlite import ir
@@ -47,6 +48,15 @@ class Floats:
         value = self.c(coefficients[-1])
         for coefficient in coefficients[-2::-1]:
             value = self.fma(value, x, coefficient)
+        return value
+
+    def poly_by_squares(self, name: str, x: Val, square: Val) -> Val:
+        """The same from pairs of coefficients, by Horner's rule in the square: as many products, fewer in a row."""
+        coefficients = POLYNOMIALS[name, self.bits]
+        pairs = [self.fma(x, pair[1], pair[0]) if pair[1] is not None else self.c(pair[0]) for pair in zip_longest(coefficients[::2], coefficients[1::2])]
+        value = pairs[-1]
+        for pair in pairs[-2::-1]:
+            value = self.fma(value, square, pair)
         return value
 
     def two_sum(self, a: Val, b: Val) -> tuple[Val, Val]:

@@ -11,7 +11,7 @@ from math import inf, nan
 
 from .emit import F64, Val, vector_type
 from .floats import Floats
-from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
+from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES, POLYNOMIALS
 
 # Arguments beyond which exp is inf, or 0
 _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
@@ -65,8 +65,8 @@ class Math:
 
     def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
         """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
-        v = self.v
-        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r + rest), start)
+        v, z = self.v, r * r
+        return v.fma(start, v.fma(z, v.poly_by_squares("EXP_16", r, z), r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
@@ -138,18 +138,21 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z)``, or ``x + x z P(z) / Q(z)`` by the same division.
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z) / Q(z)`` by the same division.
 
-        As in Cephes."""
+        As in Cephes, which has no Q for 32 bits."""
         v = self.v
         size = v.abs(x)
         near, z = size < 0.625, x * x
-        below, short = self._double_exp(size) + 1.0, z * v.poly("TANH", z)
+        below = self._double_exp(size) + 1.0
         if self.bits == 64:
-            far = ratio = v.select(near, short, 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
+            short, low = z * v.poly("TANH", z), v.poly("TANH_BELOW", z)
         else:
-            far, ratio = v.c(2.0) / below, short
-        return v.copysign(v.select(near, v.fma(size, ratio, size), v.c(1.0) - far), x)
+            (start,), (first, second) = (POLYNOMIALS[name, 32] for name in ("TANH", "TANH_BELOW"))
+            short, low = z * (v.c(start) - z), v.fma(z + second, z, first)
+        ratio = v.select(near, short, -2.0) / v.select(near, low, below)
+        size = v.select(near, size, 1.0)
+        return v.copysign(v.fma(size, ratio, size), x)
 
     def _double_exp(self, size: Val) -> Val:
         """``exp(2 size)``, and no more beyond where tanh is 1, for size >= 0; with an error that grows with size."""
