@@ -21,7 +21,8 @@ class ISA:
     ``triple_arch`` is the first part of the LLVM target triple, ``cpu`` and ``features`` are LLVM's names (a feature
     carries its sign: ``+fma``), ``host_flags`` the flags that ``/proc/cpuinfo`` must show. ``registers`` counts vector
     registers of ``vector_bits`` bits; ``masks``: loads and stores may be masked by lane; ``half``: converts between
-    float16 and float32 in hardware.
+    float16 and float32 in hardware. ``schedule``: for which processor LLVM puts the instructions of long functions in
+    order; they stay those of ``features``.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ISA:
     masks: bool
     half: bool
     host_flags: tuple[str, ...]
+    schedule: str = ""
 
     @property
     def triple(self) -> str:
@@ -71,6 +73,7 @@ ISAS: dict[str, ISA] = {
             masks=True,
             half=True,
             host_flags=(*_AVX512_PARTS, *_AVX2_FLAGS),
+            schedule="znver4",
         ),
         ISA(
             name="avx2",
