@@ -39,7 +39,8 @@ class Math:
         v, (high, low) = self.v, LN2_PIECES[self.bits]
         kf, k = v.nearest_power(x * LOG2E)
         r = v.fma(kf, -low, v.fma(kf, -high, x))
-        return r, k, v.fma(r * r, v.poly("EXP", r), r)
+        z = r * r
+        return r, k, v.fma(z, v.poly_by_squares("EXP", r, z), r)
 
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
@@ -82,7 +83,8 @@ class Math:
         v = self.v
         kf, k = v.nearest_power(x)
         r = (x - kf) * LN2
-        return v.fma(r * r, v.poly("EXP", r), r), k
+        z = r * r
+        return v.fma(z, v.poly_by_squares("EXP", r, z), r), k
 
     def half_exp(self, x: Val) -> Val:
         """``exp(x) / 2`` for x >= 0: finite wherever sinh is."""
@@ -115,7 +117,8 @@ class Math:
         kf, k = v.nearest(limited * LOG2E)
         first = v.fma(kf, -high, limited)
         r = v.fma(kf, -low, first)
-        tail = r * r * v.poly("EXP", r)
+        z = r * r
+        tail = z * v.poly_by_squares("EXP", r, z)
         p = r + tail
         lost = ((r - p) + tail) + v.fma(kf, -low, first - r) * (p + 1.0)
         half = v.power_of_two(k - 1)  # 2**k itself may be too large
