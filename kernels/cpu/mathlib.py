@@ -11,7 +11,7 @@ from math import inf, nan
 
 from .emit import F64, Val, vector_type
 from .floats import Floats
-from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES, POLYNOMIALS
+from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
 
 # Arguments beyond which exp is inf, or 0
 _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
@@ -141,21 +141,13 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z) / Q(z)`` by the same division.
-
-        As in Cephes, which has no Q for 32 bits."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes."""
         v = self.v
-        size = v.abs(x)
-        near, z = size < 0.625, x * x
-        below = self._double_exp(size) + 1.0
-        if self.bits == 64:
-            short, low = z * v.poly("TANH", z), v.poly("TANH_BELOW", z)
-        else:
-            (start,), (first, second) = (POLYNOMIALS[name, 32] for name in ("TANH", "TANH_BELOW"))
-            short, low = z * (v.c(start) - z), v.fma(z + second, z, first)
-        ratio = v.select(near, short, -2.0) / v.select(near, low, below)
+        size, z = v.abs(x), x * x
+        near, below = size < 0.625, self._double_exp(size) + 1.0
+        ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
         size = v.select(near, size, 1.0)
-        return v.copysign(v.fma(size, ratio, size), x)
+        return v.copysign(v.fma(v.neg(size), ratio, size), x)
 
     def _double_exp(self, size: Val) -> Val:
         """``exp(2 size)``, and no more beyond where tanh is 1, for size >= 0; with an error that grows with size."""
