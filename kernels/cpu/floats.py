@@ -56,11 +56,12 @@ class Floats:
         return value
 
     def poly_by_squares(self, name: str, x: Val, square: Val) -> Val:
-        """The same from pairs of coefficients, by Horner's rule in the square: as many products, half of them in a row."""
+        """The same from pairs of coefficients, by Horner's rule in the square: as many products, half in a row."""
         return self._by_squares(POLYNOMIALS[name, self.bits], x, square)
 
     def _by_squares(self, coefficients: Sequence[float], x: Val, square: Val) -> Val:
-        pairs = [self.fma(x, pair[1], pair[0]) if pair[1] is not None else self.c(pair[0]) for pair in zip_longest(coefficients[::2], coefficients[1::2])]
+        couples = zip_longest(coefficients[::2], coefficients[1::2])
+        pairs = [self.c(even) if odd is None else self.fma(x, odd, even) for even, odd in couples]
         value = pairs[-1]
         for pair in pairs[-2::-1]:
             value = self.fma(value, square, pair)
