@@ -22,6 +22,8 @@ class ISA:
     carries its sign: ``+fma``), ``host_flags`` the flags that ``/proc/cpuinfo`` must show. ``registers`` counts vector
     registers of ``vector_bits`` bits; ``masks``: loads and stores may be masked by lane; ``half``: converts between
     float16 and float32 in hardware; ``repeats``: an element of memory in all lanes of a vector costs no arithmetic unit.
+    ``schedule``: for which processor LLVM puts the instructions of long functions in order; they stay those of
+    ``features``.
     """
 
     name: str
@@ -34,6 +36,7 @@ class ISA:
     half: bool
     repeats: bool
     host_flags: tuple[str, ...]
+    schedule: str = ""
 
     @property
     def triple(self) -> str:
@@ -73,6 +76,7 @@ ISAS: dict[str, ISA] = {
             half=True,
             repeats=True,
             host_flags=(*_AVX512_PARTS, *_AVX2_FLAGS),
+            schedule="znver4",
         ),
         ISA(
             name="avx2",

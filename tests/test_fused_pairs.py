@@ -120,3 +120,11 @@ def test_powers_of_sixteenths_are_found_in_registers(dtype, found):
         text = codegen.assembly(library.build(name, ISAS["avx512"]), ISAS["avx512"])
         assert re.search(rf"{found}\s.*%zmm", text) and "vrndscale" not in text
         assert ("vscalef" in text) == scaled
+
+
+def test_only_long_functions_are_put_in_order_for_a_processor():
+    for op, wanted in (("exp", True), ("add", False)):
+        structure = fused_case.single(op, ("float64",) * (2 if op == "add" else 1))
+        for isa in ISAS.values():
+            text = str(library.build(fs.name(structure), isa))
+            assert ('"tune-cpu"="znver4"' in text) == (wanted and isa.name == "avx512")

@@ -183,6 +183,11 @@ class Fn:
         self.b = LineBuilder(self.fn.append_basic_block("entry"))
         self.args = [Val(self, a) for a in self.fn.args]
 
+    def schedule_for(self, processor: str) -> None:
+        """LLVM puts instructions in the order that suits this processor."""
+        # llvmlite would take a name without a value alone
+        set.add(self.fn.attributes, f'"tune-cpu"="{processor}"')
+
     # -- constants -------------------------------------------------------------------------------------------
     def const(self, ty: ir.Type, value) -> Val:
         return Val(self, CONSTANTS.get(ty, value))

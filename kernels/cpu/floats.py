@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from struct import pack, unpack
+from typing import Sequence
 
 from llvmlite import ir
 
 from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
 from .mathconst import POLYNOMIALS, SIXTEENTHS, SIXTEENTHS_REST
+
+_LONG = 14  # coefficients, from which a polynomial is worth one product more
 
 
 class Floats:
@@ -44,9 +48,23 @@ class Floats:
     def poly(self, name: str, x: Val, first: int = 0) -> Val:
         """The polynomial of `mathconst`, from coefficient ``first`` on, by Horner's rule."""
         coefficients = POLYNOMIALS[name, self.bits][first:]
+        if len(coefficients) >= _LONG:
+            return self._by_squares(coefficients, x, x * x)
         value = self.c(coefficients[-1])
         for coefficient in coefficients[-2::-1]:
             value = self.fma(value, x, coefficient)
+        return value
+
+    def poly_by_squares(self, name: str, x: Val, square: Val) -> Val:
+        """The same from pairs of coefficients, by Horner's rule in the square: as many products, half in a row."""
+        return self._by_squares(POLYNOMIALS[name, self.bits], x, square)
+
+    def _by_squares(self, coefficients: Sequence[float], x: Val, square: Val) -> Val:
+        couples = zip_longest(coefficients[::2], coefficients[1::2])
+        pairs = [self.c(even) if odd is None else self.fma(x, odd, even) for even, odd in couples]
+        value = pairs[-1]
+        for pair in pairs[-2::-1]:
+            value = self.fma(value, square, pair)
         return value
 
     def two_sum(self, a: Val, b: Val) -> tuple[Val, Val]:

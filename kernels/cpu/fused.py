@@ -107,6 +107,8 @@ class RowFunction:
         price = self.price = cost(structure)
         self.unroll = 4 if price <= 8 else 2 if price <= _TWO else 1
         self.pair = Ops(f, isa, 2 * self.w) if goes_in_pairs(structure, isa) else None
+        if self.pair and isa.schedule:
+            f.schedule_for(isa.schedule)
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
         self.first = f.word(self.args, ua.R_FIRST).ne(0)

@@ -5,7 +5,7 @@ Each row is (function, bits of the part): coefficients. With ``r`` and ``z = r *
     EXP     (exp(r) - 1 - r) / z            |r| <= log(2) / 2
     EXP_16  the same                        |r| <= log(2) / 32
     LOG     (2 atanh(s) / s - 2) / z        s = f / (2 + f), sqrt(1/2) <= 1 + f <= sqrt(2)
-    TANH    (tanh(r) / r - 1) / z           |r| <= 5 / 8; of 64 bits over TANH_BELOW (both from Cephes)
+    TANH    (1 - tanh(r) / r) / z           |r| <= 5 / 8; over TANH_BELOW (of 64 bits both from Cephes)
     POW     (atanh(s) / s - 1 - z/3) / z^2  the same
     SIN     (sin(r) - r) / r^3              |r| <= pi / 4
     COS     (cos(r) - 1 + z/2) / z^2        the same
@@ -52,8 +52,9 @@ POLYNOMIALS: dict[tuple[str, int], tuple[float, ...]] = {
         0.1533150161114533,
         0.1461916613488797,
     ),
-    ("TANH", 32): (-0.333332819422, 0.133314422036, -0.0537397155531, 0.0206390887954, -0.00570498872745),
-    ("TANH", 64): (-1614.68768441708447952, -99.2877231001918586564, -0.964399179425052238628),
+    ("TANH", 32): (35.32619094848633, 1.0),
+    ("TANH_BELOW", 32): (105.97857666015625, 45.39115905761719, 1.0),
+    ("TANH", 64): (1614.68768441708447952, 99.2877231001918586564, 0.964399179425052238628),
     ("TANH_BELOW", 64): (4844.06305325125486048, 2235.48839060100448583, 112.811678491632931402, 1.0),
     ("POW", 64): (
         0.2,

@@ -39,7 +39,8 @@ class Math:
         v, (high, low) = self.v, LN2_PIECES[self.bits]
         kf, k = v.nearest_power(x * LOG2E)
         r = v.fma(kf, -low, v.fma(kf, -high, x))
-        return r, k, v.fma(r * r, v.poly("EXP", r), r)
+        z = r * r
+        return r, k, v.fma(z, v.poly_by_squares("EXP", r, z), r)
 
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
@@ -65,8 +66,8 @@ class Math:
 
     def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
         """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
-        v = self.v
-        return v.fma(start, v.fma(r * r, v.poly("EXP_16", r), r + rest), start)
+        v, z = self.v, r * r
+        return v.fma(start, v.fma(z, v.poly_by_squares("EXP_16", r, z), r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
@@ -82,7 +83,8 @@ class Math:
         v = self.v
         kf, k = v.nearest_power(x)
         r = (x - kf) * LN2
-        return v.fma(r * r, v.poly("EXP", r), r), k
+        z = r * r
+        return v.fma(z, v.poly_by_squares("EXP", r, z), r), k
 
     def half_exp(self, x: Val) -> Val:
         """``exp(x) / 2`` for x >= 0: finite wherever sinh is."""
@@ -115,7 +117,8 @@ class Math:
         kf, k = v.nearest(limited * LOG2E)
         first = v.fma(kf, -high, limited)
         r = v.fma(kf, -low, first)
-        tail = r * r * v.poly("EXP", r)
+        z = r * r
+        tail = z * v.poly_by_squares("EXP", r, z)
         p = r + tail
         lost = ((r - p) + tail) + v.fma(kf, -low, first - r) * (p + 1.0)
         half = v.power_of_two(k - 1)  # 2**k itself may be too large
@@ -138,18 +141,13 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x + x z P(z)``, or ``x + x z P(z) / Q(z)`` by the same division.
-
-        As in Cephes."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes."""
         v = self.v
-        size = v.abs(x)
-        near, z = size < 0.625, x * x
-        below, short = self._double_exp(size) + 1.0, z * v.poly("TANH", z)
-        if self.bits == 64:
-            far = ratio = v.select(near, short, 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
-        else:
-            far, ratio = v.c(2.0) / below, short
-        return v.copysign(v.select(near, v.fma(size, ratio, size), v.c(1.0) - far), x)
+        size, z = v.abs(x), x * x
+        near, below = size < 0.625, self._double_exp(size) + 1.0
+        ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
+        size = v.select(near, size, 1.0)
+        return v.copysign(v.fma(v.neg(size), ratio, size), x)
 
     def _double_exp(self, size: Val) -> Val:
         """``exp(2 size)``, and no more beyond where tanh is 1, for size >= 0; with an error that grows with size."""
