@@ -21,12 +21,13 @@ from ..plan import Index, Layout
 from ..records import lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import Axes, BinaryContraction
-from .gemm_access import KC, GemmAccess
+from .gemm_access import KC, LONG_SECONDS, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .operations import itemsize
 from .packing import PackedSide, pack_side
+from .shares import Share, uneven_shares
 from .sides import (
     LEFT,
     OUT,
@@ -41,7 +42,7 @@ from .sides import (
     split_long,
     total,
 )
-from .tasks import gemm_blocks
+from .tasks import gemm_blocks, most_panels
 from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
@@ -256,6 +257,7 @@ class _Planner(GemmAccess):
             stream=self._stream(kc),
             close=self.close,
             blocks=self._blocks(kc, a_mode, b_mode),
+            shares=self._shares(kc, a_mode, b_mode),
             left_layout=left_layout,
             pack_left=pack_left,
             pack_right=pack_right,
@@ -366,6 +368,22 @@ class _Planner(GemmAccess):
             grain=self._grain(a_mode),
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel else 1,
+        )
+
+    def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:
+        """Of unequal size, where a large product has one outer iteration, and tasks do not pack B."""
+        if not self._parallel or self._seconds() < LONG_SECONDS or self._outer_total > 1 or b_mode == "pack":
+            return ()
+        panel_bytes = self.mr * kc * self.item
+        return uneven_shares(
+            panels=self.panels.count,
+            columns=self.n_total,
+            nr=self.nr,
+            grain=self._grain(a_mode),
+            most=most_panels(panel_bytes, self.n_total * kc * self.item if b_mode == "panels" else 0),
+            threads=self.threads,
+            panel_bytes=panel_bytes,
+            packs=a_mode == "pack",
         )
 
     def _grain(self, a_mode: str) -> int:
