@@ -48,6 +48,8 @@ from .tile_choice import choose_tile
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
+LONG_SUM = 128  # terms from which on packing B costs more than storing C anywhere
+LEAST_RUN = 4  # columns that are moved together
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
@@ -152,6 +154,7 @@ class _Planner(GemmAccess):
         self.n_outer: list[Dim] = []
         if c.left is not None and c.right is not None:
             self._split_off()
+            self._columns_along_b()
         self.n_total = total(self.n_dims)
         across = self._along_a() if c.across else None
         if c.left is not None and across is None:
@@ -211,6 +214,14 @@ class _Planner(GemmAccess):
         if self.k_total > TABLE_ENTRIES:
             keep = leading(self.k_dims, TABLE_ENTRIES)
             self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
+
+    def _columns_along_b(self) -> None:
+        """Columns begin with the dimension along which B runs, where B would be packed element by element. A long sum
+        stores few columns of C, and little depends on which are beside each other."""
+        if self.k_total < LONG_SUM or self._pack_right_mode() != abi.SCATTERED:
+            return
+        runs = [d for d in self.n_dims if d.stride(RIGHT) == self.items[RIGHT] and d.size >= LEAST_RUN]
+        self.n_dims = runs + [d for d in self.n_dims if d not in runs]
 
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""

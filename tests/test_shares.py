@@ -76,3 +76,16 @@ def test_what_surrounds_a_product_goes_by_blocks(monkeypatch):
     shapes = (400, 300), (300, 500), (500,)
     arrays = [random(np.random.default_rng(n), shape, "float32", True) for n, shape in enumerate(shapes)]
     assert (engine.jit(layer)(*arrays) == layer(*(a.astype("float64") for a in arrays))).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64", "float16"])
+def test_columns_along_an_operand_that_runs_along_slow_ones(dtype):
+    """B runs along d, which is slow in the result: columns of neighbours in B are packed together, wherever they go."""
+    equation, sizes = "fbea,ecfd->dcba", {"a": 33, "b": 6, "c": 7, "d": 21, "e": 12, "f": 14}
+    arrays = [np.asarray(random(np.random.default_rng(n), [sizes[i] for i in term], "int8")) for n, term in enumerate(("fbea", "ecfd"))]
+    arrays = [(array % 5).astype(dtype) for array in arrays]
+    made = plan(equation, arrays, threads=2)
+    (packed,) = [step.args for step in made.steps if step.family == "pack"]
+    assert packed.words[abi.G_PACK_MODE] == abi.LANES_RUN
+    wide = [array.astype(np.promote_types(dtype, "float64")) for array in arrays]
+    assert (run(made, arrays) == np.einsum(equation, *wide, optimize=True).astype(dtype)).all()
