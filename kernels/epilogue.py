@@ -89,7 +89,7 @@ class EpilogueTables:
     """Which entry each table of C stands for. ``shift``: bytes from the first element of C to that of the problem."""
 
     def __init__(self, problem: GemmProblem, epilogue: Epilogue, shift: int = 0) -> None:
-        self.p, self.e, self.shift = problem, epilogue, shift
+        self.p, self.e, self.shift = replace(problem, shares=()), epilogue, shift  # tables go by blocks
         lanes = np.arange(problem.mr) < problem.valid[:, None]
         self.at = np.flatnonzero(lanes)  # positions of lanes that exist, among those of all panels
         self.start = self._digits(np.array([shift]))

@@ -56,7 +56,8 @@ class GemmProblem:
     in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
-    ``blocks``: outer indices, panels and columns per task.
+    ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end
+    of each task, where these are unequal.
     """
 
     dtype: str
@@ -93,6 +94,7 @@ class GemmProblem:
     stream: bool = False
     close: int = 0
     blocks: tuple[int, int, int] = (1, 1, 1)
+    shares: tuple[tuple[int, int, int, int], ...] = ()
     conj_a: bool = False
     conj_b: bool = False
     accumulate: bool = False
@@ -119,8 +121,10 @@ class GemmProblem:
 
     @lazy
     def tasks(self) -> tuple[int, int, int]:
-        """Number of tasks along outer, panels and columns."""
+        """Number of tasks along outer, panels and columns; shares count as tasks along panels."""
         outer, panels, columns = self.blocks
+        if self.shares:
+            return -(-self.outer_total // outer), len(self.shares), 1
         return -(-self.outer_total // outer), -(-self.panels // panels), -(-len(self.tn_c) // columns)
 
 
@@ -166,6 +170,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TKO_A: p.tko_a,
         abi.G_TKO_B: p.tko_b,
     }
+    if p.shares:
+        tables[abi.G_SHARES] = np.array(p.shares, np.int64).ravel()
     _put_loops(p.outer, words, tables)
     kernels = {abi.FN: p.kernel}
     if p.a_mode == "pack":
@@ -194,6 +200,13 @@ def _flags(p: GemmProblem) -> np.ndarray:
     return flags + (np.resize(place, p.panels) << ub.WAITS)
 
 
+def _most(p: GemmProblem) -> tuple[int, int]:
+    """Panels and columns of the task that has most of them."""
+    if not p.shares:
+        return p.blocks[1:]
+    return max(end - first for first, end, *_ in p.shares), max(end - first for *_, first, end in p.shares)
+
+
 def packed_bytes(p: GemmProblem) -> int:
     """Of the scratch memory of a worker, what a task packs; in whole cache lines."""
     return -(-(_scratch_a(p) + _scratch_b(p)) // 64) * 64
@@ -203,13 +216,13 @@ def _scratch_a(p: GemmProblem) -> int:
     """Bytes of the panels of A that a task packs, or of the tiles that wait to be unpacked, whole cache lines."""
     if p.across[0]:
         return p.across[0] * p.across[1] * p.mr * p.nr * ITEMSIZE[p.dtype]
-    return -(-p.blocks[1] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
+    return -(-_most(p)[0] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
 
 
 def _scratch_b(p: GemmProblem) -> int:
     if p.b_mode != "pack":
         return 0
-    return -(-min(p.blocks[2], len(p.tn_c)) // p.nr) * _panel_bytes(p, p.nr)
+    return -(-min(_most(p)[1], len(p.tn_c)) // p.nr) * _panel_bytes(p, p.nr)
 
 
 def _panel_bytes(p: GemmProblem, width: int) -> int:

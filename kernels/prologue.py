@@ -57,6 +57,7 @@ class StageTables:
 
     def __init__(self, problem: GemmProblem, staged: StagedMap, shift: int = 0) -> None:
         self.e, self.is_a = staged, staged.side == abi.STAGED_A
+        problem = replace(problem, shares=())  # tables go by blocks
         self.p, self.columns = (_wide(problem), 0) if self.is_a else _in_strips(problem, staged.nr)
         self.item = ITEMSIZE[problem.dtype]
         p = self.p

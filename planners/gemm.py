@@ -21,12 +21,13 @@ from ..plan import Index, Layout
 from ..records import lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import Axes, BinaryContraction
-from .gemm_access import KC, GemmAccess
+from .gemm_access import KC, LONG_SECONDS, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .operations import itemsize
 from .packing import PackedSide, pack_side
+from .shares import Share, uneven_shares
 from .sides import (
     LEFT,
     OUT,
@@ -41,12 +42,14 @@ from .sides import (
     split_long,
     total,
 )
-from .tasks import gemm_blocks
+from .tasks import gemm_blocks, most_panels
 from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
+LONG_SUM = 128  # terms from which on packing B costs more than storing C anywhere
+LEAST_RUN = 4  # columns that are moved together
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 
 
@@ -151,6 +154,7 @@ class _Planner(GemmAccess):
         self.n_outer: list[Dim] = []
         if c.left is not None and c.right is not None:
             self._split_off()
+            self._columns_along_b()
         self.n_total = total(self.n_dims)
         across = self._along_a() if c.across else None
         if c.left is not None and across is None:
@@ -211,6 +215,14 @@ class _Planner(GemmAccess):
             keep = leading(self.k_dims, TABLE_ENTRIES)
             self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
+    def _columns_along_b(self) -> None:
+        """Columns begin with the dimension along which B runs, where B would be packed element by element. A long sum
+        stores few columns of C, and little depends on which are beside each other."""
+        if self.k_total < LONG_SUM or self._pack_right_mode() != abi.SCATTERED:
+            return
+        runs = [d for d in self.n_dims if d.stride(RIGHT) == self.items[RIGHT] and d.size >= LEAST_RUN]
+        self.n_dims = runs + [d for d in self.n_dims if d not in runs]
+
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""
         c = self.c
@@ -256,6 +268,7 @@ class _Planner(GemmAccess):
             stream=self._stream(kc),
             close=self.close,
             blocks=self._blocks(kc, a_mode, b_mode),
+            shares=self._shares(kc, a_mode, b_mode),
             left_layout=left_layout,
             pack_left=pack_left,
             pack_right=pack_right,
@@ -366,6 +379,22 @@ class _Planner(GemmAccess):
             grain=self._grain(a_mode),
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel else 1,
+        )
+
+    def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:
+        """Of unequal size, where a large product has one outer iteration, and tasks do not pack B."""
+        if not self._parallel or self._seconds() < LONG_SECONDS or self._outer_total > 1 or b_mode == "pack":
+            return ()
+        panel_bytes = self.mr * kc * self.item
+        return uneven_shares(
+            panels=self.panels.count,
+            columns=self.n_total,
+            nr=self.nr,
+            grain=self._grain(a_mode),
+            most=most_panels(panel_bytes, self.n_total * kc * self.item if b_mode == "panels" else 0),
+            threads=self.threads,
+            panel_bytes=panel_bytes,
+            packs=a_mode == "pack",
         )
 
     def _grain(self, a_mode: str) -> int:

@@ -22,6 +22,7 @@ FEW_LANES = 8  # which find room in a cache set
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
+FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles
 FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
 
 
@@ -151,6 +152,8 @@ class GemmAccess(GemmTables):
         lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
         elements = total(self.b_dims) * total(lanes) * self.k_total
         if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
+            return False
+        if side == LEFT and against >= FETCHED_BELOW:
             return False
         mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
         if mode == abi.K_RUN:

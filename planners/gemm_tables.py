@@ -18,6 +18,7 @@ from ..plan import Axis, Index, Layout
 from ..records import lazy, quick
 from .contraction import BinaryContraction
 from .packing import PackedSide
+from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
@@ -43,6 +44,7 @@ class Decided:
     stream: bool
     close: int
     blocks: tuple[int, int, int]
+    shares: tuple[Share, ...]
     left_layout: Layout | None
     pack_left: PackedSide | None
     pack_right: PackedSide | None
@@ -137,6 +139,7 @@ class GemmTables:
             stream=d.stream,
             close=d.close,
             blocks=d.blocks,
+            shares=d.shares,
             conj_a=c.conj_left,
             conj_b=c.conj_right,
             accumulate=c.accumulate,

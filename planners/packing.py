@@ -8,6 +8,7 @@ from typing import Sequence
 
 import numpy as np
 
+from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem, lower_pack
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
@@ -94,7 +95,7 @@ def pack_side(
         tk=tk,
         stride=size,
         mode=mode,
-        block=_block(panels * len(fast), size, threads),
+        block=_block(panels * len(fast), size, threads, GROUP if mode == abi.PANEL_RUN else 1),
         parallel=parallel,
     )
     return PackedSide(
@@ -118,7 +119,7 @@ def _loop(table: np.ndarray, step: int) -> tuple[int, np.ndarray, np.ndarray, np
     return len(table), table, copy, copy
 
 
-def _block(panels: int, size: int, threads: int) -> int:
+def _block(panels: int, size: int, threads: int, group: int) -> int:
     """Panels per task: a few tasks per thread, whole transposed groups."""
     share = -(-panels // max(1, 4 * threads)) if panels * size > PACK_BYTES else panels
-    return min(panels, -(-share // GROUP) * GROUP)
+    return min(panels, -(-share // group) * group)

@@ -34,8 +34,8 @@ def gemm_blocks(
         pieces = max(-(-columns // most_columns), min(-(-wanted // outer), columns // nr), 1)
         share = outer if threads == 1 else max(1, outer // (2 * TASKS_PER_THREAD * threads))
         return share, panels, -(-(-(-columns // pieces)) // nr) * nr
-    packed, again = (WIDE_BYTES, AGAIN_BYTES) if column_bytes > NEAR_BYTES else (PACK_BYTES, 0)
-    panel_block = _rounded(max(1, packed // panel_bytes), grain, panels)
+    again = AGAIN_BYTES if column_bytes > NEAR_BYTES else 0
+    panel_block = _rounded(most_panels(panel_bytes, column_bytes), grain, panels)
     if threads == 1:
         return outer, panel_block, columns
     wanted = TASKS_PER_THREAD * threads
@@ -51,6 +51,11 @@ def gemm_blocks(
         pieces = min(-(-wanted // (tasks * outer)), -(-columns // nr))
         column_block = -(-(-(-columns // pieces)) // nr) * nr
     return 1, panel_block, column_block
+
+
+def most_panels(panel_bytes: int, column_bytes: int) -> int:
+    """Panels that a task may pack; the numbers of bytes are those of `gemm_blocks`."""
+    return max(1, (WIDE_BYTES if column_bytes > NEAR_BYTES else PACK_BYTES) // panel_bytes)
 
 
 def _shares(panels: int, outer: int, wanted: int) -> int:

@@ -53,6 +53,7 @@ class Case:
     gap: int = 48
     exact: bool = True
     blocks: tuple[int, int, int] | None = None
+    shares: tuple[tuple[int, int, int, int], ...] = ()
     seed: int = 0
 
 
@@ -121,6 +122,7 @@ def build(case: Case, isa: ISA) -> Ready:
         chunk=case.chunk,
         stream=case.stream,
         blocks=case.blocks or (1, panels, case.n),
+        shares=case.shares,
         conj_a=case.conj[0],
         conj_b=case.conj[1],
         accumulate=case.accumulate,

@@ -253,3 +253,17 @@ def test_large_results_with_few_columns(row, dtype, lanes):
     out = np.empty_like(a)
     bind(plan).run([a, b], out)
     assert np.array_equal(out, a[:, :1].conj() * b[0, :, None] + a[:, 1:].conj() * b[1, :, None])
+
+
+@every_isa
+@pytest.mark.parametrize("modes", MODES)
+def test_shares_of_unequal_size_give_the_same(row, modes):
+    """What follows is a share of other panels, of the same, and of fewer columns; B is packed before, by tasks, or not."""
+    dtype, tile = "float32", tiles.tiles(row, "float32")[0]
+    height, nr = _height(row, dtype, tile), tile[1]
+    n = 3 * nr + 1
+    shares = (0, 3, 0, n), (3, 4, 0, 2 * nr), (3, 4, 2 * nr, n), (4, 5, 0, nr), (4, 5, nr, n)
+    case = Case(dtype=dtype, tile=tile, valid=(height, height, 3, height, 1), n=n, k=5, kc=3, shares=shares)
+    for pack, pack_b in (("panels", "panels"), ("K_RUN", "panels"), ("LANES_RUN", "K_RUN")):
+        for blocks in (None, (1, 1, nr)):
+            run(build(with_modes(replace(case, blocks=blocks), modes, pack, pack_b), row), row)

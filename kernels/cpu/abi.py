@@ -86,6 +86,8 @@ G_STAGE_ROW = 65  # address of the row function that it calls
 G_STAGE_TABLE = 66  # address of what it is called with: `fused_abi`
 G_STAGED = 67  # which operand is made so in the scratch memory of the worker: STAGED_A or STAGED_B
 G_STAGE_COLUMNS = 68  # B: columns that are made at a time; tasks have whole multiples
+G_SHARES = 69  # of each task, in order: first panel, end, first column, end; 0: blocks of PANEL_BLOCK and N_BLOCK
+SHARE_WORDS = 4
 STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next is asked for early

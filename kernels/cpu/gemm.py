@@ -76,8 +76,7 @@ class GemmNest:
         tn, rest = self.task % n_tasks, self.task // n_tasks
         tp, to = rest % panel_tasks, rest // panel_tasks
         self.panel_task = tp
-        self.p0, self.p1 = self._span(tp, word(abi.G_PANEL_BLOCK), word(abi.G_PANELS))
-        self.n0, self.n1 = self._span(tn, word(abi.G_N_BLOCK), word(abi.G_N))
+        self.p0, self.p1, self.n0, self.n1 = self._share(tp, tn)
         o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
         self.pack_args = f.stack(8 * abi.P_WORDS)
         self.coming = f.stack(8 * C_WORDS * 2)
@@ -92,6 +91,20 @@ class GemmNest:
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
+
+    def _share(self, tp: Val, tn: Val) -> tuple[Val, ...]:
+        """Panels and columns of a task: first and end of each."""
+        f, word = self.f, self.word
+        panels = self._span(tp, word(abi.G_PANEL_BLOCK), word(abi.G_PANELS))
+        columns = self._span(tn, word(abi.G_N_BLOCK), word(abi.G_N))
+        found = [Var(f, bound) for bound in (*panels, *columns)]
+        with f.if_(word(abi.G_SHARES).ne(0)):
+            for number, bound in enumerate(found):
+                bound.set(self._of_share(tp, number))
+        return tuple(bound.get() for bound in found)
+
+    def _of_share(self, task: Val, number: int) -> Val:
+        return self.f.word(self.word(abi.G_SHARES) + task * (8 * abi.SHARE_WORDS), number)
 
     def _span(self, index: Val, block: Val, total: Val) -> tuple[Val, Val]:
         start = index * block
@@ -207,9 +220,7 @@ class GemmNest:
         panels, columns = self.p1 - self.p0, f.ceil_div(self.n1 - self.n0, nr)
         tiles = panels * columns
         if self.spec.a_packed:
-            after = word(abi.G_PANEL_BLOCK) * self.threads
-            left = word(abi.G_PANELS) - (self.p0 + after)
-            some = (left > 0) & word(abi.G_N_TASKS).eq(1)
+            after, many = self._panels_after()
             side = Side(
                 number=0,
                 turns=abi.G_TKO_A,
@@ -218,9 +229,9 @@ class GemmNest:
                 bit=abi.FETCH_A,
                 width=self.tile.mr,
                 first=self.p0,
-                panels=f.select(some, f.min(panels, left), panels),
+                panels=f.select(after.ne(0), many, panels),
             )
-            self.describer.next(side, a, turn, k0, self.next_a, f.select(some, after, f.i64(0)), tiles)
+            self.describer.next(side, a, turn, k0, self.next_a, after, tiles)
         if self.spec.b_packed:
             side = Side(
                 number=1,
@@ -233,6 +244,22 @@ class GemmNest:
                 panels=columns,
             )
             self.describer.next(side, b, turn, k0, self.next_b, f.i64(0), tiles)
+
+    def _panels_after(self) -> tuple[Val, Val]:
+        """From the panels of this task to those of the one that this thread takes next, and how many these are; 0 where
+        there is none, or it has the same."""
+        f, word = self.f, self.word
+        after = word(abi.G_PANEL_BLOCK) * self.threads
+        left = word(abi.G_PANELS) - (self.p0 + after)
+        some = (left > 0) & word(abi.G_N_TASKS).eq(1)
+        distance, many = Var(f, f.select(some, after, f.i64(0))), Var(f, f.min(self.p1 - self.p0, left))
+        with f.if_(word(abi.G_SHARES).ne(0)):
+            task = self.panel_task + self.threads
+            last = word(abi.G_PANEL_TASKS) - 1
+            share = f.min(task, last)
+            distance.set(f.select(task > last, f.i64(0), self._of_share(share, 0) - self.p0))
+            many.set(self._of_share(share, 1) - self._of_share(share, 0))
+        return distance.get(), many.get()
 
     def _packed_a(self, a: Val, k0: Val, klen: Val) -> tuple[Val, Val]:
         """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
