@@ -9,7 +9,7 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, run_of, take, without
 from .nest_problem import Dim
-from .nest_rows import WIDEST, move_mode
+from .nest_rows import WIDEST, move_mode, move_run
 
 STAGED_BYTES = 24 << 10  # of a box, so that what is staged stays in the L1 cache
 REPEATED_BYTES = 24 << 10  # of a row, whose repeated parts stay there for the rows that follow
@@ -26,6 +26,8 @@ MOVES = {  # of an entry that is moved
     na.MOVE_RUN: 0.15,
     na.MOVE_FILL: 0.15,
     na.MOVE_REPEAT: 0.15,
+    na.MOVE_SEVERAL: 0.2,
+    na.MOVE_WEAVE: 0.3,
     na.MOVE_TILE: 0.4,
     na.MOVE_APART: 0.4,
     na.MOVE_SPREAD: 0.5,
@@ -95,7 +97,7 @@ def choose_apart(
 def movement(o: Group, j: Group, number: int, item: int, output: bool) -> tuple[int, int, int]:
     """Mode of an operand's move, how many neighbours are moved as one element (2**), and `fused_abi.O_RUN`."""
     mode = na.MOVE_SCATTER if output else move_mode(o, j, number, item)
-    wide, run = 0, run_of(j, number, item)
+    wide, run = 0, move_run(mode, o, j, number, item)
     repeated = _repeated(o, number, item) if mode == na.MOVE_GATHER else 0
     if mode not in _APART:
         return mode, wide, run

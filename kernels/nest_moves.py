@@ -22,7 +22,7 @@ from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
 from .nest_problem import Dim, NestProblem
-from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, share
+from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share
 from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
@@ -81,7 +81,7 @@ def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> Row:
 
 def _source(builder: RowBuilder, item: int, mode: int) -> None:
     builder.words[na.N_A_MODE] = na.STAGED + mode
-    builder.words[na.N_A_RUN] = run_of(builder.j, A, item)
+    builder.words[na.N_A_RUN] = move_run(mode, builder.o, builder.j, A, item)
     builder.kernels |= {abi.FN: "nest_copy", na.N_A_MOVE: f"nest_move_{item}"}
 
 

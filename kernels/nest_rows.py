@@ -21,6 +21,7 @@ TASKS_PER_THREAD = 4
 UNEVEN = 4  # boxes of a task, from which one more or less makes no difference
 STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 STREAM_ROW = 512  # bytes, at least
+ORDERED_BYTES = 8 << 10  # of an operand in a box, where what is staged is read as it lies in memory
 WIDEST = 16  # bytes of the largest element that is moved as one
 
 
@@ -117,7 +118,7 @@ class RowBuilder:
             while item << wide < WIDEST and along.dims[0][0] % (2 << wide) == 0 and along.dims[0][1 + operand] == item:
                 wide += 1
         self.words[na.N_OUT_MODE + operand] = na.STAGED + mode
-        self.words[na.N_OUT_RUN + operand] = run_of(across, operand, item)
+        self.words[na.N_OUT_RUN + operand] = move_run(mode, along, across, operand, item)
         self.words[na.N_OUT_WIDE + operand] = wide
         self.kernels[na.N_OUT_MOVE + operand] = f"nest_move_{item << wide}"
         return self.vector(offsets[:: 1 << wide])
@@ -129,8 +130,25 @@ def move_mode(along: Group, across: Group, operand: int, item: int) -> int:
         return na.MOVE_RUN
     if along.constant(operand):
         return na.MOVE_FILL
+    if several(along, operand, item):
+        return na.MOVE_WEAVE if along.dims[0][1 + operand] else na.MOVE_SEVERAL
     tiles = run_of(across, operand, item) >= SHORT_RUN and along.count >= SHORT_RUN
     return na.MOVE_TILE if tiles else na.MOVE_GATHER
+
+
+def several(along: Group, operand: int, item: int) -> int:
+    """How many entries of a group are the same element, or lie in so many rows, of an operand that is contiguous
+    otherwise; 0 where that is not so, or there is no kernel for it."""
+    (times, *_), *rest = along.dims
+    others = Group(dims=tuple(rest), total=along.total, chunks=along.chunks)
+    return times if times in na.TIMES and rest and others.contiguous(operand, item) else 0
+
+
+def move_run(mode: int, along: Group, across: Group, operand: int, item: int) -> int:
+    """What a move is told beside its mode."""
+    if mode in (na.MOVE_SEVERAL, na.MOVE_WEAVE):
+        return item * several(along, operand, item)
+    return run_of(across, operand, item)
 
 
 # -- element-wise --------------------------------------------------------------------------------------------------
@@ -140,6 +158,8 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     budget = max(256, problem.elements // tasks)
     items = [STORAGES[name].itemsize for name in problem.operands]
     o, j, outer = choose(list(problem.dims), items, budget)
+    if _in_order(o, items):
+        o, j, outer = choose(list(problem.dims), items, min(budget, ORDERED_BYTES // max(items)))
     names = ("out", "a", "b" if problem.op == "mul" or problem.scaled else "")
     if problem.op == "mul" and o.constant(B) and not o.constant(A):
         # only the first factor may be one element per row
@@ -154,6 +174,12 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     for operand, item in enumerate(items):
         builder.place(operand, item, broadcast=problem.op == "mul" and operand == A)
     return builder.row(min(tasks, builder.boxes), problem.bytes), names
+
+
+def _in_order(o: Group, items: Sequence[int]) -> bool:
+    """Whether all that is staged is read in order, by `MOVE_SEVERAL` or `MOVE_WEAVE`; large boxes gain nothing."""
+    staged = [x for x, item in enumerate(items) if not o.contiguous(x, item) and not o.constant(x)]
+    return bool(staged) and all(x != OUT and several(o, x, items[x]) for x in staged)
 
 
 def _streams(problem: NestProblem, o: Group, item: int) -> bool:

@@ -15,13 +15,15 @@ from math import prod
 
 from ..kernels.nest import NestProblem
 from ..kernels.tiles import ITEMSIZE
-from ..plan import Index
+from ..plan import Axis, Index
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
 
 SMALL_SHARE = 8  # how many times as many bytes the large operand has
 LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
+FEW_ROWS = 4  # that are worth a turn of the loops outside
+REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
 
 
@@ -34,10 +36,11 @@ class Copied:
     nbytes: int
 
 
-def beside(c: BinaryContraction) -> Copied | None:
+def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     """``c`` with a copy of its left operand; None where that is not small, or cannot help.
 
-    The right operand and the result have a batch index fastest that the left operand has elsewhere.
+    The right operand and the result have a batch index fastest that the left operand has elsewhere. Where the batch
+    indices that are adjacent in memory fill no vector of ``lanes`` elements, the copy may repeat them (`_repeated`).
     """
     item, left = ITEMSIZE[c.dtype], (*c.batch, *c.m, *c.k)
     if not any(c.right[i].stride == item == c.out[i].stride != c.left[i].stride for i in c.batch):
@@ -46,10 +49,56 @@ def beside(c: BinaryContraction) -> Copied | None:
     if small * SMALL_SHARE > large or large < LARGE_BYTES:
         return None
     order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
+    run, adjacent = _adjacent(c, order, item)
+    split, times = _repeated(c, run, lanes, item)
+    if times > 1:
+        c = _split(c, split, times)
+        order.insert(adjacent, REPEATED)
     axes = dense_axes((*order, *c.m), c.sizes, item)
     dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
+    if times > 1:
+        dims = (*dims, (times, axes[REPEATED].stride, 0, 0))
     copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
-    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small)
+    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small * times)
+
+
+def _adjacent(c: BinaryContraction, order: list[Index], item: int) -> tuple[int, int]:
+    """How many elements lie side by side along batch indices in the right operand and the result, and along how many
+    of the first indices of ``order``."""
+    run = 1
+    for place, i in enumerate(order):
+        if i not in c.batch or not c.right[i].stride == c.out[i].stride == run * item:
+            return run, place
+        run *= c.sizes[i]
+    return run, len(order)
+
+
+def _repeated(c: BinaryContraction, run: int, lanes: int, item: int) -> tuple[Index | None, int]:
+    """The index of the right operand alone that follows ``run`` elements of the batch in memory, and how many of its
+    entries fill vectors together with them: for so many the copy has the same elements. 1 where nothing is to be
+    filled, or too few rows would be left.
+    """
+    if run >= lanes:
+        return None, 1
+    for i in c.n:
+        if c.right[i].stride == c.out[i].stride == run * item:
+            size = c.sizes[i]
+            shares = [n for n in range(1, lanes + 1) if size % n == 0 and (n == 1 or size // n >= FEW_ROWS)]
+            return i, min(shares, key=lambda n: (-(-run * n // lanes) / n, n))
+    return None, 1
+
+
+def _split(c: BinaryContraction, index: Index, times: int) -> BinaryContraction:
+    """``c`` with ``index`` of its right operand as two: ``times`` adjacent entries, a batch index `REPEATED` from now
+    on, and what is left of it."""
+    rest = c.sizes[index] // times
+    right, out = dict(c.right), dict(c.out)
+    for axes in (right, out):
+        stride = axes[index].stride
+        axes[REPEATED] = Axis.strided(REPEATED, times, stride)
+        axes[index] = Axis.strided(index, rest, stride * times)
+    sizes = {**c.sizes, index: rest, REPEATED: times}
+    return replace(c, sizes=sizes, batch=(*c.batch, REPEATED), right=right, out=out)
 
 
 def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:

@@ -37,6 +37,7 @@ WORTH_SHARE = 0.02  # of all predicted time
 WORTH_FLIP = 2e-5  # one of two operands of the plan is drawn up with the lanes on either side from here on
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
 SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
+MOVE_RATE = 60e9  # bytes a second of an operand that a product of elements moves into its order
 EVALUATIONS = 160  # plans drawn up in search of better ones
 _NOTHING: frozenset[Index] = frozenset()
 
@@ -45,7 +46,8 @@ _NOTHING: frozenset[Index] = frozenset()
 @dataclass(frozen=True, kw_only=True)
 class Orientation:
     """What a draft decides: whether the lanes side is the other one than the output suggests, and which side of its
-    producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second).
+    producer a free right operand keeps fastest (0: as the output has them, 1 or 2: the producer's first or second); so
+    does a free operand of a product of elements, which moves it into the order of the output box by box.
 
     ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their
     producers do."""
@@ -168,6 +170,10 @@ class LayoutSolver:
     def _orientations(self, operation: Operation, out: Axes) -> Iterator[Orientation]:
         yield AS_OUTPUT
         free = [value for value in operation.inputs if value.axes is None]
+        if self.policy == "solve" and operation.kind == "mul" and id(operation) in self.worth:
+            for near in (1, 2):
+                if any(self._near(value, near) for value in free) and self.evaluations < EVALUATIONS:
+                    yield Orientation(near=near)
         if operation.kind != "gemm" or self.policy != "solve":
             return
         if any(value.number in self.inherited for value in free):
@@ -193,7 +199,8 @@ class LayoutSolver:
         self.evaluations += id(operation) in self.worth
         before, operation.output.axes = operation.output.axes, out
         try:
-            draft = self._gemm(operation, orientation) if operation.kind == "gemm" else self._nest(operation)
+            draw = self._gemm if operation.kind == "gemm" else self._nest
+            draft = draw(operation, orientation)
         finally:
             operation.output.axes = before
         for value in operation.inputs:
@@ -201,15 +208,23 @@ class LayoutSolver:
                 value.axes = None
         return draft
 
-    def _nest(self, operation: Operation) -> Draft:
+    def _nest(self, operation: Operation, orientation: Orientation) -> Draft:
         given = self._natural(operation, operation.inputs)
+        seconds = self.seconds[id(operation)]
+        for value in operation.inputs if orientation.near else ():
+            near = self._near(value, orientation.near)
+            if value.number in given and near:
+                order = sorted(value.axes, key=lambda i: (i not in near, value.axes[i].stride))
+                value.axes = dense_axes(order, self.list.sizes, itemsize(value.dtype))
+                given[value.number] = Given(axes=value.axes)
+                seconds += self.list.nbytes(value) / MOVE_RATE
         if operation.kind == "fused":
             from .joined import fused_part  # loads what programs are made of
 
             part = fused_part(operation, self.list.sizes, self.threads)
         else:
             part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
-        return Draft(parts=(Planned(part=part),), given=given, seconds=self.seconds[id(operation)])
+        return Draft(parts=(Planned(part=part),), given=given, seconds=seconds)
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
         """Contiguous axes for those of ``values`` that are free."""
@@ -315,11 +330,18 @@ class LayoutSolver:
 
     def _beside(self, operation: Operation) -> dict[int, Given]:
         """A free operand that has no dimension of its own can lie as the other one does, where the product can then read
-        both in place."""
+        both in place. What a sum, a product or a cast writes lies as it is read, where a copy of it does as well."""
         given = {}
         for value, other in (operation.inputs, operation.inputs[::-1]):
             free = value.axes is None and other.axes is not None and other.kind == "input"
             if free and all(i in other.axes for i in value.term) and not self.mixed[id(operation)]:
+                read = self._read_by(value)
+                if read is not None:
+                    value.axes = axes_like(value, read.axes, self.list.sizes)
+                    chosen = choose(self._contraction(operation), self.isa)
+                    if chosen is not None and chosen.copied is not None:
+                        given[value.number] = Given(axes=value.axes)
+                        continue
                 value.axes = axes_like(value, other.axes, self.list.sizes)
                 if choose(self._contraction(operation), self.isa) is None:
                     value.axes = None

@@ -25,7 +25,7 @@ from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..plan import Index
 from ..records import changed, lazy, quick
-from .beside import Copied, beside
+from .beside import FEW_ROWS, Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
 from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fused_dims, largest_divisor, levels, total
@@ -36,7 +36,6 @@ _MOST_ROWS = 4096  # of lanes in the operands of one product, 256 KB of whole ca
 _GATE = 16  # elements of a matrix that is applied to a large operand with few adjacent elements in each piece
 _GATE_BYTES = 1 << 14  # of the large operand at least
 _GATE_ROWS = 8
-_FEW_ROWS = 4  # that are worth a turn of the loops outside
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
 
@@ -100,8 +99,9 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
 
 def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     """The batched family with a copy of the small operand."""
+    lanes = tile_table.elements(isa, c.dtype)
     for exchanged in (False, True):
-        copied = beside(c.swapped() if exchanged else c)
+        copied = beside(c.swapped() if exchanged else c, lanes)
         if copied is not None and _batched_fits(view := _View(copied.contraction), isa):
             return Choice(row=replace(_BATCHED, exchanged=exchanged), view=view, isa=isa, copied=copied)
     return None
@@ -176,7 +176,7 @@ class _View:
             outside, sides[wide] = found
             outer = [*outer, outside]
         for i, wide in enumerate(sides):
-            if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= _FEW_ROWS:
+            if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= FEW_ROWS:
                 outer, sides[i] = [*outer, *wide[:-1]], wide[-1:]
         return sorted(outer, key=lambda dim: -abs(dim.stride(OUT))), *sides
 

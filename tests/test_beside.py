@@ -1,11 +1,13 @@
 """Products along a batch that is fastest in a large operand: the copy of the small one, inherited orders, results."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
 
 import einsum_engine as engine
-from einsum_engine.kernels import tiles
+from einsum_engine.kernels import isa, tiles
 from einsum_engine.plan import Axis
 from einsum_engine.planners import beside, memo
 from einsum_engine.planners.contraction import BinaryContraction
@@ -145,6 +147,38 @@ def test_the_copy_is_in_the_order_of_the_large_operand():
     strides = {i: axis.stride for i, axis in found.contraction.left.items()}
     assert strides == {"b": 4, "a": 32, "m": 256} and found.nbytes == 512
     assert set(found.copy.dims) == {(8, 4, 32, 0), (8, 32, 4, 0), (2, 256, 256, 0)}
+
+
+@pytest.mark.parametrize(
+    "b, x, lanes, times",
+    [(8, 64, 16, 2), (4, 64, 16, 4), (12, 64, 16, 4), (8, 6, 16, 1), (8, 8, 16, 2), (16, 64, 16, 1), (8, 64, 1, 1)],
+)
+def test_the_copy_is_repeated_where_the_batch_fills_no_vectors(b, x, lanes, times):
+    c = contraction(left="ab", right="faxb", out="faxb", sizes=dict(a=4, b=b, f=64, x=x))
+    c = replace(c, left={"a": Axis.strided("a", 4, 4), "b": Axis.strided("b", b, 16)})
+    found = beside.beside(c, lanes)
+    after = found.contraction
+    assert found.nbytes == 16 * b * times
+    assert np.prod([size for size, *_ in found.copy.dims]) == 4 * b * times
+    if times > 1:
+        assert after.sizes["x"] == x // times and after.sizes[beside.REPEATED] == times
+        assert {axes[beside.REPEATED].stride for axes in (after.left, after.right, after.out)} == {4 * b}
+        assert after.right["x"].stride == after.out["x"].stride == 4 * b * times
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int16"])
+def test_results_with_a_repeated_copy(dtype):
+    sizes = SIZES | dict(b=max(2, tiles.elements(isa.active_isa(), dtype) // 2), i=8, p=3, w=3)
+    for expression in (CHAIN, "fpewaib,abef->pewaib"):
+        check(expression, operands(expression, dtype, sizes), threads=2)
+
+
+def test_a_sum_before_lies_as_it_is_read_and_is_copied():
+    expression = "abcef,fpewaib->pewaib"
+    f = check(expression, operands(expression, "float32", SIZES | {"c": 5}))
+    assert kinds(f) == ["sum", "copy", "batched"]
+    total = f.plan.buffers[f.plan.steps[0].output]
+    assert [axis.index for axis in sorted(total.layout.axes, key=lambda axis: -axis.stride)] == list("abef")
 
 
 def test_predictions_are_finite_and_grow_with_the_work():

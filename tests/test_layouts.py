@@ -9,6 +9,7 @@ import networks
 import numpy as np
 import oracle
 import pytest
+from plan_cases import operands, plan, run
 
 import einsum_engine as engine
 from einsum_engine.errors import EngineTypeError, EngineValueError
@@ -270,3 +271,28 @@ def test_what_streams_an_operand_is_written_as_that_lies(text):
     strides = {axis.index: axis.stride for axis in middle.layout.axes}
     assert (strides["a"], strides["b"]) == (90 * 8, 8)
     np.testing.assert_allclose(f(*arrays), np.einsum(text, *arrays, optimize=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_product_of_elements_reads_what_lies_as_its_producer_writes(dtype, every_operation_is_worth_it, monkeypatch):
+    """In the order of the result, or with the indices of either side of its producer fastest."""
+    equation, path = "arv,qv,aq->aqr", [(0, 1), (0, 1)]
+    arrays = operands(equation, dict(a=6, r=2, v=2, q=37), dtype)
+    for name in ("TINY_SECONDS", "SMALL_SECONDS"):
+        monkeypatch.setattr(layouts, name, 0)
+    original, orders = LayoutSolver._orientations, []
+    for number in range(3):
+        drafts = []
+
+        def nth(self, operation, out, number=number, drafts=drafts):
+            found = list(original(self, operation, out))
+            drafts.append((operation.kind, len(found)))
+            return iter(found[number:][:1] if operation.kind == "mul" else found)
+
+        monkeypatch.setattr(LayoutSolver, "_orientations", nth)
+        made = plan(equation, arrays, optimize=path)
+        oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
+        assert ("mul", 3) in drafts
+        axes = made.buffers[made.steps[-2].output].layout.axes
+        orders.append([axis.index for axis in sorted(axes, key=lambda axis: axis.stride)])
+    assert orders == [list("rqa"), list("raq"), list("qra")]

@@ -126,6 +126,28 @@ def permutations(draw) -> Case:
 
 
 @ISAS
+@pytest.mark.parametrize("name", ["int8", "float16", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize("times", [2, 3, 4])
+@pytest.mark.parametrize("mode", ["MOVE_SEVERAL", "MOVE_WEAVE"])
+def test_entries_of_one_element_and_of_several_rows(isa, name, times, mode):
+    """The fastest loop is not one of an input, or its slowest one: long rows, short ones, and pieces of a box."""
+    item = item_of(name)
+    for length in (1, 5, 8, 37, 1500):
+        row = times * item
+        apart = 0 if mode == "MOVE_SEVERAL" else 6 * item * length + 64
+        step = row * length
+        dims = ((times, item, item, apart), (length, row, row, item), (3, step + item, step, 2 * item * length))
+        problem = NestProblem(op="mul", dims=dims, out=name, a=name, b=name)
+        words = lower(problem).rows[0].words
+        if times == 2 and length > 1:
+            assert words[nest_abi.N_B_MODE] == nest_abi.STAGED + getattr(nest_abi, mode)
+            assert words[nest_abi.N_B_RUN] == row
+        for threads in (1, 3):
+            Case(problem, seed=length, threads=threads, shift=1).check(isa)
+        Case(NestProblem(op="copy", dims=tuple((n, o, b, 0) for n, o, _, b in dims), out=name, a=name)).check(isa)
+
+
+@ISAS
 @RANDOM
 @given(case=permutations(), longest=st.sampled_from([64, 256, 1024, 8192]), box=st.sampled_from([4096, 1 << 17]))
 def test_copy_past_the_caches(isa, case, longest, box):

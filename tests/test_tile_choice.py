@@ -40,6 +40,24 @@ def test_rows_of_whole_vectors_are_stored_as_they_are(columns):
     assert not choose_tile(AVX512, "float32", (48, 44, 44), columns, 48, True)[1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_dimensions_that_are_one_run_of_the_result_fill_vectors_together(dtype):
+    rows = (2,) * 11
+    (mv, _), several = choose_tile(AVX512, dtype, rows, 256, 2, True, together=8)
+    whole = choose_tile(AVX512, dtype, (256, 8), 256, 2, True)[0]
+    assert several and mv == whole[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_intermediates_of_many_short_dimensions_fill_vectors(dtype):
+    """The last product reads rows of six dimensions of 2, which are one run of the result."""
+    equation = "ua,uv,vbcdefgh,hl->labcdefg"
+    arrays = operands(equation, dict.fromkeys("vbcdefgh", 2) | dict(u=2, a=9, l=5), dtype)
+    made = plan(equation, arrays)
+    oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
+    assert made.steps[-1].family == "gemm"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16"])
 @pytest.mark.parametrize("size", [3, 4, 6, 8])
 def test_lanes_of_several_dimensions_compute_the_same(dtype, size):

@@ -15,6 +15,10 @@ promise:
                    is taken; what lies between two elements may be read             (dst_o unused)
     MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors   (src_o unused)
     MOVE_REPEAT    dst adjacent along o, src in the first ``run`` entries, which are repeated (src_o, dst_o unused)
+    MOVE_SEVERAL   dst adjacent along o, ``run`` bytes of it one element of src, which are adjacent: vectors with each
+                   element twice or four times                                      (dst_o unused)
+    MOVE_WEAVE     dst adjacent along o, ``run`` bytes of it one element of each of two or four rows of src, which are
+                   adjacent: vectors of each, put together                          (dst_o unused)
 
 Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
 destination must not overlap (`MOVE_RUN` allows them to be the same).
@@ -51,6 +55,8 @@ class BoxMover:
             (na.MOVE_APART, self._apart),
             (na.MOVE_SPREAD, self._spread),
             (na.MOVE_REPEAT, self._repeat),
+            (na.MOVE_SEVERAL, self._each_several),
+            (na.MOVE_WEAVE, self._weave),
         )
         self._choose(modes)
 
@@ -151,6 +157,26 @@ class BoxMover:
 
     def _spread(self) -> None:
         self._steps(self._vectors() if self.m.masked else (), self._put, self._scatter)
+
+    def _each_several(self) -> None:
+        self._steps([times for times in na.TIMES if times <= self.m.block], self._put_again, self._gather)
+
+    def _put_again(self, times: int, src: Val, dst: Val, at: Val) -> None:
+        m, count = self.m, self.m.block // times
+        some = m.load(src + (at // times) * self.item, count)
+        several = [e // times for e in range(m.block)]
+        m.store(self._splat(some) if count == 1 else self._shuffle(some, some, several), dst + at * self.item)
+
+    def _weave(self) -> None:
+        m = self.m
+        self._steps([n for n in na.TIMES if m.block // n * m.group > 1], self._put_woven, self._gather)
+
+    def _put_woven(self, times: int, src: Val, dst: Val, at: Val) -> None:
+        m, count = self.m, self.m.block // times
+        start = src + (at // times) * self.item
+        parts = m.join([m.load(start + self.f.word(self.src_o, row), count) for row in range(times)])
+        lanes = [e % times * count + e // times for e in range(m.block)]
+        m.store(self._shuffle(parts, parts, lanes), dst + at * self.item)
 
     def _vectors(self) -> list[int]:
         """Distances at which no vector but the last ends behind the last element."""

@@ -19,7 +19,9 @@ N_OUT_MODE, N_A_MODE, N_B_MODE = 26, 27, 28  # how the operand runs along O: see
 N_OUT_O, N_A_O, N_B_O = 29, 30, 31  # offset vectors along O (unused where contiguous or broadcast)
 N_OUT_J, N_A_J, N_B_J = 32, 33, 34  # offset vectors along J: of the staged copy where the operand is staged
 N_OUT_MOVE, N_A_MOVE, N_B_MOVE = 35, 36, 37  # address of the move function where the operand is staged
-N_OUT_RUN, N_A_RUN, N_B_RUN = 38, 39, 40  # MOVE_TILE: entries of J that are adjacent in the operand
+# MOVE_TILE: entries of J that are adjacent in the operand; MOVE_SEVERAL: bytes of the entries that are one element;
+# MOVE_WEAVE: of those that come from one place in each of its rows
+N_OUT_RUN, N_A_RUN, N_B_RUN = 38, 39, 40
 N_OUT_FAR, N_A_FAR, N_B_FAR = 41, 42, 43  # offset vectors along J of the staged operand itself
 N_OUT_ROWS, N_A_ROWS, N_B_ROWS = 44, 45, 46  # 0: the staged operand does not change along J, 1: it does
 N_OUT_STAGE, N_A_STAGE, N_B_STAGE = 47, 48, 49  # where it is staged: bytes from the start of the worker's scratch
@@ -55,9 +57,10 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
-MOVE_APART, MOVE_SPREAD, MOVE_REPEAT = 6, 7, 8
+MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE = 6, 7, 8, 9, 10
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
+TIMES = (2, 4)  # of MOVE_SEVERAL and MOVE_WEAVE
 
 # sum: how a box is added up
 SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3
