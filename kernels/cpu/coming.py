@@ -96,10 +96,12 @@ class Beside:
     between two of them for each column. Where nothing is far there is one piece.
     """
 
-    def __init__(self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val) -> None:
+    def __init__(
+        self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val, distant: Val
+    ) -> None:
         self.f, self.tile = f, tile
         nr, item = tile.spec.nr, tile.item
-        far = columns * klen * item > NEAR_BYTES
+        far = (columns * klen * item > NEAR_BYTES) | distant
         self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & (far | accumulate.ne(0))
         self.piece = f.select(self.split, klen // (nr + 1), klen)
         lines = (klen * (nr * item) + (LINE - 1)) // LINE
