@@ -22,7 +22,7 @@ from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
-FAR_BYTES = 4 << 20
+FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
 _NOWHERE = Operand(slot=0, offset=0)
 
 

@@ -7,7 +7,7 @@ from dense import numpy_dtype
 
 import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners import gemm_access
+from einsum_engine.planners import gemm_access, gemm_tables, packing
 
 # expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
 CASES = {
@@ -46,6 +46,34 @@ def test_results_are_the_same(always, name, dtype, threads):
     arrays = [rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes]
     expected = np.einsum(CASES[name][0], *(x.astype("c16" if dtype == "complex64" else "i8") for x in arrays), optimize=True)
     assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int64", "bool"])
+@pytest.mark.parametrize("expr", ["mkx,nkx->xmn", "kmx,nxk->xmn"])
+def test_panels_of_a_batch_that_go_through_memory(monkeypatch, expr, dtype, threads):
+    """Stored past the caches, and asked for by tiles of the strip before."""
+    monkeypatch.setattr(packing, "PAST_BYTES", 0)
+    monkeypatch.setattr(gemm_tables, "FAR_BYTES", 0)
+    for name in ("L1_BYTES", "IN_PLACE_BYTES"):  # or B is read in place
+        monkeypatch.setattr(gemm_access, name, 0)
+    sizes = dict(x=18, m=41, n=300, k=130)
+    shapes = [tuple(sizes[index] for index in term) for term in expr.split("->")[0].split(",")]
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes]
+    f = engine.compile(expr, *shapes, dtypes=dtype, threads=threads)
+    bits = [step.args.words.get(abi.G_PACK_MODE, 0) & (abi.PACK_PAST | abi.FAR_B) for step in f.plan.steps]
+    assert abi.PACK_PAST in bits and abi.FAR_B in bits
+    expected = np.einsum(expr, *(x.astype("c16" if dtype == "complex64" else "i8") for x in arrays), optimize=True)
+    assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
+
+
+def test_rows_on_a_page_each_are_not_asked_for():
+    """Terms of a row are packed together; rows of 256 terms on pages of their own, and side by side."""
+    for expr, fetched in (("mkx,nxk->xmn", False), ("xmk,xnk->xmn", True)):
+        shapes = [(256, 256, 256)] * 2
+        bits = [step.args.words.get(abi.G_PACK_MODE, 0) for step in engine.compile(expr, *shapes, dtypes="float32").plan.steps]
+        assert bool(bits[-1] & abi.FETCH_A) == fetched, expr
 
 
 def test_each_way_of_packing_is_asked_for(always):

@@ -46,34 +46,46 @@ def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
 
 def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     """``void pack(args)``; see `abi` for the argument words."""
-    blocks = {run: _emit_block(module, run, name, isa) for run in _mover(None, name, isa).runs}
+    blocks = {run: _emit_blocks(module, run, name, isa) for run in _mover(None, name, isa).runs}
     f = Fn(module, name, [I64])
     Packer(f, _mover(f, name, isa), blocks).emit()
     f.ret()
 
 
-def _emit_block(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
-    """``void block(at, lanes, count | room << 32 | past << PAST_BIT, dst, distance, ahead)``: lane l < count, element
-    i < run: from ``at + lanes[l] + i * source_item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of
-    ``room`` lanes from ``dst`` on, those past ``count`` may get any value. What lies ``ahead`` bytes further is asked
-    for early. ``past``: rows are whole lines of ``dst`` and go past the caches.
+def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
+    """``void blocks(at, lanes, count | room << 32 | past << PAST_BIT, dst, distance, ahead, steps)``: so many blocks side
+    by side, in each lane l < count, element i < run: from ``at + lanes[l] + i * source_item`` to ``dst + i * distance +
+    l * item``. ``count`` is 1 to T; of ``room`` lanes from ``dst`` on, those past ``count`` may get any value. What lies
+    ``ahead`` bytes further is asked for early. ``past``: rows are whole lines of ``dst`` and go past the caches.
+
+    The loop is in here, with what it takes of the tables before it: a processor that has fewer instructions of a block in
+    view than it can loads more of them early.
     """
-    f = Fn(module, f"block_{run}", [I64] * 6, internal=True)
+    f = Fn(module, f"blocks_{run}", [I64] * 7, internal=True)
     f.fn.attributes.add("noinline")
     m = _mover(f, name, isa)
-    at, lanes, both, dst, distance, ahead = f.args
+    at, lanes, both, dst, distance, ahead, steps = f.args
     count, room, past = both & 0xFFFF, both >> 32 & 0xFFFF, both >> PAST_BIT
-    sources = [at + f.word(lanes, f.min(f.i64(l), count - 1)) for l in range(m.block)]
-    if run == m.block:
-        for source in sources:
-            f.prefetch(source + ahead, locality=2)
-    loads = [m.load(source, run) for source in sources]
-    rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
-    with f.if_else(room >= m.block) as (then, otherwise):
-        with then:
-            _store_whole(m, rows, dst, distance, past)
-        with otherwise:
-            _store_part(Mover(f, m.item, isa), rows, count, dst, distance)
+    table, clamped = Var(f, lanes), f.stack(8 * m.block)
+    with f.if_(count < m.block):
+        for l in range(m.block):
+            f.store(f.word(lanes, f.min(f.i64(l), count - 1)), clamped + 8 * l)
+        table.set(clamped)
+    along = run * m.source_item
+    with f.range(0, steps) as step:
+        here, to = at + step * along, dst + step * (distance * run)
+        loads = []
+        for l in range(m.block):
+            source = here + f.word(table.get(), l)
+            if run == m.block:
+                f.prefetch(source + ahead, locality=2)
+            loads.append(m.load(source, run))
+        rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
+        with f.if_else(room >= m.block) as (then, otherwise):
+            with then:
+                _store_whole(m, rows, to, distance, past)
+            with otherwise:
+                _store_part(Mover(f, m.item, isa), rows, count, to, distance)
     f.ret()
     return f
 
@@ -243,36 +255,45 @@ class Packer:
             self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room)
 
     def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val) -> None:
-        """Block after block of K, the longest that the table of K allows there."""
+        """Blocks of K, the longest that the table of K allows there."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
         with f.while_() as leave:
             k = k0.get()
             leave(k >= self.k)
-            at, row, moved = self.src + f.word(self.tk, k), dst + k * pitch, f.var(1)
+            row, moved = dst + k * pitch, f.var(0)
             for size in self.m.runs:
-                with f.if_((k + size <= self.k) & moved.get().eq(1)):
-                    with f.if_(self._runs(self.tk + k * 8, size)):
-                        self._block(size, at, lanes, count, room, row, pitch, f.i64(LANE_AHEAD))
-                        moved.set(size)
-            with f.if_(moved.get().eq(1)):
+                with f.if_((k + size <= self.k) & moved.get().eq(0)):
+                    steps = self._steps(k, size)
+                    with f.if_(steps.ne(0)):
+                        at = self.src + f.word(self.tk, k)
+                        args = [at, lanes, count | (room << 32), row, pitch, f.i64(LANE_AHEAD), steps]
+                        f.call(self.blocks[size], args)
+                        moved.set(steps * size)
+            with f.if_(moved.get().eq(0)):
                 self._elements(lanes, dst, count, k, k + 1)
+                moved.set(1)
             k0.set(k + moved.get())
 
+    def _steps(self, k: Val, size: int) -> Val:
+        """How many blocks of so many terms there are from ``k`` on whose elements are adjacent."""
+        f, steps, first = self.f, self.f.var(0), self.f.word(self.tk, k)
+        with f.while_() as leave:
+            start = steps.get() * size
+            leave(k + start + size > self.k)
+            leave((f.word(self.tk, k + start) - first).ne(start * self.m.source_item))
+            leave(self._runs(self.tk + (k + start) * 8, size) < 1)
+            steps.add(1)
+        return steps.get()
+
     def _runs(self, table: Val, count: int) -> Val:
-        """True when ``count`` consecutive table entries are one element of the source apart."""
+        """1 when ``count`` consecutive table entries are one element of the source apart, else 0."""
         f = self.f
         entries = f.load(ir.VectorType(I64, count), table)
         expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.m.source_item for i in range(count)])
         same = f.b.icmp_signed("==", entries.v, expected.v)
         bits = f.b.bitcast(same, ir.IntType(count))
-        return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
-
-    def _block(
-        self, size: int, at: Val, lanes: Val, count: Val, room: Val, dst: Val, distance: Val, ahead: Val
-    ) -> None:
-        """One block: ``count`` lanes, of ``room`` that the panel has from there on."""
-        self.f.call(self.blocks[size], [at, lanes, count | (room << 32), dst, distance, ahead])
+        return f.select(Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1))), f.i64(1), f.i64(0))
 
     # -- panels that continue each other's lanes -------------------------------------------------------------
     def _row_group(self, p: Val) -> Val:
@@ -354,16 +375,21 @@ class Packer:
                 with f.if_(lane.get().eq(self.width)):
                     lane.set(0)
                     k.add(1)
-            both = count | (count << 32) | past
-            with f.range(0, run, size) as at:
-                i = f.min(at, run - size)
-                to = dst + start * m.item + self.stride * i
-                args = [self.src + i * m.source_item, self.near, both, to, self.stride, ahead]
-                f.call(self.blocks[size], args)
+            self._across(size, run, self.src, self.near, count | (count << 32) | past, dst + start * m.item, ahead)
+
+    def _across(self, size: int, run: Val, at: Val, lanes: Val, both: Val, dst: Val, ahead: Val) -> None:
+        """Blocks along a run of panels, whole lines while they are near; the last one ends with the run."""
+        f, item, steps = self.f, self.m.source_item, run // size
+        f.call(self.blocks[size], [at, lanes, both, dst, self.stride, ahead, steps])
+        with f.if_((steps * size).ne(run)):
+            i = run - size
+            f.call(self.blocks[size], [at + i * item, lanes, both, dst + self.stride * i, self.stride, ahead, f.i64(1)])
 
     def _wide_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
+        whole = self.past & (self.width * m.item & (LINE - 1)).eq(0) & valid.eq(self.width)
+        past = f.select(whole, f.i64(1 << PAST_BIT), f.i64(0))
         # Where rows follow each other closely, what lies ahead on a lane is the next rows.
         far = f.word(self.tk, f.min(f.i64(1), self.k - 1)) - f.word(self.tk) > LANE_AHEAD
         rows_ahead = f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1
@@ -372,9 +398,7 @@ class Packer:
             at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item) + l0 * m.item
             ahead = self.src + f.word(self.tk, f.min(k + rows_ahead, self.k - 1)) - at
             ahead = f.select(far, ahead, f.i64(LANE_AHEAD))
-            with f.range(0, run, size) as start:  # whole lines while they are near; the last block ends with the run
-                i = f.min(start, run - size)
-                self._block(size, at + i * m.source_item, lanes + l0 * 8, count, room, row + self.stride * i, self.stride, ahead)
+            self._across(size, run, at, lanes + l0 * 8, count | (room << 32) | past, row, ahead)
 
     def _pad(self, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m
