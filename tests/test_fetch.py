@@ -94,3 +94,17 @@ def test_each_way_of_packing_is_asked_for(always):
 def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
     f = engine.compile(text, *shapes, dtypes="float32", threads=1)
     assert [bool(each & abi.FETCH_A) for each in words(f)] == [fetched]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_task_finds_the_rest_of_lines_that_an_outer_loop_reads(dtype, threads):
+    """e and c are adjacent in A: a task has one run of e, and goes through many c."""
+    text, shapes = "afbce,df->edcba", [(24, 6, 20, 9, 24), (19, 6)]
+    f = engine.compile(text, *shapes, dtypes=dtype, threads=threads)
+    (row,) = [step.args.words for step in f.plan.steps if step.family == "gemm"]
+    assert row[abi.G_PANEL_BLOCK] == 24 < row[abi.G_PANELS]
+    assert row[abi.G_OUTER_BLOCK] == row[abi.G_OUTER_TOTAL] > 1
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(0, 5, shape).astype(dtype) for shape in shapes]
+    assert np.array_equal(f(*arrays), np.einsum(text, *arrays, optimize=True))
