@@ -104,7 +104,7 @@ def test_a_task_finds_the_rest_of_lines_that_an_outer_loop_reads(dtype, threads)
     f = engine.compile(text, *shapes, dtypes=dtype, threads=threads)
     (row,) = [step.args.words for step in f.plan.steps if step.family == "gemm"]
     assert row[abi.G_PANEL_BLOCK] == 24 < row[abi.G_PANELS]
-    assert row[abi.G_OUTER_BLOCK] == row[abi.G_OUTER_TOTAL] > 1
+    assert 3 * row[abi.G_OUTER_BLOCK] > row[abi.G_OUTER_TOTAL] > 1
     rng = np.random.default_rng(3)
     arrays = [rng.integers(0, 5, shape).astype(dtype) for shape in shapes]
     assert np.array_equal(f(*arrays), np.einsum(text, *arrays, optimize=True))
