@@ -34,8 +34,8 @@ ROWS_AHEAD = 4096
 LANE_AHEAD = 512
 BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
 UNROLL = 4  # scattered elements moved at once
-LINE = 64
-PAST_BIT = 60
+LINE = 64  # bytes
+PAST_BIT = 60  # beside two counts in one argument
 
 
 def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
@@ -58,8 +58,8 @@ def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
     l * item``. ``count`` is 1 to T; of ``room`` lanes from ``dst`` on, those past ``count`` may get any value. What lies
     ``ahead`` bytes further is asked for early. ``past``: rows are whole lines of ``dst`` and go past the caches.
 
-    The loop is in here, with what it takes of the tables before it: a processor that has fewer instructions of a block in
-    view than it can loads more of them early.
+    The loop is in here: with few instructions around a block, a processor has several of them in view and loads early.
+    Offsets of lanes are read in each turn, since as many counters would not find registers.
     """
     f = Fn(module, f"blocks_{run}", [I64] * 7, internal=True)
     f.fn.attributes.add("noinline")
