@@ -88,6 +88,7 @@ class GemmProblem:
     b_pack_mode: int = abi.SCATTERED
     fetch_a: bool = False
     fetch_b: bool = False
+    far_b: bool = False
     kc: int = 256
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
@@ -144,7 +145,11 @@ def lower(p: GemmProblem) -> Row:
         abi.G_KC: p.kc,
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
-        abi.G_PACK_MODE: p.pack_mode + 4 * p.b_pack_mode + abi.FETCH_A * p.fetch_a + abi.FETCH_B * p.fetch_b,
+        abi.G_PACK_MODE: p.pack_mode
+        + 4 * p.b_pack_mode
+        + abi.FETCH_A * p.fetch_a
+        + abi.FETCH_B * p.fetch_b
+        + abi.FAR_B * p.far_b,
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
@@ -258,7 +263,7 @@ def _put_loops(outer: tuple, words: dict[int, int], tables: dict[int, np.ndarray
 class PackProblem:
     """Operand to panels in a buffer: panel p, element (k, lane) at ``p * stride + (k * width + lane) * item``.
 
-    Elements of dtype ``source`` become elements of ``dtype``.
+    Elements of dtype ``source`` become elements of ``dtype``. ``past``: panels are stored past the caches.
     """
 
     source: str
@@ -273,6 +278,7 @@ class PackProblem:
     stride: int
     mode: int
     block: int
+    past: bool = False
     parallel: bool = False
 
     @property
@@ -290,7 +296,7 @@ def lower_pack(p: PackProblem) -> Row:
         abi.G_N: p.width,
         abi.G_K: len(p.tk),
         abi.G_A_STRIDE: p.stride,
-        abi.G_PACK_MODE: p.mode,
+        abi.G_PACK_MODE: p.mode + abi.PACK_PAST * p.past,
         abi.G_PANEL_TASKS: shares,
         abi.G_PANEL_BLOCK: p.block,
     }

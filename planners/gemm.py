@@ -391,6 +391,7 @@ class _Planner(GemmAccess):
             grain=self._grain(a_mode),
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel else 1,
+            goes_on=a_mode == "pack" and self._goes_on(),
         )
 
     def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:

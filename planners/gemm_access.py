@@ -148,7 +148,8 @@ class GemmAccess(GemmTables):
 
     def _fetches(self, side: int, against: int) -> bool:
         """Whether blocks of an operand are asked for before they are packed: where it is larger than what a core caches,
-        each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher."""
+        each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher. Rows of
+        a batch on a page each are not: what is asked for is lost, with the way to its page, before it is packed."""
         lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
         elements = total(self.b_dims) * total(lanes) * self.k_total
         if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
@@ -157,8 +158,24 @@ class GemmAccess(GemmTables):
             return False
         mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
         if mode == abi.K_RUN:
+            if self.b_dims and lanes and self._lanes_apart(side) >= PAGE:
+                return False
             return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
         return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
+
+    def _goes_on(self) -> bool:
+        """Whether short runs of panels that are packed across end within a line whose rest an outer loop reads."""
+        run, item = self.panels.run_last, self.items[LEFT]
+        if run is None or self._pack_mode() != abi.PANEL_RUN or run.size * item > FETCHED_ROWS:
+            return False
+        return any(d.stride(LEFT) == run.size * item for d in self.panels.outer)
+
+    def _lanes_apart(self, side: int) -> int:
+        """Bytes from one lane to the next in an operand."""
+        fast = self.n_dims[0]
+        if side == LEFT:
+            fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut or self.m_dims[0]
+        return abs(fast.stride(side) or 0)
 
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy

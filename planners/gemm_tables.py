@@ -22,6 +22,7 @@ from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
+FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
 _NOWHERE = Operand(slot=0, offset=0)
 
 
@@ -133,6 +134,7 @@ class GemmTables:
             b_pack_mode=d.b_pack_mode,
             fetch_a=d.fetch_a,
             fetch_b=d.fetch_b,
+            far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
             chunk=d.chunk,
             across=d.across,

@@ -16,6 +16,7 @@ from ..records import lazy, quick
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
+PAST_BYTES = 16 << 20  # of the panels of all batches, from which on they are stored past the caches
 GROUP = 16  # panels that the transposing path moves together
 
 
@@ -96,6 +97,7 @@ def pack_side(
         stride=size,
         mode=mode,
         block=_block(panels * len(fast), size, threads, GROUP if mode == abi.PANEL_RUN else 1),
+        past=mode == abi.PANEL_RUN and step * len(outer) > PAST_BYTES,
         parallel=parallel,
     )
     return PackedSide(

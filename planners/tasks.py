@@ -21,19 +21,24 @@ def gemm_blocks(
     grain: int,
     threads: int,
     most_columns: int = 0,
+    goes_on: bool = False,
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
     ``panel_bytes``: of one packed panel and one block of K; ``column_bytes``: of all columns of B that are packed before,
     and one block of K; ``grain``: panels that are packed together; ``threads``:
     1 where the work is too little to be shared; ``most_columns``: that a task may pack, 0 where tasks do not pack B.
-    Tasks that do have all panels.
+    Tasks that do have all panels. ``goes_on``: lines of A are shared by panels and those of the next outer index: a task
+    takes few panels and many outer indices, so that it finds in L2 what it left of a line.
     """
     if most_columns:
         wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
         pieces = max(-(-columns // most_columns), min(-(-wanted // outer), columns // nr), 1)
         share = outer if threads == 1 else max(1, outer // (2 * TASKS_PER_THREAD * threads))
         return share, panels, -(-(-(-columns // pieces)) // nr) * nr
+    if goes_on:
+        pieces = -(-TASKS_PER_THREAD * threads // -(-panels // grain)) if threads > 1 else 1
+        return max(1, outer // pieces), min(panels, grain), columns
     again = AGAIN_BYTES if column_bytes > NEAR_BYTES else 0
     panel_block = _rounded(most_panels(panel_bytes, column_bytes), grain, panels)
     if threads == 1:

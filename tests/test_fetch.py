@@ -7,7 +7,7 @@ from dense import numpy_dtype
 
 import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners import gemm_access
+from einsum_engine.planners import gemm_access, gemm_tables, packing
 
 # expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
 CASES = {
@@ -48,6 +48,34 @@ def test_results_are_the_same(always, name, dtype, threads):
     assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int64", "bool"])
+@pytest.mark.parametrize("expr", ["mkx,nkx->xmn", "kmx,nxk->xmn"])
+def test_panels_of_a_batch_that_go_through_memory(monkeypatch, expr, dtype, threads):
+    """Stored past the caches, and asked for by tiles of the strip before."""
+    monkeypatch.setattr(packing, "PAST_BYTES", 0)
+    monkeypatch.setattr(gemm_tables, "FAR_BYTES", 0)
+    for name in ("L1_BYTES", "IN_PLACE_BYTES"):  # or B is read in place
+        monkeypatch.setattr(gemm_access, name, 0)
+    sizes = dict(x=18, m=41, n=300, k=130)
+    shapes = [tuple(sizes[index] for index in term) for term in expr.split("->")[0].split(",")]
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes]
+    f = engine.compile(expr, *shapes, dtypes=dtype, threads=threads)
+    bits = [step.args.words.get(abi.G_PACK_MODE, 0) & (abi.PACK_PAST | abi.FAR_B) for step in f.plan.steps]
+    assert abi.PACK_PAST in bits and abi.FAR_B in bits
+    expected = np.einsum(expr, *(x.astype("c16" if dtype == "complex64" else "i8") for x in arrays), optimize=True)
+    assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
+
+
+def test_rows_on_a_page_each_are_not_asked_for():
+    """Terms of a row are packed together; rows of 256 terms on pages of their own, and side by side."""
+    for expr, fetched in (("mkx,nxk->xmn", False), ("xmk,xnk->xmn", True)):
+        shapes = [tuple(128 if index == "m" else 256 for index in term) for term in expr.split("->")[0].split(",")]
+        bits = [step.args.words.get(abi.G_PACK_MODE, 0) for step in engine.compile(expr, *shapes, dtypes="float32").plan.steps]
+        assert bool(bits[-1] & abi.FETCH_A) == fetched, expr
+
+
 def test_each_way_of_packing_is_asked_for(always):
     asked = {name: [each & (abi.FETCH_A | abi.FETCH_B) for each in words(compiled(name, "float32", 1)[0])] for name in CASES}
     found = {bits for each in asked.values() for bits in each}
@@ -66,3 +94,17 @@ def test_each_way_of_packing_is_asked_for(always):
 def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
     f = engine.compile(text, *shapes, dtypes="float32", threads=1)
     assert [bool(each & abi.FETCH_A) for each in words(f)] == [fetched]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_task_finds_the_rest_of_lines_that_an_outer_loop_reads(dtype, threads):
+    """e and c are adjacent in A: a task has one run of e, and goes through many c."""
+    text, shapes = "afbce,df->edcba", [(24, 6, 20, 9, 24), (19, 6)]
+    f = engine.compile(text, *shapes, dtypes=dtype, threads=threads)
+    (row,) = [step.args.words for step in f.plan.steps if step.family == "gemm"]
+    assert row[abi.G_PANEL_BLOCK] == 24 < row[abi.G_PANELS]
+    assert 3 * row[abi.G_OUTER_BLOCK] > row[abi.G_OUTER_TOTAL] > 1
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(0, 5, shape).astype(dtype) for shape in shapes]
+    assert np.array_equal(f(*arrays), np.einsum(text, *arrays, optimize=True))

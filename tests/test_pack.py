@@ -150,6 +150,21 @@ def _shapes(run: str, size: int):
                 yield length, other, 2
 
 
+@every_isa
+@pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32"])
+def test_panels_that_go_past_the_caches(row, name):
+    """Panels of fewer lanes than a block has, of as many and of more; in whole lines or not, with and without padding."""
+    item, target = _items(name)
+    size = _block(row, target)
+    for width, k, flush in product({1, 3, max(2, size - 2), size, 2 * size}, (5, 64), ("start", "end")):
+        panels = size + 3 if k == 5 else max(2, size // 2)
+        rows, lanes, tk = _sources("panels", panels, width, k, item, "end")
+        for valid in {(width,) * panels, (max(1, width - 1),) * panels}:
+            table, mode = _poisoned(lanes, valid), abi.PANEL_RUN | abi.PACK_PAST
+            packed = _pack(row, name, mode, rows.memory, rows.start, table, valid, tk, flush)
+            _check(name, packed, rows.memory, rows.start, lanes, valid, tk)
+
+
 def _moves_alike(lanes: np.ndarray) -> bool:
     """Lanes of all panels lie at the same distances: what PANEL_RUN promises."""
     return bool((lanes - lanes[:, :1] == lanes[0] - lanes[0, 0]).all())

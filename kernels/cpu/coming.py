@@ -58,30 +58,37 @@ class Fetcher:
         f = self.f
         with f.if_(self.word(C_SOURCE).ne(0)):
             k, lane, panel = (Var(f, self.word(n)) for n in (C_AT_K, C_AT_LANE, C_AT_PANEL))
-            with f.range(0, self.word(C_SHARE)):
-                self._line(k.get(), lane.get(), panel.get())
-                self._advance(k, lane, panel)
+            left = Var(f, self.word(C_SHARE))
+            with f.while_() as leave:
+                leave(left.get() <= 0)
+                left.add(f.i64(0) - self._lines(left.get(), k, lane.get(), panel.get()))
+                with f.if_(k.get() >= self._end(C_K, C_K_STEP)):
+                    self._next_lane(k, lane, panel)
             for index, var in ((C_AT_K, k), (C_AT_LANE, lane), (C_AT_PANEL, panel)):
                 f.store(var.get(), self.at + 8 * index)
             with f.if_(panel.get() >= self._end(C_PANELS, C_PANEL_STEP)):
                 f.store(f.i64(0), self.at + 8 * C_SOURCE)
 
-    def _line(self, k: Val, lane: Val, panel: Val) -> None:
-        """Runs begin anywhere in a line: past their end their last element is asked for."""
-        f = self.f
+    def _lines(self, most: Val, k: Var, lane: Val, panel: Val) -> Val:
+        """Asks for the lines of one lane that come next, and goes on behind them; how many they are. Runs begin anywhere
+        in a line: past their end their last element is asked for."""
+        f, step = self.f, self.word(C_K_STEP)
         nearest = f.min(panel, self.word(C_PANELS) - 1) * self.width + f.min(lane, self.width - 1)
-        offset = f.word(self.word(C_TK), f.min(k, self.word(C_K) - 1)) + f.word(self.word(C_LANES), nearest)
-        f.prefetch(self.word(C_SOURCE) + offset, locality=2)
+        base, terms, last = self.word(C_SOURCE) + f.word(self.word(C_LANES), nearest), self.word(C_TK), self.word(C_K) - 1
+        end = f.min(k.get() + most * step, self._end(C_K, C_K_STEP))
+        count = f.ceil_div(end - k.get(), step)
+        with f.range(k.get(), end, step) as at:
+            f.prefetch(base + f.word(terms, f.min(at, last)), locality=2)
+        k.add(count * step)
+        return count
 
-    def _advance(self, k: Var, lane: Var, panel: Var) -> None:
+    def _next_lane(self, k: Var, lane: Var, panel: Var) -> None:
         f = self.f
-        k.add(self.word(C_K_STEP))
-        with f.if_(k.get() >= self._end(C_K, C_K_STEP)):
-            k.set(0)
-            lane.add(self.word(C_LANE_STEP))
-            with f.if_(lane.get() >= self.word(C_LANE_STEP) + (self.width - 1)):
-                lane.set(0)
-                panel.add(self.word(C_PANEL_STEP))
+        k.set(0)
+        lane.add(self.word(C_LANE_STEP))
+        with f.if_(lane.get() >= self.word(C_LANE_STEP) + (self.width - 1)):
+            lane.set(0)
+            panel.add(self.word(C_PANEL_STEP))
 
     def _end(self, count: int, step: int) -> Val:
         return self.word(count) + self.word(step) - 1
@@ -96,10 +103,12 @@ class Beside:
     between two of them for each column. Where nothing is far there is one piece.
     """
 
-    def __init__(self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val) -> None:
+    def __init__(
+        self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val, distant: Val
+    ) -> None:
         self.f, self.tile = f, tile
         nr, item = tile.spec.nr, tile.item
-        far = columns * klen * item > NEAR_BYTES
+        far = (columns * klen * item > NEAR_BYTES) | distant
         self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & (far | accumulate.ne(0))
         self.piece = f.select(self.split, klen // (nr + 1), klen)
         lines = (klen * (nr * item) + (LINE - 1)) // LINE

@@ -31,7 +31,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import nest_abi as na
 from .emit import I1, I64, Fn, Val, Var
-from .pack import Mover
+from .mover import Mover
 
 ARGS = 10
 

@@ -25,179 +25,17 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
-from .convert import Converter
-from .emit import I8, I16, I32, I64, Fn, Val, Var, vector_type
-from .storage import STORAGES
+from .emit import I64, Fn, Val, Var
+from .mover import Mover, Widener
 
 # Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
 # lose short rows and many streams; measured in docs/performance.md.
 ROWS_AHEAD = 4096
 LANE_AHEAD = 512
 BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
-PART = 16  # bytes: what shuffles are cheapest within
 UNROLL = 4  # scattered elements moved at once
-
-
-class Mover:
-    """Moves elements of ``item`` bytes without interpreting them: vectors of machine lanes, T elements at a time."""
-
-    def __init__(self, f: Fn, item: int, isa: ISA):
-        self.f, self.item = f, item
-        self.source_item = item  # bytes of an element where it is loaded
-        self.masked = isa.masks and item >= 4
-        self.unit = {1: I8, 2: I16, 4: I32, 8: I64, 16: I64}[item]
-        self.group = 2 if item == 16 else 1  # machine lanes per element
-        self.block = max(2, min(isa.vector_bits // (8 * item), 16))  # T
-
-    def vector(self, elems: int) -> ir.Type:
-        return vector_type(self.unit, elems * self.group)
-
-    def load(self, addr: Val, elems: int = 1) -> Val:
-        return self.f.load(self.vector(elems), addr)
-
-    def store(self, value: Val, addr: Val) -> None:
-        self.f.store(value, addr)
-
-    def copy(self, src: Val, dst: Val, elems: int = 1) -> None:
-        self.store(self.load(src, elems), dst)
-
-    def collect(self, sources: list[Val], dst: Val) -> None:
-        """Elements from anywhere to adjacent places."""
-        for i, source in enumerate(sources):
-            self.copy(source, dst + i * self.item)
-
-    def copy_run(self, src: Val, dst: Val, count: Val, ahead: Val | None = None) -> None:
-        """``count`` adjacent elements: whole vectors, then halves of a vector down to one element. As many bytes from
-        ``ahead`` on are asked for early."""
-        f, whole = self.f, count // self.block
-        with f.range(0, whole) as i:
-            shift = i * (self.block * self.source_item)
-            if ahead is not None:
-                f.prefetch(ahead + shift, locality=2)
-            self.copy(src + shift, dst + i * (self.block * self.item), self.block)
-        with f.if_((count & (self.block - 1)).ne(0)):
-            done = Var(f, whole * self.block)
-            elems = self.block // 2
-            while elems:
-                with f.if_((count & elems).ne(0)):
-                    self.copy(src + done.get() * self.source_item, dst + done.get() * self.item, elems)
-                    done.add(elems)
-                elems //= 2
-
-    def zero_rows(self, dst: Val, count: Val, rows: Val, pitch: Val) -> None:
-        """``count`` elements from ``dst`` on, and as many in each of the rows after it, ``pitch`` bytes apart."""
-        f = self.f
-        if not self.masked:
-            zero = f.zero(self.vector(1))
-            with f.range(0, rows) as row, f.range(0, count) as i:
-                self.store(zero, dst + row * pitch + i * self.item)
-            return
-        zero = f.zero(self.vector(self.block))
-        with f.range(0, count, self.block) as start:
-            mask = f.lane_mask(f.min(count - start, self.block) * self.group, self.block * self.group)
-            with f.range(0, rows) as row:
-                f.store_masked(zero, dst + row * pitch + start * self.item, mask)
-
-    @property
-    def runs(self) -> tuple[int, ...]:
-        """Lengths R of the blocks that are transposed, longest first."""
-        return tuple(r for r in (self.block, self.block // 2, self.block // 4) if r >= 2)
-
-    def join(self, parts: list[Val]) -> Val:
-        """Vectors of equal length one after another, a power of two of them."""
-        while len(parts) > 1:
-            size = parts[0].v.type.count
-            parts = [self.f.shuffle(a, b, list(range(2 * size))) for a, b in zip(parts[::2], parts[1::2])]
-        return parts[0]
-
-    def transpose(self, rows: list[Val]) -> list[Val]:
-        """R vectors of R elements or more: each R x R square, in log2(R) stages of two-source shuffles."""
-        if len(rows) == rows[0].v.type.count // self.group:
-            return self._square(rows)
-        distance = 1
-        while distance < len(rows):
-            rows = self._stage(rows, distance)
-            distance *= 2
-        return rows
-
-    def _stage(self, rows: list[Val], distance: int) -> list[Val]:
-        size, out = rows[0].v.type.count // self.group, list(rows)
-        low = [l if not l & distance else size + l - distance for l in range(size)]
-        high = [l + distance if not l & distance else size + l for l in range(size)]
-        for i in range(len(rows)):
-            if not i & distance:
-                a, b = rows[i], rows[i + distance]
-                out[i] = self.f.shuffle(a, b, self._machine_lanes(low))
-                out[i + distance] = self.f.shuffle(a, b, self._machine_lanes(high))
-        return out
-
-    def _square(self, rows: list[Val]) -> list[Val]:
-        """R vectors of R elements: shuffles within parts of 128 bits, then of whole parts, for which hardware has
-        faster instructions than for others."""
-        size = len(rows)
-        inside = min(size, PART // self.item)
-        groups = [self._interleave(rows[i : i + inside], inside, 1) for i in range(0, size, inside)]
-        columns = [self._deal([group[k] for group in groups], inside) for k in range(inside)]
-        return [columns[k][part] for part in range(size // inside) for k in range(inside)]
-
-    def _interleave(self, rows: list[Val], part: int, unit: int) -> list[Val]:
-        """Transposes ``part`` rows within each part; units of so many elements are together already."""
-        if unit == part:
-            return rows
-        found: list[Val] = []
-        for half in (0, part // 2):
-            lanes = self._lanes(rows, lambda i: half + i // (2 * unit) * unit + i % unit, lambda i: i // unit % 2, part)
-            found += self._interleave([self._pair(a, b, lanes) for a, b in zip(rows[::2], rows[1::2])], part, 2 * unit)
-        return found
-
-    def _lanes(self, rows: list[Val], place, which, part: int) -> list[int]:
-        size = rows[0].v.type.count // self.group
-        return [which(i % part) * size + i // part * part + place(i % part) for i in range(size)]
-
-    def _deal(self, rows: list[Val], part: int) -> list[Val]:
-        """Transposes as many rows as have parts, part by part."""
-        if len(rows) == 1:
-            return rows
-        size = rows[0].v.type.count // self.group
-        found = []
-        for first in (0, part):
-            lanes = [first + i // part * 2 * part + i % part for i in range(size)]
-            found.append(self._deal([self._pair(a, b, lanes) for a, b in zip(rows[::2], rows[1::2])], part))
-        return [row for pair in zip(*found) for row in pair]
-
-    def _pair(self, a: Val, b: Val, lanes: list[int]) -> Val:
-        return self.f.shuffle(a, b, self._machine_lanes(lanes))
-
-    def _machine_lanes(self, lanes: list[int]) -> list[int]:
-        return [l * self.group + g for l in lanes for g in range(self.group)]
-
-
-class Widener(Mover):
-    """A `Mover` whose loads convert elements of dtype ``source`` to ``target``."""
-
-    def __init__(self, f: Fn, source: str, target: str, isa: ISA):
-        super().__init__(f, STORAGES[target].itemsize, isa)
-        self.source_item = STORAGES[source].itemsize
-        self.source, self.target, self.isa = source, target, isa
-
-    def load(self, addr: Val, elems: int = 1) -> Val:
-        converter = Converter(self.f, self.isa, elems)
-        return self._widened(converter, converter.load(self.source, addr))
-
-    def _widened(self, converter: Converter, value: Val) -> Val:
-        return self.f.bitcast(converter.cast(value, self.source, self.target), self.vector(converter.w))
-
-    def collect(self, sources: list[Val], dst: Val) -> None:
-        """Converted together: one by one, halves would wait for each other, as loads into a part of a register do."""
-        f, unit = self.f, ir.IntType(8 * self.source_item)
-        if len(sources) == 1:
-            self.copy(sources[0], dst)
-            return
-        together = f.zero(ir.VectorType(unit, len(sources)))
-        for lane, source in enumerate(sources):
-            together = f.insert(together, f.load(unit, source), lane)
-        converter = Converter(f, self.isa, len(sources))
-        self.store(self._widened(converter, f.bitcast(together, converter.type(self.source))), dst)
+LINE = 64  # bytes
+PAST_BIT = 60  # beside two counts in one argument
 
 
 def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
@@ -208,36 +46,61 @@ def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
 
 def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     """``void pack(args)``; see `abi` for the argument words."""
-    blocks = {run: _emit_block(module, run, name, isa) for run in _mover(None, name, isa).runs}
+    blocks = {run: _emit_blocks(module, run, name, isa) for run in _mover(None, name, isa).runs}
     f = Fn(module, name, [I64])
     Packer(f, _mover(f, name, isa), blocks).emit()
     f.ret()
 
 
-def _emit_block(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
-    """``void block(at, lanes, count | room << 32, dst, distance, ahead)``: lane l < count, element i < run: from
-    ``at + lanes[l] + i * source_item`` to ``dst + i * distance + l * item``. ``count`` is 1 to T; of ``room`` lanes
-    from ``dst`` on, those past ``count`` may get any value. What lies ``ahead`` bytes further is asked for early.
+def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
+    """``void blocks(at, lanes, count | room << 32 | past << PAST_BIT, dst, distance, ahead, steps)``: so many blocks side
+    by side, in each lane l < count, element i < run: from ``at + lanes[l] + i * source_item`` to ``dst + i * distance +
+    l * item``. ``count`` is 1 to T; of ``room`` lanes from ``dst`` on, those past ``count`` may get any value. What lies
+    ``ahead`` bytes further is asked for early. ``past``: rows are whole lines of ``dst`` and go past the caches.
+
+    The loop is in here: with few instructions around a block, a processor has several of them in view and loads early.
+    Offsets of lanes are read in each turn, since as many counters would not find registers.
     """
-    f = Fn(module, f"block_{run}", [I64] * 6, internal=True)
+    f = Fn(module, f"blocks_{run}", [I64] * 7, internal=True)
     f.fn.attributes.add("noinline")
     m = _mover(f, name, isa)
-    at, lanes, both, dst, distance, ahead = f.args
-    count, room = both & 0xFFFFFFFF, both >> 32
-    sources = [at + f.word(lanes, f.min(f.i64(l), count - 1)) for l in range(m.block)]
-    if run == m.block:
-        for source in sources:
-            f.prefetch(source + ahead, locality=2)
-    loads = [m.load(source, run) for source in sources]
-    rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
-    with f.if_else(room >= m.block) as (then, otherwise):
-        with then:
-            for i, row in enumerate(rows):
-                m.store(row, dst + distance * i)
-        with otherwise:
-            _store_part(Mover(f, m.item, isa), rows, count, dst, distance)
+    at, lanes, both, dst, distance, ahead, steps = f.args
+    count, room, past = both & 0xFFFF, both >> 32 & 0xFFFF, both >> PAST_BIT
+    table, clamped = Var(f, lanes), f.stack(8 * m.block)
+    with f.if_(count < m.block):
+        for l in range(m.block):
+            f.store(f.word(lanes, f.min(f.i64(l), count - 1)), clamped + 8 * l)
+        table.set(clamped)
+    along = run * m.source_item
+    with f.range(0, steps) as step:
+        here, to = at + step * along, dst + step * (distance * run)
+        loads = []
+        for l in range(m.block):
+            source = here + f.word(table.get(), l)
+            if run == m.block:
+                f.prefetch(source + ahead, locality=2)
+            loads.append(m.load(source, run))
+        rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
+        with f.if_else(room >= m.block) as (then, otherwise):
+            with then:
+                _store_whole(m, rows, to, distance, past)
+            with otherwise:
+                _store_part(Mover(f, m.item, isa), rows, count, to, distance)
     f.ret()
     return f
+
+
+def _store_whole(m: Mover, rows: list[Val], dst: Val, distance: Val, past: Val) -> None:
+    f = m.f
+    if m.block * m.item != LINE:
+        for i, row in enumerate(rows):
+            m.store(row, dst + distance * i)
+        return
+    with f.if_else(past.ne(0)) as (then, otherwise):
+        for branch, store in ((then, f.stream), (otherwise, m.store)):
+            with branch:
+                for i, row in enumerate(rows):
+                    store(row, dst + distance * i)
 
 
 def _store_part(m: Mover, rows: list[Val], count: Val, dst: Val, distance: Val) -> None:
@@ -293,6 +156,8 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
     for index, value in args.items():
         f.store(value, stack + 8 * index)
     f.call(f.word(step, abi.G_PACK), [stack])
+    with f.if_((f.word(step, abi.G_PACK_MODE) & abi.PACK_PAST).ne(0)):
+        f.store_fence()
     f.ret()
 
 
@@ -305,6 +170,9 @@ class Packer:
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
             setattr(self, name, f.word(args, index))
+        flags, self.mode = self.mode, self.mode & 3
+        self.past = (flags & abi.PACK_PAST).ne(0) & ((self.dst | self.stride) & (LINE - 1)).eq(0)
+        self.near = f.stack(8 * mover.block)
 
     def emit(self) -> None:
         f = self.f
@@ -387,36 +255,45 @@ class Packer:
             self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room)
 
     def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val) -> None:
-        """Block after block of K, the longest that the table of K allows there."""
+        """Blocks of K, the longest that the table of K allows there."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
         with f.while_() as leave:
             k = k0.get()
             leave(k >= self.k)
-            at, row, moved = self.src + f.word(self.tk, k), dst + k * pitch, f.var(1)
+            row, moved = dst + k * pitch, f.var(0)
             for size in self.m.runs:
-                with f.if_((k + size <= self.k) & moved.get().eq(1)):
-                    with f.if_(self._runs(self.tk + k * 8, size)):
-                        self._block(size, at, lanes, count, room, row, pitch, f.i64(LANE_AHEAD))
-                        moved.set(size)
-            with f.if_(moved.get().eq(1)):
+                with f.if_((k + size <= self.k) & moved.get().eq(0)):
+                    steps = self._steps(k, size)
+                    with f.if_(steps.ne(0)):
+                        at = self.src + f.word(self.tk, k)
+                        args = [at, lanes, count | (room << 32), row, pitch, f.i64(LANE_AHEAD), steps]
+                        f.call(self.blocks[size], args)
+                        moved.set(steps * size)
+            with f.if_(moved.get().eq(0)):
                 self._elements(lanes, dst, count, k, k + 1)
+                moved.set(1)
             k0.set(k + moved.get())
 
+    def _steps(self, k: Val, size: int) -> Val:
+        """How many blocks of so many terms there are from ``k`` on whose elements are adjacent."""
+        f, steps, first = self.f, self.f.var(0), self.f.word(self.tk, k)
+        with f.while_() as leave:
+            start = steps.get() * size
+            leave(k + start + size > self.k)
+            leave((f.word(self.tk, k + start) - first).ne(start * self.m.source_item))
+            leave(self._runs(self.tk + (k + start) * 8, size) < 1)
+            steps.add(1)
+        return steps.get()
+
     def _runs(self, table: Val, count: int) -> Val:
-        """True when ``count`` consecutive table entries are one element of the source apart."""
+        """1 when ``count`` consecutive table entries are one element of the source apart, else 0."""
         f = self.f
         entries = f.load(ir.VectorType(I64, count), table)
         expected = f.splat(f.word(table), count) + f.vector(I64, [i * self.m.source_item for i in range(count)])
         same = f.b.icmp_signed("==", entries.v, expected.v)
         bits = f.b.bitcast(same, ir.IntType(count))
-        return Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1)))
-
-    def _block(
-        self, size: int, at: Val, lanes: Val, count: Val, room: Val, dst: Val, distance: Val, ahead: Val
-    ) -> None:
-        """One block: ``count`` lanes, of ``room`` that the panel has from there on."""
-        self.f.call(self.blocks[size], [at, lanes, count | (room << 32), dst, distance, ahead])
+        return f.select(Val(f, f.b.icmp_unsigned("==", bits, ir.Constant(ir.IntType(count), -1))), f.i64(1), f.i64(0))
 
     # -- panels that continue each other's lanes -------------------------------------------------------------
     def _row_group(self, p: Val) -> Val:
@@ -475,8 +352,44 @@ class Packer:
         return run.get()
 
     def _panel_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
+        with self.f.if_else((self.width < self.m.block) & valid.eq(self.width)) as (then, otherwise):
+            with then:
+                self._narrow_blocks(size, p, run)
+            with otherwise:
+                self._wide_blocks(size, p, run, valid)
+
+    def _narrow_blocks(self, size: int, p: Val, run: Val) -> None:
+        """Panels with fewer lanes than a vector: blocks of what lies side by side in a panel, some lanes of the next
+        terms among them."""
+        f, m = self.f, self.m
+        lanes, dst, total = self.lanes + p * self.width * 8, self.dst + p * self.stride, self.k * self.width
+        past = f.select(self.past, f.i64(1 << PAST_BIT), f.i64(0))
+        terms = f.ceil_div(f.i64(m.block), self.width) * (f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1)
+        k, lane = f.var(0), f.var(0)
+        with f.range(0, total, m.block) as start:
+            count, first = f.min(total - start, m.block), f.word(self.tk, k.get())
+            ahead = f.word(self.tk, f.min(k.get() + terms, self.k - 1)) - first
+            with f.range(0, count) as i:
+                f.store(f.word(self.tk, k.get()) + f.word(lanes, lane.get()), self.near + i * 8)
+                lane.add(1)
+                with f.if_(lane.get().eq(self.width)):
+                    lane.set(0)
+                    k.add(1)
+            self._across(size, run, self.src, self.near, count | (count << 32) | past, dst + start * m.item, ahead)
+
+    def _across(self, size: int, run: Val, at: Val, lanes: Val, both: Val, dst: Val, ahead: Val) -> None:
+        """Blocks along a run of panels, whole lines while they are near; the last one ends with the run."""
+        f, item, steps = self.f, self.m.source_item, run // size
+        f.call(self.blocks[size], [at, lanes, both, dst, self.stride, ahead, steps])
+        with f.if_((steps * size).ne(run)):
+            i = run - size
+            f.call(self.blocks[size], [at + i * item, lanes, both, dst + self.stride * i, self.stride, ahead, f.i64(1)])
+
+    def _wide_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
+        whole = self.past & (self.width * m.item & (LINE - 1)).eq(0) & valid.eq(self.width)
+        past = f.select(whole, f.i64(1 << PAST_BIT), f.i64(0))
         # Where rows follow each other closely, what lies ahead on a lane is the next rows.
         far = f.word(self.tk, f.min(f.i64(1), self.k - 1)) - f.word(self.tk) > LANE_AHEAD
         rows_ahead = f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1
@@ -485,9 +398,7 @@ class Packer:
             at, row = self.src + f.word(self.tk, k), dst + k * (self.width * m.item) + l0 * m.item
             ahead = self.src + f.word(self.tk, f.min(k + rows_ahead, self.k - 1)) - at
             ahead = f.select(far, ahead, f.i64(LANE_AHEAD))
-            with f.range(0, run, size) as start:  # whole lines while they are near; the last block ends with the run
-                i = f.min(start, run - size)
-                self._block(size, at + i * m.source_item, lanes + l0 * 8, count, room, row + self.stride * i, self.stride, ahead)
+            self._across(size, run, at, lanes + l0 * 8, count | (room << 32) | past, row, ahead)
 
     def _pad(self, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m

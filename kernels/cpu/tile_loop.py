@@ -79,7 +79,8 @@ class TileLoop:
         tka, tkb = word(abi.G_TK_A) + k0 * 8, word(abi.G_TK_B) + k0 * 8
         beside = None
         if spec.a_packed and spec.b_packed:
-            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate)
+            distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
+            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
         follows = f.word(self.coming) if tile.follows else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:

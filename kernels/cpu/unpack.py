@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import I64, Fn, Val
-from .pack import Mover
+from .mover import Mover
 
 
 def build_unpack(module: ir.Module, name: str, isa: ISA) -> None:
