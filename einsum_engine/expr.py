@@ -11,14 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain, count
 from math import prod
 from string import ascii_letters
 from typing import Any
 
 from .errors import EngineTypeError, EngineValueError
-from .records import quick
+from .records import lazy, quick
 
 Index = str | int
 Term = tuple[Index, ...]
@@ -53,18 +53,18 @@ class Expr:
     shapes: tuple[Shape, ...]
     size_items: tuple[tuple[Index, int], ...]
 
-    @cached_property
+    @lazy
     def sizes(self) -> dict[Index, int]:
         """Index to size, after broadcasting."""
         return dict(self.size_items)
 
-    @cached_property
+    @lazy
     def output_shape(self) -> Shape:
         """Shape of the result, in elements."""
         sizes = self.sizes
         return tuple([sizes[index] for index in self.output])
 
-    @cached_property
+    @lazy
     def eq(self) -> str:
         """The explicit form in letters, one per index: integers and ellipsis axes get letters that are free.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
@@ -67,6 +68,18 @@ def jit(
     return Jitted(function, cache, passes)
 
 
+_keeping = threading.Lock()  # one for all functions: what is kept of one changes by one thread at a time
+
+
+def _forked() -> None:
+    """The child's lock may have been held by a thread that it does not have."""
+    global _keeping
+    _keeping = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Jitted:
     """A function that `jit` has made. ``program`` and ``explain`` show what a call runs."""
 
@@ -79,7 +92,6 @@ class Jitted:
         self.passes = selected(passes)
         self._size = cache
         self._kept: OrderedDict[Any, Traced] = OrderedDict()
-        self._lock = threading.Lock()
         self._warned = False
         self._last: Traced | None = None
         self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
@@ -164,13 +176,13 @@ class Jitted:
         return found, arrays
 
     def _find(self, key: Any, make: Callable[[], Traced]) -> Traced:
-        with self._lock:
+        with _keeping:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
         found = make()
-        with self._lock:
+        with _keeping:
             self._kept[key] = found
             if len(self._kept) > self._size:
                 self._kept.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -11,6 +12,17 @@ from .executor import NativePlan, address, lower
 from .kernels.cpu import abi, pool
 from .plan import Plan, Step
 from .profile import Profile, StepTime, part_of
+
+_adding = threading.Lock()  # one for all plans: a call adds its times in a moment
+
+
+def _forked() -> None:
+    """The child's lock may have been held by a thread that it does not have."""
+    global _adding
+    _adding = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class ProfiledPlan(NativePlan):
@@ -25,7 +37,6 @@ class ProfiledPlan(NativePlan):
         self._steps = [step for step in plan.steps if not step.once]
         self._counting, self._counting_tables, self._counting_address = lower(plan, self._steps, self._isa, timed=True)
         self._parts = [part_of(step, plan.steps) for step in self._steps]
-        self._adding = threading.Lock()
         self.profile = Profile.nothing(plan)
 
     @property
@@ -42,7 +53,7 @@ class ProfiledPlan(NativePlan):
         times = [StepTime()] * len(self.plan.steps)
         for step, part, row, counted in zip(self._steps, self._parts, rows, ticks):
             times[step.number] = _split(int(row[abi.TICKS]) * 1e-9, counted, part)
-        with self._adding:
+        with _adding:
             self.profile = self.profile.with_call(times)
 
     def _count(self, frame: Any) -> np.ndarray:

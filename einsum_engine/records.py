@@ -100,7 +100,11 @@ def changed(record: R, **fields: Any) -> R:
 
 
 class lazy:  # noqa: N801 - used like `functools.cached_property`
-    """`functools.cached_property` without its lock: computed at the first use, and kept in the instance."""
+    """`functools.cached_property` without its lock: computed at the first use, and kept in the instance.
+
+    Before Python 3.12 that lock is one for all instances, and a process that forks while another thread holds it has a
+    child that waits for ever.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__

@@ -22,7 +22,6 @@ import ctypes
 import math
 import os
 import threading
-from functools import cached_property
 from typing import Sequence
 
 import numpy as np
@@ -30,6 +29,7 @@ import numpy as np
 from . import config, fastcall
 from .kernels.cpu import library, result_memory as words
 from .kernels.isa import active_isa
+from .records import lazy
 
 ALIGNMENT = 64
 SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
@@ -49,12 +49,19 @@ class _Handler(ctypes.Structure):
     ]
 
 
+_making = threading.RLock()
+
+
 class ResultPool:
     """Free buffers, the least recently used first. Safe under threads."""
 
-    @cached_property
+    @lazy
     def words(self) -> np.ndarray | None:
         """The words that the native functions work on; None where there is no pool."""
+        with _making:  # by one thread: what is made never goes
+            return self.__dict__["words"] if "words" in self.__dict__ else self._make_words()
+
+    def _make_words(self) -> np.ndarray | None:
         if not fastcall.available():
             return None
         found = _immortal(np.zeros(words.R_WORDS, np.int64))
@@ -74,9 +81,13 @@ class ResultPool:
         atexit.register(self._stop_looking)
         return found
 
-    @cached_property
+    @lazy
     def handler(self) -> object:
         """The capsule by which NumPy knows the functions. Arrays may die when all modules are gone: it never does."""
+        with _making:
+            return self.__dict__["handler"] if "handler" in self.__dict__ else self._make_handler()
+
+    def _make_handler(self) -> object:
         names = ("malloc", "calloc", "realloc", "free")
         functions = [library.address(f"results_{name}", active_isa()) for name in names]
         struct = _immortal(_Handler(b"einsum_engine", _HANDLER_VERSION, self.words.ctypes.data, *functions))
@@ -197,8 +208,8 @@ def common(nbytes: int) -> CommonArena | None:
 
 def _forked() -> None:
     """The child's locks may have been held by a thread that it does not have."""
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _making
+    _lock, _making = threading.Lock(), threading.RLock()
     results.forked()
     if _common is not None:
         _common.lock[0] = 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from time import monotonic
 from typing import Any, Mapping, Sequence
 
 from ..expr import letters
 from ..plan import Index
-from ..records import quick
+from ..records import lazy, quick
 from .exact import Budget, Weigh
 from .objective import Objective
 from .steps import Term, binary_ids, check_path, show, to_positions, totals, tree_to_ids
@@ -88,7 +87,7 @@ class Problem:
     def count(self) -> int:
         return len(self.terms)
 
-    @cached_property
+    @lazy
     def expression(self) -> str:
         """The expression for messages, as the user wrote it where that is known."""
         names = self.names
@@ -97,19 +96,19 @@ class Problem:
             tuple(names[index] for index in self.output),
         )
 
-    @cached_property
+    @lazy
     def search_sizes(self) -> tuple[int, ...]:
         """Sizes for searches: 0 counts as 1, since cost functions of others take logarithms."""
         return tuple(max(size, 1) for size in self.sizes)
 
-    @cached_property
+    @lazy
     def output_elements(self) -> int:
         result = 1
         for index in self.output:
             result *= self.sizes[index]
         return result
 
-    @cached_property
+    @lazy
     def letters(self) -> tuple[str, ...]:
         """A single letter per index, the user's where it is one: searches of others expect strings."""
         return tuple(letters(self.names).values())

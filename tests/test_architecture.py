@@ -347,6 +347,19 @@ def test_central_class_is_where_it_belongs(name):
     assert public_classes().get(name) == [DEFINITIONS[name]]
 
 
+def test_a_child_waits_for_no_lock_of_its_parent():
+    """A module with locks makes them anew in the child of a fork; `functools.cached_property` has one that nobody can."""
+    for name, path in modules().items():
+        text = path.read_text()
+        if name.startswith("einsum_engine.bench"):
+            continue
+        assert "cached_property" not in text.replace("`functools.cached_property`", ""), name
+        if "Lock()" in text:
+            assert "register_at_fork" in text or name == "einsum_engine.kernels.cpu.codegen", name
+            made = [line for line in text.splitlines() if "Lock()" in line and line.lstrip().startswith("self.")]
+            assert made == [], name
+
+
 def test_files_stay_readable():
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())

@@ -14,14 +14,14 @@ from llvmlite import ir
 
 from ..isa import ISA
 
-_lock = threading.RLock()
+lock = threading.RLock()  # `library` makes it anew in the child of a fork
 _engines: dict[str, llvm.ExecutionEngine] = {}
 _initialised = False
 
 
 def _initialise() -> None:
     global _initialised
-    with _lock:
+    with lock:
         if not _initialised:
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
@@ -90,7 +90,7 @@ def _engine(isa: ISA) -> llvm.ExecutionEngine:
 
 def load(data: bytes, symbols: tuple[str, ...], isa: ISA) -> tuple[int, ...]:
     """Link an object into this process; addresses of its functions."""
-    with _lock:
+    with lock:
         engine = _engine(isa)
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()

@@ -132,11 +132,22 @@ def _compile(name: str, isa: ISA) -> bytes:
     return codegen.compile_object(module, isa)
 
 
+def _before_fork() -> None:
+    """Waits until no other thread is in LLVM, whose own locks a child could never release."""
+    _lock.acquire()
+    codegen.lock.acquire()
+
+
+def _after_fork() -> None:
+    codegen.lock.release()
+    _lock.release()
+
+
 def _forked() -> None:
-    """A lock held by another thread at the time of the fork would never be released in the child."""
+    """Locks of the child's own, which no thread of the parent holds."""
     global _lock
     _lock = threading.RLock()
-    codegen._lock = threading.RLock()
+    codegen.lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
