@@ -43,7 +43,8 @@ class ProgramRoute:
         self.plan, self.places = plan, places
         self.native = bind(plan)
         self.native.written = written
-        self.consts = constants(program)
+        # of the dtypes' own descriptors, by which the native entry knows its operands
+        self.consts = tuple(const.view(as_numpy(const.dtype.name)) for const in constants(program))
         self._results = [(shape, as_numpy(name)) for name, shape in plan.expr.results]
         self._calls = 0
         self.entry: Callable[..., Any] | None = None
