@@ -14,7 +14,7 @@ from .figures import Figure, geometric_mean
 from .run import AGAIN, OURS, Settings
 from .timing import Candidate, alternate
 
-_WIDTH = 14  # of a column
+_WIDTH = 16  # of a column
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,9 +195,17 @@ def test_a_plan_that_no_pass_changes_is_not_timed(case):
             assert (plan.bytes_moved, plan.peak_bytes) == (ours.bytes_moved, ours.peak_bytes)
         else:
             assert jitted[name].program(*arrays) != jitted[run.OURS].program(*arrays) or name == "epilogues"
-    line = program_passes.cells(found, passes)
-    assert line.count(" = ") + line.endswith("=") == sum(found[name].same for name in passes)
-    assert len(line) == len(program_passes.header(passes))
+
+
+def test_cells_of_passes_stand_below_their_titles():
+    ours = program_passes.Without(steps=110, moved=2_000_000, peak=9, same=True)
+    found = {run.OURS: ours, run.AGAIN: replace(ours, same=False, factor=1.01), "dead": ours}
+    found["views"] = replace(ours, same=False, factor=12.5, steps=132, moved=3_000_000)
+    titles, cells = program_passes.header(["views", "dead"]), program_passes.cells(found, ["views", "dead"])
+    assert titles.split() == ["plan", "again", "-views", "-dead"] and len(titles) == len(cells)
+    assert cells.split() == ["110", "2.0MB", "1.01", "12.50", "132", "x1.50", "="]
+    assert program_passes.header([]) == program_passes.cells({}, []) == ""
+    assert program_passes.cells({}, ["views"]).split() == ["-"] * 3, "of a case that failed"
 
 
 def test_a_pass_is_held_against_the_mean_of_ours(monkeypatch):
