@@ -34,7 +34,8 @@ def measure(jitted: Mapping[str, Any], arrays: Sequence[Any], settings: Settings
     plans = {name: each.plan(*arrays) for name, each in jitted.items()}
     rows = {name: _rows(plan) for name, plan in plans.items()}
     same = {name: name != AGAIN and each == rows[OURS] for name, each in rows.items()}
-    factors = _factors({name: each for name, each in jitted.items() if name == OURS or not same[name]}, arrays, settings)
+    timed = {name: each for name, each in jitted.items() if name == OURS or not same[name]}
+    factors = _factors(timed, arrays, settings)
     return {
         name: Without(
             steps=len(plan.steps),
@@ -87,7 +88,7 @@ def header(passes: Sequence[str]) -> str:
 
 
 def cells(found: Mapping[str, Without], passes: Sequence[str]) -> str:
-    """Steps and bytes of ours, and its time again; of each pass time, steps and bytes without it, ``=`` for our plan."""
+    """Steps and bytes of ours, and its time again; without each pass time, steps and bytes, ``=`` for our plan."""
     if not passes or OURS not in found:
         return _columns(["-"] * (2 + len(passes))) if passes else ""
     ours = found[OURS]

@@ -44,9 +44,9 @@ class ProgramResult:
     """Everything measured on one case; times in seconds.
 
     ``without``: ours, ours again, and ours with one pass switched off. ``nbytes`` are moved by one pass over arguments
-    and results, which lie in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what the fastest copy
-    inside as many bytes takes in the same rounds, for each byte that it moves; of large cases only. ``error`` and ``bound`` are relative
-    to the largest component.
+    and results, which lie in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what
+    the fastest copy inside as many bytes takes in the same rounds, for each byte that it moves; of large cases only.
+    ``error`` and ``bound`` are relative to the largest component.
     """
 
     case: ProgramCase
