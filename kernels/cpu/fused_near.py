@@ -66,6 +66,26 @@ class Line:
             self.here.set(self.next)
 
 
+class Coming:
+    """The rows that are read next, asked for while those before them are gone through, line after line in the order of
+    memory: hardware follows one such run, but not several rows side by side, which are what is read."""
+
+    def __init__(self, rows: VectorRows, first: Val, ahead: Val, many: int, vectors: int):
+        """From ``first`` on, ``ahead`` bytes further; each step is ``vectors`` of each of ``many`` rows."""
+        f = self.f = rows.f
+        self.step, self.down, self.row = many * vectors * rows.size, rows.down, rows.span
+        self.at, self.end = Var(f, first + ahead), Var(f, first + ahead + self.row)
+
+    def ask(self) -> None:
+        """What one step is due."""
+        f, at, end = self.f, self.at.get(), self.end.get()
+        for line in range(0, self.step, LINE):
+            f.prefetch(at + line, locality=2)
+        over = at + self.step >= end
+        self.at.set(at + self.step + f.select(over, self.down - self.row, f.i64(0)))
+        self.end.set(end + f.select(over, self.down, f.i64(0)))
+
+
 class VectorRows(BoxRows):
     """Rows of one array, cut into vectors that are aligned in the first of them. ``head``: the lane of the first vector
     (at ``origin``) that has the first element; ``low``: how far before it another one may be written."""
@@ -109,6 +129,7 @@ class NearRows(VectorRows):
         self.reaches = {row: near_reach(self.near, row) for row in (-1, 0, 1)}
         self.end = self.head + kernel.no
         self.vectors = f.ceil_div(self.end, self.w)
+        self.span = self.vectors * self.size
         # half a page from the row: loads that have the same place in a page as a store before them would wait for it
         room = f.word(kernel.args, ua.R_KEEP) + LINE
         self.kept = room + ((self.origin + ua.PAGE // 2 - room) & (ua.PAGE - 1))
@@ -125,6 +146,8 @@ class NearRows(VectorRows):
     def _rows(self, j: Val, many: int) -> None:
         """``many`` rows from j on."""
         f, at, i = self.f, self.origin + j * self.down, self.f.var(0)
+        unread = at + (self.down if self.reaches[1] else 0)
+        coming = Coming(self, unread, f.select(j + many < self.k.nj, self.down * many, f.i64(0)), many, 1)
         lines = {n: self._line(at + n * self.down, self.reaches[0] or (0, 0)) for n in range(many)}
         if self.reaches[-1]:
             lines[-1] = Line(self, self.kept, self.reaches[-1], None)
@@ -136,6 +159,7 @@ class NearRows(VectorRows):
         with f.while_() as leave:
             leave(i.get() >= self.vectors)
             with f.range(f.select(i.get() > 0, i.get(), self.vectors), self.vectors - 2) as n:
+                coming.ask()
                 self._vector(n, lines, many, others, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() < self.vectors):
