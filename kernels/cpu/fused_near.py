@@ -35,7 +35,7 @@ class Line:
     def __init__(self, rows: VectorRows, at: Val, reach: tuple[int, int], exists: tuple[Val, Val] | None):
         self.rows, self.at, self.reach, self.exists = rows, at, reach, exists
         f = rows.f
-        none = f.zero(vector_type(rows.elem, rows.w))
+        none = f.zero(rows.bits)
         self.before = Var(f, self.load(f.i64(-1), True) if reach[0] < 0 else none)
         self.here = Var(f, self.load(f.i64(0), True) if reach[1] > 0 else none)
         self.now, self.next, self.last = none, none, none
@@ -43,7 +43,7 @@ class Line:
     def load(self, k: Val, edge: bool) -> Val:
         r = self.rows
         mask = r.mask(k, *self.exists) if edge and self.exists else None
-        return r.k.ops.load(r.dtype, self.at + k * r.size, mask)
+        return r.f.bitcast(r.k.ops.load(r.dtype, self.at + k * r.size, mask), r.bits)
 
     def enter(self, k: Val, edge: bool) -> None:
         """Vector k and those beside it."""
@@ -54,10 +54,8 @@ class Line:
         self.last = self.before.get()
 
     def shifted(self, by: int) -> Val:
-        f, w = self.rows.f, self.rows.w
-        if by < 0:
-            return f.shuffle(self.last, self.now, range(w + by, 2 * w + by))
-        return f.shuffle(self.now, self.next, range(by, w + by)) if by else self.now
+        pair, first = ((self.last, self.now), self.rows.w + by) if by < 0 else ((self.now, self.next), by)
+        return self.rows.window(*pair, first)
 
     def leave(self) -> None:
         if self.reach[0] < 0:
@@ -81,9 +79,10 @@ class Coming:
         f, at, end = self.f, self.at.get(), self.end.get()
         for line in range(0, self.step, LINE):
             f.prefetch(at + line, locality=2)
-        over = at + self.step >= end
-        self.at.set(at + self.step + f.select(over, self.down - self.row, f.i64(0)))
-        self.end.set(end + f.select(over, self.down, f.i64(0)))
+        self.at.set(at + self.step)
+        with f.if_(at + self.step >= end):
+            self.at.add(self.down - self.row)
+            self.end.set(end + self.down)
 
 
 class VectorRows(BoxRows):
@@ -97,6 +96,9 @@ class VectorRows(BoxRows):
         self.elem = kernel.ops.converter.type(self.dtype)
         self.elem = self.elem.element if isinstance(self.elem, ir.VectorType) else self.elem
         self.size, item = self.w * self.item(0), self.item(0)
+        # of integers, LLVM shifts two vectors by an instruction with the shift in itself; of floats by one that reads a
+        # table and overwrites a vector, which is copied before
+        self.bits = vector_type(ir.IntType(8 * item), self.w)
         self.down = f.word(kernel.args, ua.R_DOWN)
         first = self.at(f.i64(0))[0]
         apart = (first + low * item) & (self.size - 1)
@@ -112,6 +114,11 @@ class VectorRows(BoxRows):
         if many > 1:
             with f.range(done.get(), count) as j:
                 rows(j, 1)
+
+    def window(self, low: Val, high: Val, first: int) -> Val:
+        """The vector that begins with lane ``first`` of ``low`` and goes on in ``high``."""
+        value = self.f.shuffle(low, high, range(first, first + self.w)) if first else low
+        return self.f.bitcast(value, vector_type(self.elem, self.w))
 
     def mask(self, k: Val, first: Val, last: Val) -> Val:
         """Lanes of vector k that lie between two elements."""
