@@ -21,7 +21,7 @@ from typing import Callable
 
 from ..fused_structure import Point, row_reach
 from .emit import I1, Val, Var, vector_type
-from .fused_near import Coming, VectorRows
+from .fused_near import VectorRows
 from .fused_rows import Kernel
 
 Halves = list[Val]  # the elements in even places, and those in odd places
@@ -53,7 +53,7 @@ class CheckeredRows(VectorRows):
         self.head, self.origin = self.head + odd, self.origin - odd * self.item(0)
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
-        self.span = self.steps * 2 * self.size
+        self.vectors = self.steps * 2
         firsts = {element: self.head + element for element in elements}
         self.bounds = {element: (first, first + self.last) for element, first in firsts.items()}
         self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
@@ -75,8 +75,7 @@ class CheckeredRows(VectorRows):
         exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
         lines = {row: self._line(at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
         begin, end = self._whole(list(reaches.values()))
-        rows = 2 * many
-        coming = Coming(self, at + self.down, f.select(j + many < self.k.nj, self.down * rows, f.i64(0)), rows, 2)
+        coming = self.coming(at + self.down, self.down, self.size, 2 * many, j + many < self.k.nj, 2)
         with f.while_() as leave:
             leave(i.get() > self.steps)
             with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:

@@ -21,7 +21,7 @@ from llvmlite import ir
 from ..fused_structure import near_reach
 from . import fused_abi as ua
 from .convert import Converter
-from .emit import I64, Val, Var, vector_type
+from .emit import I64, Fn, Val, Var, vector_type
 from .fused_ops import Value
 from .fused_rows import BoxRows, Kernel
 from .storage import STORAGES
@@ -68,14 +68,12 @@ class Coming:
     """The rows that are read next, asked for while those before them are gone through, line after line in the order of
     memory: hardware follows one such run, but not several rows side by side, which are what is read."""
 
-    def __init__(self, rows: VectorRows, first: Val, ahead: Val, many: int, vectors: int):
-        """From ``first`` on, ``ahead`` bytes further; each step is ``vectors`` of each of ``many`` rows."""
-        f = self.f = rows.f
-        self.step, self.down, self.row = many * vectors * rows.size, rows.down, rows.span
-        self.at, self.end = Var(f, first + ahead), Var(f, first + ahead + self.row)
+    def __init__(self, f: Fn, first: Val, down: Val, row: Val, step: int):
+        """Rows of ``row`` bytes, ``down`` apart, from ``first`` on; so many bytes at a time."""
+        self.f, self.down, self.row, self.step = f, down, row, step
+        self.at, self.end = Var(f, first), Var(f, first + row)
 
     def ask(self) -> None:
-        """What one step is due."""
         f, at, end = self.f, self.at.get(), self.end.get()
         for line in range(0, self.step, LINE):
             f.prefetch(at + line, locality=2)
@@ -115,6 +113,12 @@ class VectorRows(BoxRows):
             with f.range(done.get(), count) as j:
                 rows(j, 1)
 
+    def coming(self, first: Val, down: Val, size: int, rows: int, more: Val, vectors: int = 1) -> Coming:
+        """What comes behind ``rows`` rows, the first of which begins at ``first``, in vectors of ``size`` bytes; a step
+        is ``vectors`` of each row. Where no ``more`` follow, these are asked for again."""
+        ahead = self.f.select(more, down * rows, self.f.i64(0))
+        return Coming(self.f, first + ahead, down, self.vectors * size, rows * vectors * size)
+
     def window(self, low: Val, high: Val, first: int) -> Val:
         """The vector that begins with lane ``first`` of ``low`` and goes on in ``high``."""
         value = self.f.shuffle(low, high, range(first, first + self.w)) if first else low
@@ -136,7 +140,6 @@ class NearRows(VectorRows):
         self.reaches = {row: near_reach(self.near, row) for row in (-1, 0, 1)}
         self.end = self.head + kernel.no
         self.vectors = f.ceil_div(self.end, self.w)
-        self.span = self.vectors * self.size
         # half a page from the row: loads that have the same place in a page as a store before them would wait for it
         room = f.word(kernel.args, ua.R_KEEP) + LINE
         self.kept = room + ((self.origin + ua.PAGE // 2 - room) & (ua.PAGE - 1))
@@ -153,8 +156,6 @@ class NearRows(VectorRows):
     def _rows(self, j: Val, many: int) -> None:
         """``many`` rows from j on."""
         f, at, i = self.f, self.origin + j * self.down, self.f.var(0)
-        unread = at + (self.down if self.reaches[1] else 0)
-        coming = Coming(self, unread, f.select(j + many < self.k.nj, self.down * many, f.i64(0)), many, 1)
         lines = {n: self._line(at + n * self.down, self.reaches[0] or (0, 0)) for n in range(many)}
         if self.reaches[-1]:
             lines[-1] = Line(self, self.kept, self.reaches[-1], None)
@@ -163,10 +164,12 @@ class NearRows(VectorRows):
         if self.reaches[1]:
             lines[many] = self._line(at + many * self.down, self.reaches[1])
         others = [self._others(j + n) for n in range(many)]
+        comings = self._comings(j, many)
         with f.while_() as leave:
             leave(i.get() >= self.vectors)
             with f.range(f.select(i.get() > 0, i.get(), self.vectors), self.vectors - 2) as n:
-                coming.ask()
+                for coming in comings:
+                    coming.ask()
                 self._vector(n, lines, many, others, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() < self.vectors):
@@ -174,6 +177,17 @@ class NearRows(VectorRows):
                 i.add(1)
         if self.reaches[-1] and self.reaches[-1][1] > 0:
             f.store(lines[many - 1].here.get(), self.kept + self.vectors * self.size)
+
+    def _comings(self, j: Val, many: int) -> list[Coming]:
+        """What is read for the first time after ``many`` rows from j on: of the array, and of other inputs."""
+        f, k = self.f, self.k
+        more, unread = j + many < k.nj, self.origin + (j + (1 if self.reaches[1] else 0)) * self.down
+        comings = [self.coming(unread, self.down, self.size, many, more)]
+        for number in (n for n, near in enumerate(self.near, k.outputs) if near is None):
+            here, below = (self.at(row)[number] for row in (j, f.min(j + 1, k.nj - 1)))
+            item = self.item(number)
+            comings.append(self.coming(here - self.head * item, below - here, self.w * item, many, more))
+        return comings
 
     def _line(self, at: Val, reach: tuple[int, int]) -> Line:
         return Line(self, at, reach, (self.head + reach[0], self.end + reach[1]))
