@@ -3,6 +3,7 @@
     the row above -> scratch
     for rows, several at a time
       for vectors of a row                      the first and the last ones by mask
+        as many lines of the rows that come next  into the second level of cache
         the next vector of each row, of the row below, and of the row above from scratch
         neighbours: two vectors that follow each other, shifted
         arithmetic and stores of all rows
