@@ -76,6 +76,20 @@ def test_turned_tiles_shuffle_as_seldom_as_their_cost_says(dtype, tile):
     assert [sum(bool(re.match(r"(p?shuf|unpck|mov[lh])", line)) for line in loop) for loop in found] == [expected] * 2
 
 
+@pytest.mark.parametrize("dtype, product", [("int64", "vpmullq"), ("int32", "vpmulld"), ("int16", "vpmullw")])
+def test_integer_products_and_sums_come_two_by_two(dtype, product):
+    """One by one in turn, sums of 512 bits keep units that multiply from products."""
+    row = isa.get("avx512")
+    for mv, nr in tiles.tiles(row, dtype):
+        loops = _loops(_assembly(row, f"gemm_{dtype}_{mv}x{nr}_pp"))
+        orders = ["".join(re.findall(rf"({product}|vpadd[wdq])\s.*%zmm", "\n".join(loop))) for loop in loops]
+        orders = [re.sub("vpadd[wdq]", "+", order).replace(product, "*") for order in orders]
+        found = [order for order in orders if order.count("*") == mv * nr and order.count("+") == mv * nr]
+        assert found
+        for order in found:
+            assert re.fullmatch(r"(\*\*\+\+)*(\*\+)?", order), (mv, nr, order)
+
+
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_neon_kernels_use_vectors_and_call_no_library(dtype):
     """Addresses come from the step table; a name would have to be found when the object is loaded."""

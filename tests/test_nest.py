@@ -318,10 +318,13 @@ def test_sum_over_short_runs(isa, dtype, threads):
 @ISAS
 @pytest.mark.parametrize("out, a", [("float32", "float32"), ("complex64", "complex64"), ("float16", "float16")])
 def test_sum_of_rows_in_order(isa, out, a, monkeypatch):
-    """One row, less and more than a chain of 16, ends of rows that are no whole vectors, several boxes of rows."""
+    """One pair of rows, a row more, less and more than a chain of 16 pairs, ends of rows that are no whole vectors, several
+    boxes of rows, of which the last may have one."""
     monkeypatch.setattr(nest_sums, "FAR_BYTES", 0)
     item = item_of(a)
-    for columns, rows, flags in ((77, 2, {}), (130, 15, {"accumulate": True}), (96, 49, {"conj_a": True}), (67, 1600, {})):
+    shapes = [(77, 2, {}), (130, 15, {"accumulate": True}), (96, 49, {"conj_a": True}), (67, 1600, {})]
+    shapes += [(80, 3, {}), (65, 32, {}), (66, 35, {"accumulate": True}), (70, 513, {}), (70, 1025, {"accumulate": True})]
+    for columns, rows, flags in shapes:
         pitch = columns * item
         dims = ((columns, item_of(out), item, 0), (rows, 0, pitch, 0), (3, columns * item_of(out), rows * pitch, 0))
         case = Case(NestProblem(op="sum", dims=dims, out=out, a=a, **flags), seed=rows, threads=1 + rows % 2)

@@ -24,8 +24,7 @@ from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree
 _RUNS = 4  # vector accumulators of a run
-_CHAIN = 16  # rows added one after the other
-_AHEAD = 2048  # bytes that rows in order are asked for early
+_CHAIN = 16  # rows, or pairs of them, added one after the other
 
 
 def build_sum(module: ir.Module, name: str, source: str, target: str, isa: ISA) -> None:
@@ -217,20 +216,20 @@ class SumNest:
         emit_row(f, self.isa, self.width, no, body, unroll=1)
 
     def _in_order(self, a: Val, to: Val, table: Val, no: Val, nq: Val) -> None:
-        """Rows along o that are adjacent, from memory: read one after the other, which hardware foresees. `_CHAIN` of
-        them are added in a row of their own, and that to the accumulators."""
+        """Rows along o that are adjacent, from memory: two halves at the same time, the rows of each one after the other,
+        which hardware foresees. `_CHAIN` rows of both are added in a row of their own, and that to the accumulators.
+        Nothing is asked for early: with two reads for each store, a processor has many lines in view."""
         f = self.f
         chain = self.part + self.frame.word(na.N_O) * self.frame.word(na.N_J) * self.item
-        ahead = f.max(f.i64(_AHEAD) // (no * self.item_a), f.i64(1))
-        with f.range(0, nq) as q:
-            row, coming = (a + f.word(table, at) for at in (q, f.min(q + ahead, nq - 1)))
-            begins, ends = (q & (_CHAIN - 1)).eq(0), ((q + 1) & (_CHAIN - 1)).eq(0) | (q + 1).eq(nq)
+        half = nq // 2
+        with f.range(0, half) as q:
+            rows = [a + f.word(table, at) for at in (q, half + q)]
+            begins, ends = (q & (_CHAIN - 1)).eq(0), ((q + 1) & (_CHAIN - 1)).eq(0) | (q + 1).eq(half)
 
             def pass_over(sources: list[Val], target: Val) -> None:
                 def body(w: int, i: Val, mask: Val | None) -> None:
                     c, op = Converter(f, self.isa, w), Arithmetic(f, self.isa, self.compute, w)
-                    f.prefetch(coming + i * self.item_a, locality=2)
-                    value = self._value(c, row + i * self.item_a, mask)
+                    value = op.add(*(self._value(c, row + i * self.item_a, mask) for row in rows))
                     for source in sources:
                         value = op.add(c.load(self.compute, source + i * self.item, mask=mask), value)
                     c.store(self.compute, value, target + i * self.item, mask=mask)
@@ -254,6 +253,8 @@ class SumNest:
                             pass_over([to], to)
                         with several:
                             pass_over([chain, to], to)
+        with f.if_((nq & 1).ne(0)):
+            self._add_rows([a + f.word(table, nq - 1)], [], to, no, half.eq(0))
 
     def _rows(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
         """Runs along l, in vectors whose lanes are added at the end; in the order in which they lie in memory."""

@@ -50,6 +50,28 @@ class TileSpec:
         return cls(dtype=dtype, mv=mv, nr=nr, a_packed=a_packed, b_packed=b_packed, timed=name != plain)
 
 
+class Pairs:
+    """Sums of products in the order of two products, two sums, two products: taken in turn, one by one, sums keep units
+    that multiply from products."""
+
+    def __init__(self, f: Fn, rows: list[Val]):
+        self.f, self.rows = f, rows
+        self.waiting: list[tuple[Var, Val]] = []
+
+    def add(self, slot: Var, i: int, b: Val) -> None:
+        """``slot`` += row ``i`` * b."""
+        self.waiting.append((slot, self.rows[i] * b))
+        if len(self.waiting) < 2:
+            return
+        slots, products = zip(*self.waiting)
+        sums = [product + slot.get() for slot, product in zip(slots, self.f.together(products))]
+        tied = self.f.together([*sums, *self.rows])  # later products wait for these sums
+        for slot, value in zip(slots, tied):
+            slot.set(value)
+        self.rows = tied[len(sums) :]
+        self.waiting.clear()
+
+
 class TileEmitter:
     """Emits the pieces of one `TileSpec` into a function."""
 
@@ -87,6 +109,7 @@ class TileEmitter:
             rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
             self.fetch_ahead(row, ahead)
             step = None if spec.b_packed else f.word(tkb, k)
+            pairs = Pairs(f, rows) if self._pairs() else None
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
                 for part in range(self.parts):
@@ -94,7 +117,10 @@ class TileEmitter:
                     wide = f.splat(scalar, self.lanes)
                     for i in range(spec.mv):
                         slot = acc[part][i][j]
-                        slot.set(self._fma(rows[i], wide, slot.get()))
+                        if pairs:
+                            pairs.add(slot, i, wide)
+                        else:
+                            slot.set(self._fma(rows[i], wide, slot.get()))
             if spec.a_packed:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
@@ -158,6 +184,12 @@ class TileEmitter:
         if self.spec.dtype == "int8":
             return b * a + c  # there is no product of bytes: what LLVM makes of one prepares the second factor, once
         return self.f.fma(a, b, c) if self.isa.fma else a * b + c
+
+    def _pairs(self) -> bool:
+        """Whether products of integers are instructions of their own, and come in pairs. With narrower vectors there are too
+        few registers for it."""
+        even = self.spec.mv * self.spec.nr % 2 == 0
+        return even and self.isa.vector_bits == 512 and self.spec.dtype in ("int16", "int32", "int64")
 
     def add(self, a: Val, b: Val) -> Val:
         return a | b if self.spec.dtype == "bool" else a + b
