@@ -46,8 +46,25 @@ def test_runs_of_columns_are_written_and_nothing_else(row, dtype, flush):
     tile = next(tile for tile in tiles.tiles(row, dtype)[::-1] if tile[1] > 1)
     mr = tile[0] * tiles.elements(row, dtype)
     for run, runs, columns in ((mr, 1, 2), (max(1, mr - 1), 1, 3), (mr // 2, 2, tile[1]), (1, mr, 1), (mr // 2, 1, 4)):
-        given = dict(dtype=dtype, tile=tile, n=2 * tile[1] + 1, k=3, a="panels", b="panels", flush=flush, stream=True)
-        gemm_cases.run(_together(gemm_cases.Case(valid=(), **given), row, run, runs, columns), row)
+        _check_runs(row, dtype, flush, tile, run, runs, columns)
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "complex64", "complex128", "int32"])
+def test_runs_that_share_vectors(row, dtype):
+    """Runs of a vector and more, which begin and end anywhere in the vectors of a tile."""
+    tile = max((tile for tile in tiles.tiles(row, dtype) if tile[1] > 1), key=lambda tile: (tile[0], tile[1]))
+    elements = tiles.elements(row, dtype)
+    mr = tile[0] * elements
+    for run in sorted({elements, elements + 1, 3 * elements // 2, 2 * elements - 1, mr // 3, mr // 2, mr - 1, mr}):
+        for runs in {1, mr // run} if 0 < run <= mr else ():
+            for columns in (tile[1], 1):
+                _check_runs(row, dtype, "end", tile, run, runs, columns)
+
+
+def _check_runs(row, dtype: str, flush: str, tile, run: int, runs: int, columns: int) -> None:
+    given = dict(dtype=dtype, tile=tile, n=2 * tile[1] + 1, k=3, a="panels", b="panels", flush=flush, stream=True)
+    gemm_cases.run(_together(gemm_cases.Case(valid=(), **given), row, run, runs, columns), row)
 
 
 def _row(compiled):

@@ -151,6 +151,22 @@ def _shapes(run: str, size: int):
 
 
 @every_isa
+@pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32", "pack_bfloat16_float64"])
+@pytest.mark.parametrize("flush", ["start", "end"])
+def test_every_width_of_narrow_panels_along_k(row, name, flush):
+    """Those of tiles are woven, from one end of their rows to the other; neighbours of these are not."""
+    item, target = _items(name)
+    size = _block(row, target)
+    for width, k in product(range(1, size), (size, 2 * size, 3 * size + 1)):
+        rows, lanes, tk = _sources("k", 3, width, k, item, flush)
+        broken = np.roll(tk, size // 2)  # runs that begin anew within a block
+        for valid, terms in product({(width,) * 3, (width, width, max(1, width - 1))}, (tk, broken)):
+            table = _poisoned(lanes, valid)
+            packed = _pack(row, name, abi.K_RUN, rows.memory, rows.start, table, valid, terms, flush)
+            _check(name, packed, rows.memory, rows.start, lanes, valid, terms)
+
+
+@every_isa
 @pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32"])
 def test_panels_that_go_past_the_caches(row, name):
     """Panels of fewer lanes than a block has, of as many and of more; in whole lines or not, with and without padding."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from llvmlite import ir
 
 from ..isa import ISA
@@ -93,6 +95,35 @@ class Mover:
             rows = self._stage(rows, distance)
             distance *= 2
         return rows
+
+    def weave(self, rows: list[Val]) -> list[Val]:
+        """Vectors of T elements: the first elements of all rows, then the second ones, and so on.
+
+        Rows that are a power of two are zipped with each other, and then together with the others."""
+        size, unit = rows[0].v.type.count // self.group, 1
+        parts = [[row] for row in rows]  # each has its elements in order, so many rows side by side
+        while len(parts) % 2 == 0:
+            parts = [self._zip(even, odd, size, unit) for even, odd in zip(parts[::2], parts[1::2])]
+            unit *= 2
+        count = len(parts)
+        order = [(i // unit % count, i // unit // count * unit + i % unit) for i in range(count * size)]
+        found = []
+        for together in zip(*parts):
+            found += [self._pick(together, order[at : at + size]) for at in range(0, count * size, size)]
+        return found
+
+    def _zip(self, even: list[Val], odd: list[Val], size: int, unit: int) -> list[Val]:
+        """Units of both in turn, vector after vector."""
+        order = [(i // unit % 2, i // unit // 2 * unit + i % unit) for i in range(2 * size)]
+        return [self._pick(pair, order[at : at + size]) for pair in zip(even, odd) for at in (0, size)]
+
+    def _pick(self, vectors: Sequence[Val], order: list[tuple[int, int]]) -> Val:
+        """The elements (vector, place)."""
+        found, size = vectors[0], len(order)
+        for number, vector in enumerate(vectors[1:], 1):
+            before = [place if number == 1 else i for i, (_, place) in enumerate(order)]
+            found = self._pair(found, vector, [size + p if n == number else b for b, (n, p) in zip(before, order)])
+        return found
 
     def _stage(self, rows: list[Val], distance: int) -> list[Val]:
         size, out = rows[0].v.type.count // self.group, list(rows)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
+from ..tiles import ITEMSIZE, tiles
 from . import abi
 from .emit import I64, Fn, Val, Var
 from .mover import Mover, Widener
@@ -32,6 +33,7 @@ from .mover import Mover, Widener
 # lose short rows and many streams; measured in docs/performance.md.
 ROWS_AHEAD = 4096
 LANE_AHEAD = 512
+NEXT_BYTES = 64 << 10  # of a narrow panel, up to which the lanes of the next one are asked for meanwhile
 BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
 UNROLL = 4  # scattered elements moved at once
 LINE = 64  # bytes
@@ -46,10 +48,36 @@ def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
 
 def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     """``void pack(args)``; see `abi` for the argument words."""
-    blocks = {run: _emit_blocks(module, run, name, isa) for run in _mover(None, name, isa).runs}
+    mover = _mover(None, name, isa)
+    blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
+    woven = {width: _emit_woven(module, width, name, isa) for width in _woven_widths(mover, isa)}
     f = Fn(module, name, [I64])
-    Packer(f, _mover(f, name, isa), blocks).emit()
+    Packer(f, _mover(f, name, isa), blocks, woven).emit()
     f.ret()
+
+
+def _woven_widths(mover: Mover, isa: ISA) -> list[int]:
+    """Columns of tiles that fill a part of a vector, and that are woven with fewer shuffles than a whole block takes."""
+    columns = {nr for dtype, item in ITEMSIZE.items() if item == mover.item for _, nr in tiles(isa, dtype)}
+    return sorted(nr for nr in columns if nr < mover.block and nr // (nr & -nr) <= 3)
+
+
+def _emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
+    """``void woven(at, lanes, dst, steps, ahead)``: so many blocks of ``width`` lanes and T terms to a panel of that width, from
+    ``at + lanes[l]``, where the terms of each lane are adjacent, to ``dst``. Whole vectors of the panel are stored."""
+    f = Fn(module, f"woven_{width}", [I64] * 5, internal=True)
+    f.fn.attributes.add("noinline")
+    m = _mover(f, name, isa)
+    at, lanes, dst, steps, ahead = f.args
+    sources = [at + f.word(lanes, l) for l in range(width)]
+    with f.range(0, steps) as step:
+        shift, to = step * (m.block * m.source_item), dst + step * (width * m.block * m.item)
+        for source in sources:
+            f.prefetch(source + shift + ahead, locality=2)
+        for i, vector in enumerate(m.weave([m.load(source + shift, m.block) for source in sources])):
+            m.store(vector, to + i * (m.block * m.item))
+    f.ret()
+    return f
 
 
 def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
@@ -164,8 +192,8 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
 class Packer:
     """Emits one pack function; attributes are its arguments."""
 
-    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn]):
-        self.f, self.m, self.blocks = f, mover, blocks
+    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn]):
+        self.f, self.m, self.blocks, self.woven = f, mover, blocks, woven
         args = f.args[0]
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
@@ -201,7 +229,7 @@ class Packer:
             with otherwise:
                 with f.if_else(self.mode.eq(abi.K_RUN)) as (then2, otherwise2):
                     with then2:
-                        self._k_run(lanes, dst, valid)
+                        self._k_run(lanes, dst, valid, p + 1 < self.panels)
                     with otherwise2:
                         self._elements(lanes, dst, valid, f.i64(0), self.k)
         with f.if_(valid < self.width):
@@ -246,16 +274,16 @@ class Packer:
             with f.range(whole, valid) as l:
                 m.collect([at + f.word(lanes, l)], row + l * m.item)
 
-    def _k_run(self, lanes: Val, dst: Val, valid: Val) -> None:
+    def _k_run(self, lanes: Val, dst: Val, valid: Val, more: Val) -> None:
         """A block of lanes over all of K, then the next: as few rows of the source as can be are read at a time, so that
         hardware follows them, and that rows at distances of whole pages find room in their cache sets."""
         f, m = self.f, self.m
         with f.range(0, valid, m.block) as l0:
             count, room = f.min(valid - l0, m.block), self.width - l0
-            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room)
+            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more)
 
-    def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val) -> None:
-        """Blocks of K, the longest that the table of K allows there."""
+    def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val, more: Val) -> None:
+        """Blocks of K, the longest that the table of K allows there. ``more``: a panel follows."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
         with f.while_() as leave:
@@ -267,13 +295,28 @@ class Packer:
                     steps = self._steps(k, size)
                     with f.if_(steps.ne(0)):
                         at = self.src + f.word(self.tk, k)
-                        args = [at, lanes, count | (room << 32), row, pitch, f.i64(LANE_AHEAD), steps]
-                        f.call(self.blocks[size], args)
+                        if size == self.m.block:
+                            self._weave(at, lanes, count, row, steps, more, moved)
+                        with f.if_(moved.get().eq(0)):
+                            args = [at, lanes, count | (room << 32), row, pitch, f.i64(LANE_AHEAD), steps]
+                            f.call(self.blocks[size], args)
                         moved.set(steps * size)
             with f.if_(moved.get().eq(0)):
                 self._elements(lanes, dst, count, k, k + 1)
                 moved.set(1)
             k0.set(k + moved.get())
+
+    def _weave(self, at: Val, lanes: Val, count: Val, row: Val, steps: Val, more: Val, moved: Var) -> None:
+        """Blocks of all lanes of a narrow panel, where these are as many as one of the functions weaves.
+
+        Meanwhile the lanes of the panel behind are asked for: few rows are soon at their end, and each begins with waiting."""
+        f = self.f
+        for width, function in self.woven.items():
+            with f.if_(self.width.eq(width) & count.eq(width)):
+                near = more & (self.k <= NEXT_BYTES // (width * self.m.source_item))
+                following = f.word(lanes, f.select(near, f.i64(width), f.i64(0))) - f.word(lanes)
+                f.call(function, [at, lanes, row, steps, f.select(near, following, f.i64(LANE_AHEAD))])
+                moved.set(steps)
 
     def _steps(self, k: Val, size: int) -> Val:
         """How many blocks of so many terms there are from ``k`` on whose elements are adjacent."""

@@ -89,6 +89,11 @@ class TileEmitter:
         # Columns of a packed B are multiplied as vectors where repeating one in all lanes takes an instruction.
         self.turns = spec.b_packed and turns(isa, spec.dtype, spec.nr)
 
+    @property
+    def stores_by_mask(self) -> bool:
+        """Whether the instruction set has masks for elements of this size."""
+        return self.isa.masks and self.item // self.parts >= 4
+
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
         self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None
@@ -289,6 +294,25 @@ class TileEmitter:
             for i in range(self.spec.mv):
                 address = stack + j * self.mr * self.item + i * self.vector_bytes
                 self.f.store(tile[i][j], address, align=self.vector_bytes)
+
+    def spill_runs(self, tile, stack: Val, run: Val) -> None:
+        """Tile to the stack, where each ``run`` of lanes, of a vector or more, has its part of all columns side by side."""
+        f, nr, width = self.f, self.spec.nr, run * self.item
+        base, place = Var(f, stack), Var(f, f.i64(0))  # of the run that the next vector begins in, and where in it
+        for i in range(self.spec.mv):
+            left = run - place.get()
+            behind = base.get() + width * nr
+            mask = f.lane_mask(left * self.parts, self.lanes)
+            for j in range(nr):
+                f.store_masked(tile[i][j], base.get() + place.get() * self.item + width * j, mask)
+            with f.if_(left < self.elems):
+                others = f.lane_mask(f.i64(self.lanes), self.lanes) ^ mask
+                for j in range(nr):
+                    f.store_masked(tile[i][j], behind - left * self.item + width * j, others)
+            with f.if_(left <= self.elems):  # the next vector begins in the next run
+                base.set(behind)
+                place.add(f.i64(0) - run)
+            place.add(self.elems)
 
     def store_spilled(self, stack, c, tmc, tnc, valid, columns, run, acc, chunk) -> None:
         """Edges and scattered lanes, from the spilled tile. ``run``: lanes are contiguous in C."""

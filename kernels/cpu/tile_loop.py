@@ -12,7 +12,7 @@ from ..isa import ISA
 from . import abi
 from . import unpack_abi as ub
 from .coming import C_SOURCE, C_WORDS, Beside, Fetcher
-from .emit import I64, Fn, Val
+from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import TileEmitter, TileSpec
@@ -21,21 +21,25 @@ FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line c
 
 
 def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
-    """``void past(source, corner, lanes, columns, valid, count, run)``: a tile that was spilled to ``source`` goes past the
-    caches to ``corner`` and the offsets of its ``valid`` lanes, in runs of so many, and of its ``count`` columns. A run of
-    lanes is put together for all columns; those that are adjacent in C leave as one.
+    """``void past(source, corner, lanes, columns, valid, count, run, spilled)``: a tile goes past the caches to ``corner`` and the
+    offsets of its ``valid`` lanes, in runs of so many, and of its ``count`` columns, of which those that are adjacent in C leave
+    as one. At ``source`` each run of lanes has all columns side by side; or the tile was ``spilled`` there as it is, and its
+    runs are put together first.
     """
-    f = Fn(module, "past", [I64] * 7, internal=True)
+    f = Fn(module, "past", [I64] * 8, internal=True)
     f.fn.attributes.add("noinline")
     emitter = TileEmitter(f, tile, isa)
-    source, corner, lanes, columns, valid, count, run = f.args
+    source, corner, lanes, columns, valid, count, run, spilled = f.args
     column, vector = emitter.mr * emitter.item, emitter.vector_bytes
     width, close = run * emitter.item, f.stack(column * tile.nr + vector)
+    begin = Var(f, source)  # of the first column's part of a run
     with f.range(0, valid, run) as lane:
-        # What a column has more, the next one overwrites.
-        with f.range(0, count) as j, f.range(0, width, vector) as at:
-            here = source + j * column + lane * emitter.item + at
-            f.store(f.load(emitter.vec, here), close + j * width + at)
+        with f.if_(spilled.ne(0)):
+            # What a column has more, the next one overwrites.
+            with f.range(0, count) as j, f.range(0, width, vector) as at:
+                here = source + j * column + lane * emitter.item + at
+                f.store(f.load(emitter.vec, here), close + j * width + at)
+            begin.set(close)
         target, done = corner + f.word(lanes, lane), f.var(0)
         with f.while_() as leave:
             j = done.get()
@@ -45,8 +49,9 @@ def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
                 end(j + together.get() >= count)
                 end((f.word(columns, j + together.get()) - first).ne(width * together.get()))
                 together.add(1)
-            stream(f, isa, target + first, close + j * width, f.i64(0), width * together.get())
+            stream(f, isa, target + first, begin.get() + j * width, f.i64(0), width * together.get())
             done.set(j + together.get())
+        begin.add(width * tile.nr)
     f.ret()
     return f
 
@@ -63,7 +68,8 @@ class TileLoop:
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
-        self.stack = f.stack(self.tile_bytes + tile.vector_bytes)
+        # The last of the runs of lanes, which `TileEmitter.spill_runs` puts together, may not be whole.
+        self.stack = f.stack(2 * self.tile_bytes + tile.vector_bytes)
         self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
@@ -221,15 +227,31 @@ class TileLoop:
         run = f.select(run.eq(0) & lines, edge.valid, run)
         with f.if_else(run.ne(0) & edge.accumulate.eq(0)) as (past, through):
             with past:
-                tile.spill(result, self.stack)
-                f.call(self.past, [self.stack, edge.c, edge.tmc, edge.tnc, edge.valid, edge.columns, run])
+                self._store_past(result, edge, run)
             with through:
                 self._store_through(result, edge)
+
+    def _store_past(self, result, edge: "_Edge", run: Val) -> None:
+        """Runs of a vector or more are put together as they are spilled."""
+        f, tile = self.f, self.tile
+        spilled = f.i64(1)
+        if tile.stores_by_mask:
+            short = run < tile.elems
+            with f.if_else(short) as (then, otherwise):
+                with then:
+                    tile.spill(result, self.stack)
+                with otherwise:
+                    tile.spill_runs(result, self.stack, run)
+            spilled = f.select(short, f.i64(1), f.i64(0))
+        else:
+            tile.spill(result, self.stack)
+        where = [self.stack, edge.c, edge.tmc, edge.tnc, edge.valid, edge.columns]
+        f.call(self.past, [*where, run, spilled])
 
     def _store_through(self, result, edge: "_Edge") -> None:
         """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
         f, tile = self.f, self.tile
-        if not tile.isa.masks or tile.item // tile.parts < 4:
+        if not tile.stores_by_mask:
             tile.spill(result, self.stack)
             self._store_edge(edge)
             return
