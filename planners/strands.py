@@ -31,7 +31,7 @@ STRANDS = 8  # for each thread, at most
 def find_strands(listed: OperationList, machine: cost.Machine) -> int:
     """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are."""
     threads, operations = listed.request.threads, listed.operations
-    if threads == 1 or len(operations) < 3:
+    if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
         return 0
     seconds = {id(each): cost.seconds(*listed.work(each), listed.compute, machine) for each in operations}
     shared = sum([_shared(each, threads) for each in seconds.values()])
@@ -48,10 +48,10 @@ def find_strands(listed: OperationList, machine: cost.Machine) -> int:
 
 
 def _is_tree(operations: Sequence[Operation]) -> bool:
-    """Whether each value is read once, and nothing is computed once for all calls."""
+    """Whether each value is read once."""
     read = [value.number for operation in operations for value in operation.inputs if value.kind == "arena"]
     plain = all(value.source is None for operation in operations for value in operation.inputs)
-    return plain and len(set(read)) == len(read) and not any(operation.constant for operation in operations)
+    return plain and len(set(read)) == len(read)
 
 
 def _makers(operations: Sequence[Operation]) -> dict[int, Operation]:
