@@ -40,8 +40,9 @@ def find_strands(listed: OperationList, machine: cost.Machine) -> int:
     least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
     if least > (1 - GAIN) * shared or len(roots) < 2:
         return 0
+    makers = _makers(operations)
     for number, root in enumerate(roots, 1):
-        for operation in _subtree(root, _makers(operations)):
+        for operation in _subtree(root, makers):
             operation.strand = number
     operations.sort(key=lambda operation: operation.strand or len(roots) + 1)  # stable
     return len(roots)
