@@ -326,7 +326,7 @@ def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
             if buffer.slot in plan.request.conj:
                 values[buffer.name] = np.conjugate(values[buffer.name])
     for step in plan.steps:
-        if step.family == "pack" or plan.buffers[step.output].name in values:
+        if step.family in ("pack", "control") or plan.buffers[step.output].name in values:
             continue
         numbers: dict = {}
         terms = [

@@ -55,8 +55,8 @@ class ProfiledPlan(NativePlan):
         context[abi.CTX_POOL] = self._pool_address()
         context[abi.CTX_SPLIT], context[abi.CTX_DEADLINE] = address(counters), 1  # long ago: back after each row
         while row >= 0:
-            if row < len(self._steps) and self._adds(self._steps[row]):
-                row += 1
+            if row < len(self._steps) and (self._adds(self._steps[row]) or self._steps[row].kernel == "blocks"):
+                row += 1  # what is behind a row of blocks is measured row by row
                 continue
             counters[:] = 0
             following = self._walk(frame.context_address, table, row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar, Mapping, NamedTuple
+from typing import ClassVar, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -98,6 +98,14 @@ class Row:
         words = made.__dict__.pop("words", None) or self.words
         made.__dict__["_later_words"] = _placed_words, (words, places, b is not None)
         return made
+
+
+def blocks_row(starts: Sequence[int], target: int) -> Row:
+    """A row whose tasks are blocks of the rows behind it: ``starts`` has the first row of each block, counted from this one,
+    and the row behind the last; ``target``: the row to go to."""
+    words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.PARALLEL: 1}
+    tables = {abi.BLOCK_STARTS: np.array(starts, np.int64)}
+    return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
 
 def _placed_words(words: Mapping[int, int], places: tuple[int, ...], both: bool) -> dict[int, int]:

@@ -17,7 +17,7 @@ from .. import cost
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
-from ..kernels.row import Row
+from ..kernels.row import Row, blocks_row
 from ..plan import Plan, Step
 from ..records import Later, changed, quick
 from .arena import Lifetime, allocate
@@ -32,6 +32,7 @@ from .request import COMPUTE, PlanRequest
 from .sharing import share
 from .shown import buffers, described, dimensions, expression, term_text
 from .sides import LEFT, OUT, RIGHT
+from .strands import find_strands
 from .unpacked import UnpackedPlan
 
 __all__ = ["PlanRequest", "build_plan"]
@@ -52,11 +53,14 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
     return PlanBuilder(request, machine).build()
 
 
-def lay_out(listed: OperationList, isa: isa_table.ISA, machine: cost.Machine) -> None:
-    """Joins operations, gives all values layouts and all operations parts, and products their epilogues."""
+def lay_out(listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False) -> None:
+    """Joins operations, gives all values layouts and all operations parts, and products their epilogues. ``whole``: they
+    are a plan of their own, and may be cut into strands."""
     request = listed.request
     if request.fuse:
         join(listed, machine)
+        if whole:
+            find_strands(listed, machine)
     LayoutSolver(listed, isa, request.threads, machine, request.layouts).solve()
     for maker, operation in mapped(listed, machine) if request.fuse else ():
         from .joined import give_epilogue  # loads what programs are made of
@@ -81,9 +85,12 @@ class PlanBuilder:
             self.position[id(value)] = number
             if not value.nbytes:
                 value.nbytes = self.list.nbytes(value)
+        if any([operation.strand for operation in self.list.operations]):
+            self._emit_strands()
         for operation in self.list.operations:
-            for step in self._emit(operation):  # one at a time: each is numbered by those before it
-                self.steps.append(step)
+            if not operation.strand:
+                for step in self._emit(operation):  # one at a time: each is numbered by those before it
+                    self.steps.append(step)
         return self._plan(arena, kept)
 
     def _draw_up(self) -> None:
@@ -91,7 +98,7 @@ class PlanBuilder:
         self.list.build()
         if self.request.same and not share(self.list):
             self.request = replace(self.request, same=())
-        lay_out(self.list, self.isa, self.machine)
+        lay_out(self.list, self.isa, self.machine, whole=True)
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _allocate(self) -> tuple[int, int]:
@@ -121,13 +128,14 @@ class PlanBuilder:
                 packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
                 last = forever if kept and not constant else number
-                regions[kept].append(Lifetime(key=key, nbytes=nbytes, first=number, last=last))
+                regions[kept].append(Lifetime(key, nbytes, number, last, operation.strand))
         self._stretch(born, dies)
         placed = [value for value in self.list.values if value.kind == "arena" and value.source is None]
         for value in placed:
             value.nbytes = value.nbytes or self.list.nbytes(value)
             first = born.get(value.number, 0)  # what has no elements is written by nobody
-            regions[value.constant].append(Lifetime(value.number, value.nbytes, first, dies.get(value.number, first)))
+            last, strand = dies.get(value.number, first), self.list.operations[first].strand
+            regions[value.constant].append(Lifetime(value.number, value.nbytes, first, last, strand))
         sizes = {}
         for kept, lifetimes in regions.items():
             offsets, sizes[kept] = allocate(lifetimes)
@@ -171,6 +179,32 @@ class PlanBuilder:
             if plan.__class__ is GemmPlan and plan.pack_left is None and plan.pack_right is None:
                 return (self._product(operation, plan, operation.parts[0].times),)
         return self._emit_parts(operation)
+
+    def _emit_strands(self) -> None:
+        """The steps of all strands, behind one that hands them out."""
+        self.steps.append(self._control_step(blocks_row((1,), 1), "blocks"))
+        starts: dict[int, int] = {}  # by number of the strand
+        for operation in self.list.operations:
+            if operation.strand:
+                starts.setdefault(operation.strand, len(self.steps))
+                for step in self._emit(operation):
+                    self.steps.append(changed(step, depth=1, seconds=step.seconds / self.request.threads))
+        end, text = len(self.steps), f"{len(starts)} strands, then {len(self.steps)}"
+        self.steps[0] = changed(self.steps[0], expr=text, tasks=len(starts), args=blocks_row((*starts.values(), end), end))
+
+    def _control_step(self, row: Row, kernel: str, inputs: tuple[int, ...] = ()) -> Step:
+        """A step that says which steps are next; where these are is not known yet."""
+        return self._made(
+            Work(expr="", dims={}, flops=0, moved=0),
+            row,
+            family="control",
+            kernel=kernel,
+            tile=(),
+            inputs=inputs,
+            output=-1,
+            layouts=(),
+            seconds=self.machine.step_seconds,
+        )
 
     def _product(self, operation: Operation, plan: GemmPlan, times: Times) -> Step:
         """The only step of a product, as most have: what `_emit_gemm` yields where nothing is packed before."""
@@ -217,7 +251,8 @@ class PlanBuilder:
     ) -> Iterator[Step]:
         """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time;
         ``cold``: bytes of a block that no step of the blocks has touched before."""
-        for row in part.plan.rows(self._place(operation, part, "temporary"), 1 if alone else self.request.threads):
+        share = 1 if alone or operation.strand else self.request.threads
+        for row in part.plan.rows(self._place(operation, part, "temporary"), share):
             threads = self.request.threads if alone else self._threads(row)
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads, cold)
             yield self._step(operation, work, row, operation.kind, (), (), seconds)

@@ -85,6 +85,7 @@ def give_epilogue(maker: Operation, operation: Operation, listed: OperationList,
         value.source = output  # which is never read: it has no memory of its own
     found.taken_by(maker, listed)
     listed.epilogues[id(maker)] = found
+    maker.strand = operation.strand  # it reads what the operation reads
     listed.operations.remove(maker)
     listed.operations[listed.operations.index(operation)] = maker
     return True

@@ -221,9 +221,9 @@ class LayoutSolver:
         if operation.kind == "fused":
             from .joined import fused_part  # loads what programs are made of
 
-            part = fused_part(operation, self.list.sizes, self.threads)
+            part = fused_part(operation, self.list.sizes, self._threads(operation))
         else:
-            part = Part(plan=plan_nest(operation, self.list.sizes, self.threads))
+            part = Part(plan=plan_nest(operation, self.list.sizes, self._threads(operation)))
         return Draft(parts=(Planned(part=part),), given=given, seconds=seconds)
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
@@ -254,7 +254,7 @@ class LayoutSolver:
             if self.policy == "solve":
                 given |= self._as_read(operation)
         contraction = self._contraction(operation, orientation)
-        found = planned(contraction, self.isa, self.threads, self.machine)
+        found = planned(contraction, self.isa, self._threads(operation), self.machine)
         seconds = 0.0
         for each in found:
             if each.times is None:
@@ -268,6 +268,10 @@ class LayoutSolver:
                 if layout is not None:
                     given[value.number] = layout
         return Draft(parts=found, given=given, seconds=seconds)
+
+    def _threads(self, operation: Operation) -> int:
+        """That share its tasks: those of a strand are one thread's."""
+        return 1 if operation.strand else self.threads
 
     def _inherit(self, operation: Operation) -> dict[int, Given]:
         """The order of the large operand of their producer, for free inputs that may have it."""

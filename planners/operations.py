@@ -77,6 +77,7 @@ class Operation:
     more: tuple[Value, ...] = ()
     beside: tuple[Value, ...] = ()
     compute: str = ""
+    strand: int = 0  # 0: all threads share it; else it is one of a strand's, which one thread does (`strands`)
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
     work: tuple[int, int] | None = None  # what `OperationList.work` found
 

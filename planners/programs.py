@@ -384,17 +384,8 @@ class ProgramBuilder(PlanBuilder):
     def _control(self, operation: Control) -> Iterator[Step]:
         """A step that leads to another, whose number is not known yet."""
         self.jumps[len(self.steps)] = operation
-        yield self._made(
-            Work(expr="", dims={}, flops=0, moved=0),
-            operation.row(0),
-            family="control",
-            kernel=operation.kernel,
-            tile=(),
-            inputs=tuple(self.position[id(value)] for value in operation.inputs),
-            output=-1,
-            layouts=(),
-            seconds=self.machine.step_seconds,
-        )
+        inputs = tuple(self.position[id(value)] for value in operation.inputs)
+        yield self._control_step(operation.row(0), operation.kernel, inputs)
 
     def _plain(self, operation: Operation) -> Iterator[Step]:
         if id(operation) not in self.list.groups:

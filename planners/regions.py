@@ -22,7 +22,7 @@ from typing import Callable, Iterable, Iterator, Sequence
 
 from ..ir import Atom, Const, Eqn, Literal, Program, Var
 from ..kernels.cpu import abi
-from ..kernels.row import Row
+from ..kernels.row import Row, blocks_row
 from ..ops import WRITES
 from .chains import chained
 from .fusion import Schedule
@@ -269,8 +269,7 @@ class Control(Operation):
     def row(self, target: int) -> Row:
         """``target``: a row."""
         if self.blocks:
-            words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.BLOCK_ROWS: self.rows, abi.PARALLEL: 1}
-            return Row(words=words, kernels={abi.FN: "blocks"}, tasks=self.blocks)
+            return blocks_row(range(1, self.blocks * self.rows + 2, self.rows), target)
         if self.flag is None:
             return Row(words={abi.KIND: abi.JUMP, abi.NEXT: target}, tasks=0)
         memory = self.flag.memory.memory

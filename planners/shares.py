@@ -47,7 +47,7 @@ def uneven_shares(
 
     def seconds(shares: tuple[Share, ...]) -> float:
         each = [_seconds(share, columns, cost) for share in shares]
-        return _makespan(each, threads) + LATE * max(each[-threads:])
+        return makespan(each, threads) + LATE * max(each[-threads:])
 
     return min(_ways(panels, columns, nr, grain, most, threads), key=seconds)
 
@@ -88,10 +88,10 @@ def _seconds(share: Share, columns: int, cost: Cost) -> float:
     return (end - first + cost.start) * (right - left) / columns + (end - first) * cost.pack
 
 
-def _makespan(tasks: list[float], threads: int) -> float:
+def makespan(tasks: list[float], threads: int) -> float:
     """When the last thread is done, if each takes the next task when it is done with one.
 
-    >>> _makespan([3, 3, 2, 1, 1], 2)
+    >>> makespan([3, 3, 2, 1, 1], 2)
     5
     """
     done = [0] * threads

@@ -207,7 +207,8 @@ def test_jumps_forward_and_back(walk):
 def test_blocks_run_the_rows_behind_them(row):
     walk, blocks = _Walk(library.address("walk", row)), library.address("blocks", row)
     table = Table()
-    table.add(abi.BLOCKS, FN=blocks, NTASKS=3, BLOCK_ROWS=2, NEXT=7)
+    starts = np.array([1, 3, 5, 7], np.int64)  # from the row itself
+    table.add(abi.BLOCKS, FN=blocks, NTASKS=3, BLOCK_STARTS=_address(starts), NEXT=7)
     for tasks in (1, 2, 1, 2, 0, 2):
         table.run(NTASKS=tasks)
     table.run()
@@ -218,6 +219,20 @@ def test_blocks_run_the_rows_behind_them(row):
     table.context[abi.CTX_PROFILE] = 1  # they are measured one by one
     assert table.again(walk, 0) == -1
     assert len(table.log) == 9 and all(table.table[number, abi.TICKS] > 0 for number in (1, 2, 3, 4, 6, 7))
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_blocks_have_as_many_rows_as_they_like(row):
+    walk, blocks = _Walk(library.address("walk", row)), library.address("blocks", row)
+    table, starts = Table(), np.array([1, 4, 4, 5], np.int64)
+    table.run()
+    table.add(abi.BLOCKS, FN=blocks, NTASKS=3, BLOCK_STARTS=_address(starts), NEXT=6)
+    for _ in range(4):
+        table.run()
+    table.run()
+    table.add(abi.STOP)
+    assert table.walk(walk) == -1
+    assert table.order() == [0, 2, 3, 4, 5, 6]
 
 
 def test_a_loop_returns_at_a_jump_when_its_slice_has_passed_and_goes_on(walk):

@@ -28,7 +28,7 @@ TICKS = 15  # nanoseconds spent, accumulated when profiling is on
 
 # kinds of rows
 RUN, BRANCH, LOOP, STOP, JUMP, BLOCKS = 0, 1, 2, 3, 4, 5
-BLOCK_ROWS = 16  # of a BLOCKS row: rows of each block
+BLOCK_STARTS = 16  # of a BLOCKS row: address of where each block begins and the last one ends, in rows from itself
 
 # -- context ---------------------------------------------------------------------------------------------------
 CTX_BASES = 0  # address of the array of base addresses, one per slot

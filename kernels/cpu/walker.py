@@ -118,9 +118,9 @@ def build_blocks(module: ir.Module, name: str, isa: ISA) -> None:
     order. The rows of all blocks are behind it."""
     f = Fn(module, name, [I64] * 4)
     ctx, step, task, worker = f.args
-    count = f.word(step, abi.BLOCK_ROWS)
-    with f.range(0, count) as number:
-        row = step + (task * count + number + 1) * (8 * abi.STEP_WORDS)
+    starts = f.word(step, abi.BLOCK_STARTS)
+    with f.range(f.word(starts, task), f.word(starts, task + 1)) as number:
+        row = step + number * (8 * abi.STEP_WORDS)
         fn = f.word(row, abi.FN)
         with f.range(0, f.word(row, abi.NTASKS)) as t:
             f.call(fn, [ctx, row, t, worker])

@@ -1,0 +1,97 @@
+"""Parts of a network that do not wait for each other, each done by one thread, all at the same time.
+
+Threads share the tasks of a step, and meet behind it. A step of 100 µs gains little by that: its tasks have edges of their
+own, each thread packs for itself, and what one has written, the other reads from a cache that is not its own. Two
+subtrees of a contraction order need nothing of each other. Here a subtree may become a *strand*: a thread takes it as one
+task, and goes through its steps alone. What is above the strands is shared as before.
+
+Which subtrees are strands is decided by predicted times, before layouts: from the root on, the longest of the subtrees is
+replaced by those of its operands, as long as that brings the end nearer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from operator import itemgetter
+from typing import Iterator, Sequence
+
+from .. import cost
+from .operations import Operation, OperationList
+from .shares import makespan
+
+SHARED_SECONDS = 4e-5  # a step that takes less is not shared
+MEETING = 1.5e-5  # seconds that a step which threads share takes besides its part
+GAIN = 0.1  # of the predicted time, for strands to be worth it
+LEAST_SECONDS = 2e-4  # a plan that takes less has none: a thread that comes late may bring nothing
+MOST_SECONDS = 2e-2  # of a strand: the walker looks up between steps, not within a strand
+STRANDS = 8  # for each thread, at most
+
+
+def find_strands(listed: OperationList, machine: cost.Machine) -> int:
+    """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are."""
+    threads, operations = listed.request.threads, listed.operations
+    if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
+        return 0
+    seconds = {id(each): cost.seconds(*listed.work(each), listed.compute, machine) for each in operations}
+    shared = sum([_shared(each, threads) for each in seconds.values()])
+    if shared < LEAST_SECONDS or not _is_tree(operations):
+        return 0
+    least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
+    if least > (1 - GAIN) * shared or len(roots) < 2:
+        return 0
+    makers = _makers(operations)
+    for number, root in enumerate(roots, 1):
+        for operation in _subtree(root, makers):
+            operation.strand = number
+    operations.sort(key=lambda operation: operation.strand or len(roots) + 1)  # stable
+    return len(roots)
+
+
+def _is_tree(operations: Sequence[Operation]) -> bool:
+    """Whether each value is read once."""
+    read = [value.number for operation in operations for value in operation.inputs if value.kind == "arena"]
+    plain = all(value.source is None for operation in operations for value in operation.inputs)
+    return plain and len(set(read)) == len(read)
+
+
+def _makers(operations: Sequence[Operation]) -> dict[int, Operation]:
+    """By number of the value."""
+    return {operation.output.number: operation for operation in operations}
+
+
+def _shared(seconds: float, threads: int) -> float:
+    """Seconds of a step that takes ``seconds`` on one thread, on all of them."""
+    return seconds if seconds < SHARED_SECONDS else seconds / threads + MEETING
+
+
+def _cuts(
+    operations: Sequence[Operation], seconds: dict[int, float], threads: int
+) -> Iterator[tuple[float, list[Operation]]]:
+    """Predicted seconds, and the last operations of the strands, the longest first; from the root down."""
+    makers, order = _makers(operations), count()
+    whole: dict[int, float] = {}  # of the subtree that ends with an operation
+    for operation in operations:
+        before = [whole[id(makers[v.number])] for v in operation.inputs if v.number in makers]
+        whole[id(operation)] = seconds[id(operation)] + sum(before)
+    above, heap = 0.0, [(-whole[id(operations[-1])], next(order), operations[-1])]
+    while heap and len(heap) <= STRANDS * threads:
+        longest = -heap[0][0]
+        if longest <= MOST_SECONDS:
+            ordered = sorted(heap)
+            yield above + makespan([-time for time, _, _ in ordered], threads), [each for _, _, each in ordered]
+        _, _, operation = heapq.heappop(heap)
+        above += _shared(seconds[id(operation)], threads)
+        for value in operation.inputs:
+            maker = makers.get(value.number)
+            if maker is not None:
+                heapq.heappush(heap, (-whole[id(maker)], next(order), maker))
+
+
+def _subtree(root: Operation, makers: dict[int, Operation]) -> Iterator[Operation]:
+    """An operation and all that it needs."""
+    stack = [root]
+    while stack:
+        operation = stack.pop()
+        yield operation
+        stack += [makers[value.number] for value in operation.inputs if value.number in makers]
