@@ -35,10 +35,8 @@ class _Deferred:
 
 
 def _state(self: Any) -> dict[str, Any]:
-    """What is pickled and copied: all fields, none of them later."""
-    for name in self.LATER:
-        getattr(self, name)
-    return {name: value for name, value in self.__dict__.items() if not name.startswith("_later_")}
+    """What is pickled and copied: all fields, none of them later, and nothing `lazy`, which may hold addresses."""
+    return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def quick(cls: T) -> T:

@@ -23,6 +23,7 @@ class Operand(NamedTuple):
 
 
 _NO_OPERAND = Operand(0, 0)
+_EMPTY = np.zeros(1, np.int64)
 Place = tuple[int, int]  # an `Operand`, or the same without its name
 
 
@@ -35,14 +36,11 @@ def operand_words(out: Place, a: Place, b: Place | None = None) -> dict[int, int
 
 
 class Packed(NamedTuple):
-    """A row but for its addresses: all words, and its offset vectors, as the bytes that they are in memory. Short
-    vectors lie in ``pool``, one after the other: ``pooled`` has the word and the first byte of each; ``apart``: word and
-    vector of the others. ``parallel``: whether threads may share it."""
+    """A row as it lies in memory, but for its operands and kernels: ``words`` has the addresses of its offset vectors. Short
+    ones lie in ``pool``, one after the other. ``parallel``: whether threads may share it."""
 
     words: bytes
-    pool: bytes
-    pooled: tuple[tuple[int, int], ...]
-    apart: tuple[tuple[int, np.ndarray], ...]
+    pool: np.ndarray
     parallel: bool
 
 
@@ -71,20 +69,23 @@ class Row:
             words[word] = value
         words[abi.NTASKS] = self.tasks
         starts: dict[int, int] = {}  # of a table in the pool, by id
-        tables, pooled, apart, length = [], [], [], 0
+        short, pooled, length = [], [], 0
         for word, table in self.tables.items():
             start = starts.get(id(table))
             if start is None:
                 entries = len(table)
                 if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
-                    apart.append((word, table))
+                    words[word] = _address(table)
                     continue
                 start = starts[id(table)] = length
-                tables.append(table)
+                short.append(table)
                 length += 8 * entries
             pooled.append((word, start))
-        pool = np.concatenate(tables, dtype=np.int64).tobytes() if tables else b""
-        return Packed(_WORDS.pack(*words), pool, tuple(pooled), tuple(apart), words[abi.PARALLEL] != 0)
+        pool = np.concatenate(short, dtype=np.int64) if short else _EMPTY
+        first = _address(pool)
+        for word, start in pooled:
+            words[word] = first + start
+        return Packed(_WORDS.pack(*words), pool, words[abi.PARALLEL] != 0)
 
     @lazy
     def nbytes(self) -> int:
@@ -98,6 +99,10 @@ class Row:
         words = made.__dict__.pop("words", None) or self.words
         made.__dict__["_later_words"] = _placed_words, (words, places, b is not None)
         return made
+
+
+def _address(table: np.ndarray) -> int:
+    return table.__array_interface__["data"][0]
 
 
 def _placed_words(words: Mapping[int, int], places: tuple[int, ...], both: bool) -> dict[int, int]:
