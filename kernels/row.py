@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
 
-from ..records import changed, lazy, quick
+from ..records import Later, changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
@@ -97,7 +97,7 @@ class Row:
         places = (*out, *a, *(b or _NO_OPERAND))
         made = changed(self, places=places)
         words = made.__dict__.pop("words", None) or self.words
-        made.__dict__["_later_words"] = _placed_words, (words, places, b is not None)
+        made.__dict__["_later_words"] = _Placed(words, places, b is not None)
         return made
 
 
@@ -105,5 +105,15 @@ def _address(table: np.ndarray) -> int:
     return table.__array_interface__["data"][0]
 
 
-def _placed_words(words: Mapping[int, int], places: tuple[int, ...], both: bool) -> dict[int, int]:
-    return {**words, **operand_words(places[:2], places[2:4], places[4:] if both else None)}
+class _Placed(Later):
+    """The words of a row with operands at ``places``; ``both``: it has two."""
+
+    __slots__ = ("plain", "places", "both")
+
+    def __init__(self, plain: Mapping[int, int], places: tuple[int, ...], both: bool) -> None:
+        self.plain, self.places, self.both = plain, places, both
+
+    @property
+    def words(self) -> dict[int, int]:
+        places = self.places
+        return {**self.plain, **operand_words(places[:2], places[2:4], places[4:] if self.both else None)}
