@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import ClassVar, Mapping, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ class Operand(NamedTuple):
 
 
 _NO_OPERAND = Operand(0, 0)
-_EMPTY = np.zeros(1, np.int64)
+_SPARE = bytes(8)  # a row without tables has a pool, too
 Place = tuple[int, int]  # an `Operand`, or the same without its name
 
 
@@ -40,15 +42,15 @@ class Packed(NamedTuple):
     ones lie in ``pool``, one after the other. ``parallel``: whether threads may share it."""
 
     words: bytes
-    pool: np.ndarray
+    pool: bytearray
     parallel: bool
 
 
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address
-    goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
+    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (contiguous int64, in bytes) whose
+    address goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
     ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to ``B_OFFSET``,
     where `placed` has set them."""
 
@@ -64,27 +66,14 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
+        once = {id(table): table for table in self.tables.values()}
+        pool, starts = _pooled(list(once.values()))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
-        words[abi.NTASKS] = self.tasks
-        starts: dict[int, int] = {}  # of a table in the pool, by id
-        short, pooled, length = [], [], 0
         for word, table in self.tables.items():
-            start = starts.get(id(table))
-            if start is None:
-                entries = len(table)
-                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
-                    words[word] = _address(table)
-                    continue
-                start = starts[id(table)] = length
-                short.append(table)
-                length += 8 * entries
-            pooled.append((word, start))
-        pool = np.concatenate(short, dtype=np.int64) if short else _EMPTY
-        first = _address(pool)
-        for word, start in pooled:
-            words[word] = first + start
+            words[word] = starts[id(table)]
+        words[abi.NTASKS] = self.tasks
         return Packed(_WORDS.pack(*words), pool, words[abi.PARALLEL] != 0)
 
     @lazy
@@ -101,8 +90,16 @@ class Row:
         return made
 
 
-def _address(table: np.ndarray) -> int:
-    return table.__array_interface__["data"][0]
+def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
+    """Short tables one behind the other, and the address of each table by its id."""
+    short = [table for table in tables if len(table) <= _POOLED]
+    # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
+    pool = bytearray().join([*short, _SPARE])
+    first = ctypes.addressof(ctypes.c_char.from_buffer(pool))
+    starts = dict(zip(map(id, short), accumulate([table.nbytes for table in short], initial=first)))
+    if len(short) < len(tables):
+        starts |= {id(t): t.__array_interface__["data"][0] for t in tables if len(t) > _POOLED}
+    return pool, starts
 
 
 class _Placed(Later):
