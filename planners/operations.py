@@ -114,7 +114,8 @@ class OperationList:
         return value
 
     def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
-        output.constant = output.kind == "arena" and all([v.constant for v in inputs])
+        if self.request.constants:
+            output.constant = output.kind == "arena" and all([v.constant for v in inputs])
         self.operations.append(Operation(kind, inputs, output, **more))
         return output
 
