@@ -179,7 +179,7 @@ class PlanBuilder:
         a, b = (y, x) if plan.swapped else (x, y)
         row = plan.row.placed((out.slot, out.offset), (a.slot, a.offset), (b.slot, b.offset))
         flops, moved = self.list.work(operation)
-        shown = self._shown(operation, plan.describe[::-1] if plan.swapped else plan.describe)
+        shown = self._shown(operation, plan.describe)
         return Step(
             number=len(self.steps),
             expr=shown,
@@ -280,10 +280,9 @@ class PlanBuilder:
                 yield self._step_of_pack(operation, packing, row, value, problem, seconds)
             places.append(place)
         row = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
-        modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        step = self._step(operation, work, row, "gemm", plan.tile, modes, seconds)
+        step = self._step(operation, work, row, "gemm", plan.tile, plan.describe, seconds)
         found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
         if found is None and before is None:
             yield step
