@@ -38,8 +38,8 @@ def operand_words(out: Place, a: Place, b: Place | None = None) -> dict[int, int
 
 
 class Packed(NamedTuple):
-    """A row as it lies in memory, but for its operands and kernels: ``words`` has the addresses of its offset vectors. Short
-    ones lie in ``pool``, one after the other. ``parallel``: whether threads may share it."""
+    """A row as it lies in memory, but for its operands and kernels: ``words`` has the addresses of its offset vectors.
+    Short ones lie in ``pool``, one after the other. ``parallel``: whether threads may share it."""
 
     words: bytes
     pool: bytearray
@@ -49,10 +49,10 @@ class Packed(NamedTuple):
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (contiguous int64, in bytes) whose
-    address goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
-    ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to ``B_OFFSET``,
-    where `placed` has set them."""
+    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (contiguous int64, in bytes)
+    whose address goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN``
+    included); ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to
+    ``B_OFFSET``, where `placed` has set them."""
 
     LATER: ClassVar[tuple[str, ...]] = ("words",)
 

@@ -24,8 +24,8 @@ class PlanShown(Later):
 
 
 class StepShown(Later):
-    """A step that reads all ``values`` but the last, which it writes; ``modes``: how it reads them. ``sizes`` are for its
-    dimensions alone."""
+    """A step that reads all ``values`` but the last, which it writes; ``modes``: how it reads them. ``sizes`` are for
+    its dimensions alone."""
 
     __slots__ = ("values", "sizes", "modes")
 
