@@ -58,7 +58,7 @@ class NativePlan:
         self.plan = plan
         self._isa = isa_table.get(plan.isa)
         steps = [step for step in plan.steps if not step.once]
-        self._rows, self._tables, self._table_address = lower(plan, steps, self._isa)
+        self._rows, self._table_address = lower(steps, self._isa)
         self._constants: np.ndarray | None = None
         self._walk = _WALK(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
@@ -138,7 +138,7 @@ class NativePlan:
             written=self.written,
             handler=recycle.results.handler if large else None,
             pool=fastcall.place(recycle.results.words) if large else 0,
-            keep=(frame, self._rows, self._tables, plan, common),
+            keep=(frame, self._rows, plan, common),
         )
 
     def _go(self, frame: "_Frame") -> None:
@@ -179,11 +179,11 @@ class NativePlan:
                 return
             memory = pool.aligned_words(-(-self.plan.constant_bytes // 8))
             steps = [s for s in self.plan.steps if s.once]
-            rows, tables, table = lower(self.plan, steps, self._isa)
+            rows, table = lower(steps, self._isa)
             frame = _Frame(self.plan, self._scratch, memory)
             frame.bases[: len(addresses)] = addresses
             self._walk(frame.context_address, table, 0)
-            del rows, tables
+            del rows
             self._constants = memory
 
 
@@ -269,39 +269,21 @@ def _numpy_only(plan: Plan) -> bool:
     return "bfloat16" not in (*plan.request.dtypes, plan.dtype)
 
 
-def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[np.ndarray, np.ndarray, int]:
-    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row), the pool of offset vectors, and the address
-    of the first row.
+def lower(steps: Sequence[Step], isa: isa_table.ISA, timed: bool = False) -> tuple[np.ndarray, int]:
+    """The step table (one row of `abi.STEP_WORDS` per step and a STOP row), and the address of the first row.
 
     ``timed``: with kernels that count where their time goes, in families that have them.
-    The pool keeps short vectors together, those of equal rows once; long ones stay where the plan has them.
+    Offset vectors stay where the rows of the plan have them: what is shared by many plans is there once.
     """
-    starts: dict[int, int] = {}  # of a row's tables in memory, in bytes, by id of its own pool
-    rows_words = (len(steps) + 1) * abi.STEP_WORDS
-    pieces, pools = [], []
-    length = 8 * rows_words
-    for step in steps:
-        packed = step.args.packed
-        pieces.append(packed.words)
-        if id(packed.pool) not in starts:
-            starts[id(packed.pool)] = length
-            pools.append(packed.pool)
-            length += len(packed.pool)
+    length = 8 * (len(steps) + 1) * abi.STEP_WORDS
     raw = np.empty((length + _ALIGNMENT) // 8, np.int64)
-    base, at = fastcall.place(raw), 0
+    base = fastcall.place(raw)
     skip = -base % _ALIGNMENT  # a row is whole cache lines
-    base += skip
-    memory = raw[skip // 8 : (skip + length) // 8]
-    words = memoryview(memory)
-    words.cast("B")[:] = b"".join((*pieces, _STOP, *pools))
+    table = raw[skip // 8 : (skip + length) // 8]
+    words, at = memoryview(table), 0
+    words.cast("B")[:] = b"".join([*[step.args.packed.words for step in steps], _STOP])
     for step in steps:
         args = step.args
-        _, own, pooled, apart, _ = args.packed
-        start = base + starts[id(own)]
-        for word, first in pooled:
-            words[at + word] = start + first
-        for word, table in apart:
-            words[at + word] = address(table)
         for word, name in args.kernels.items():
             words[at + word] = library.address(name, isa)
         if timed and step.family != "control" and registry.FAMILIES[step.family].timed:
@@ -309,7 +291,7 @@ def lower(plan: Plan, steps: Sequence[Step], isa, timed: bool = False) -> tuple[
         if args.places:
             _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *args.places)
         at += abi.STEP_WORDS
-    return memory[:rows_words].reshape(-1, abi.STEP_WORDS), memory[rows_words:], base
+    return table.reshape(-1, abi.STEP_WORDS), base + skip
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -26,7 +26,7 @@ class ProfiledPlan(NativePlan):
     def __init__(self, plan: Plan):
         super().__init__(plan)
         self._steps = [step for step in plan.steps if not step.once]
-        self._counting, self._counting_tables, self._counting_address = lower(plan, self._steps, self._isa, timed=True)
+        self._counting, self._counting_address = lower(self._steps, self._isa, timed=True)
         self._parts = [part_of(step, plan.steps) for step in self._steps]
         self.profile = Profile.nothing(plan)
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 T = TypeVar("T", bound=type)
 R = TypeVar("R")
 _FACTORY: Any = object()  # the argument that was not given, of a field with a default factory
 
 
-class Later(NamedTuple):
-    """The value of a field that few ask for: ``function(*args)``, called when somebody does."""
+class Later:
+    """Stands for fields that few ask for: the value of each is the attribute of that name, read when somebody does."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
+    __slots__ = ()
 
 
 class _Deferred:
-    """A field that may be given as a `Later`; once computed, it is in the instance, which is looked at first."""
+    """A field that may be given as a `Later`; once read, it is in the instance, which is looked at first."""
 
     def __init__(self, name: str) -> None:
         self.name, self.later = name, f"_later_{name}"
@@ -27,18 +26,16 @@ class _Deferred:
         if instance is None:
             raise AttributeError(self.name)  # the field has no default
         try:
-            function, args = instance.__dict__[self.later]
+            later = instance.__dict__[self.later]
         except KeyError:
             raise AttributeError(self.name) from None
-        found = instance.__dict__[self.name] = function(*args)
+        found = instance.__dict__[self.name] = getattr(later, self.name)
         return found
 
 
 def _state(self: Any) -> dict[str, Any]:
-    """What is pickled and copied: all fields, none of them later."""
-    for name in self.LATER:
-        getattr(self, name)
-    return {name: value for name, value in self.__dict__.items() if not name.startswith("_later_")}
+    """What is pickled and copied: all fields, none of them later, and nothing `lazy`, which may hold addresses."""
+    return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def quick(cls: T) -> T:
@@ -71,7 +68,7 @@ def quick(cls: T) -> T:
             scope[f"_factory_{name}"] = field.default_factory
             parameter, value = f"{name}=_FACTORY", f"_factory_{name}() if {name} is _FACTORY else {name}"
         parameters.append(parameter)
-        key = f"'_later_{name}' if {name}.__class__ is _Later else {name!r}" if name in later else repr(name)
+        key = f"'_later_{name}' if isinstance({name}, _Later) else {name!r}" if name in later else repr(name)
         values.append(f"{key}: {value}")
     body = f"def __init__(self, *, {', '.join(parameters)}):\n    _set(self, '__dict__', {{{', '.join(values)}}})"
     exec(body, scope)  # as `dataclass` itself does

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import ClassVar, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from ..records import changed, lazy, quick
+from ..records import Later, changed, lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
@@ -23,6 +25,7 @@ class Operand(NamedTuple):
 
 
 _NO_OPERAND = Operand(0, 0)
+_SPARE = bytes(8)  # a row without tables has a pool, too
 Place = tuple[int, int]  # an `Operand`, or the same without its name
 
 
@@ -35,24 +38,21 @@ def operand_words(out: Place, a: Place, b: Place | None = None) -> dict[int, int
 
 
 class Packed(NamedTuple):
-    """A row but for its addresses: all words, and its offset vectors, as the bytes that they are in memory. Short
-    vectors lie in ``pool``, one after the other: ``pooled`` has the word and the first byte of each; ``apart``: word and
-    vector of the others. ``parallel``: whether threads may share it."""
+    """A row as it lies in memory, but for its operands and kernels: ``words`` has the addresses of its offset vectors.
+    Short ones lie in ``pool``, one after the other. ``parallel``: whether threads may share it."""
 
     words: bytes
-    pool: bytes
-    pooled: tuple[tuple[int, int], ...]
-    apart: tuple[tuple[int, np.ndarray], ...]
+    pool: bytearray
     parallel: bool
 
 
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (int64, bytes) whose address
-    goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN`` included);
-    ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to ``B_OFFSET``,
-    where `placed` has set them."""
+    """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (contiguous int64, in bytes)
+    whose address goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN``
+    included); ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to
+    ``B_OFFSET``, where `placed` has set them."""
 
     LATER: ClassVar[tuple[str, ...]] = ("words",)
 
@@ -66,25 +66,15 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
+        once = {id(table): table for table in self.tables.values()}
+        pool, starts = _pooled(list(once.values()))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
-        words[abi.NTASKS] = self.tasks
-        starts: dict[int, int] = {}  # of a table in the pool, by id
-        tables, pooled, apart, length = [], [], [], 0
         for word, table in self.tables.items():
-            start = starts.get(id(table))
-            if start is None:
-                entries = len(table)
-                if entries > _POOLED and table.dtype == np.int64 and table.flags.c_contiguous:
-                    apart.append((word, table))
-                    continue
-                start = starts[id(table)] = length
-                tables.append(table)
-                length += 8 * entries
-            pooled.append((word, start))
-        pool = np.concatenate(tables, dtype=np.int64).tobytes() if tables else b""
-        return Packed(_WORDS.pack(*words), pool, tuple(pooled), tuple(apart), words[abi.PARALLEL] != 0)
+            words[word] = starts[id(table)]
+        words[abi.NTASKS] = self.tasks
+        return Packed(_WORDS.pack(*words), pool, words[abi.PARALLEL] != 0)
 
     @lazy
     def nbytes(self) -> int:
@@ -96,7 +86,7 @@ class Row:
         places = (*out, *a, *(b or _NO_OPERAND))
         made = changed(self, places=places)
         words = made.__dict__.pop("words", None) or self.words
-        made.__dict__["_later_words"] = _placed_words, (words, places, b is not None)
+        made.__dict__["_later_words"] = _Placed(words, places, b is not None)
         return made
 
 
@@ -108,5 +98,27 @@ def blocks_row(starts: Sequence[int], target: int) -> Row:
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
 
-def _placed_words(words: Mapping[int, int], places: tuple[int, ...], both: bool) -> dict[int, int]:
-    return {**words, **operand_words(places[:2], places[2:4], places[4:] if both else None)}
+def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
+    """Short tables one behind the other, and the address of each table by its id."""
+    short = [table for table in tables if len(table) <= _POOLED]
+    # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
+    pool = bytearray().join([*short, _SPARE])
+    first = ctypes.addressof(ctypes.c_char.from_buffer(pool))
+    starts = dict(zip(map(id, short), accumulate([table.nbytes for table in short], initial=first)))
+    if len(short) < len(tables):
+        starts |= {id(t): t.__array_interface__["data"][0] for t in tables if len(t) > _POOLED}
+    return pool, starts
+
+
+class _Placed(Later):
+    """The words of a row with operands at ``places``; ``both``: it has two."""
+
+    __slots__ = ("plain", "places", "both")
+
+    def __init__(self, plain: Mapping[int, int], places: tuple[int, ...], both: bool) -> None:
+        self.plain, self.places, self.both = plain, places, both
+
+    @property
+    def words(self) -> dict[int, int]:
+        places = self.places
+        return {**self.plain, **operand_words(places[:2], places[2:4], places[4:] if self.both else None)}

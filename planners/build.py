@@ -19,7 +19,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row, blocks_row
 from ..plan import Plan, Step
-from ..records import Later, changed, quick
+from ..records import changed, quick
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .joining import join, mapped
@@ -30,7 +30,7 @@ from .operations import PARTS, Operation, OperationList, Value, itemsize
 from .parts import Part
 from .request import COMPUTE, PlanRequest
 from .sharing import share
-from .shown import buffers, described, dimensions, expression, term_text
+from .shown import PlanShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
 from .strands import find_strands
 from .unpacked import UnpackedPlan
@@ -213,16 +213,17 @@ class PlanBuilder:
         a, b = (y, x) if plan.swapped else (x, y)
         row = plan.row.placed((out.slot, out.offset), (a.slot, a.offset), (b.slot, b.offset))
         flops, moved = self.list.work(operation)
+        shown = self._shown(operation, plan.describe)
         return Step(
             number=len(self.steps),
-            expr=Later(expression, values),
+            expr=shown,
             family="gemm",
             kernel=row.kernels[abi.FN],
             tile=plan.tile,
             inputs=(position[id(x)], position[id(y)]),
             output=position[id(out)],
-            dims=self._dims(operation),
-            layouts=Later(described, (values, plan.describe[::-1] if plan.swapped else plan.describe)),
+            dims=shown,
+            layouts=shown,
             flops=flops,
             bytes_moved=moved,
             seconds=self._time(times.product, row),
@@ -232,9 +233,8 @@ class PlanBuilder:
         )
 
     def _emit_parts(self, operation: Operation) -> Iterator[Step]:
-        dims, (flops, moved) = self._dims(operation), self.list.work(operation)
-        expr = Later(expression, (*operation.inputs, operation.output))
-        whole = Work(expr=expr, dims=dims, flops=flops, moved=moved)
+        shown, (flops, moved) = self._shown(operation), self.list.work(operation)
+        whole = Work(expr=shown, dims=shown, flops=flops, moved=moved)
         if operation.kind == "fused":
             yield from self._emit_fused(operation, operation.parts[0].part, whole)
             return
@@ -290,7 +290,7 @@ class PlanBuilder:
                 tile=(),
                 inputs=(place,),
                 output=self.position[id(operation.output)],
-                layouts=Later(described, ((value,), ("strided",))),
+                layouts=StepShown((value,), ("strided",)),
                 once=operation.constant,
                 seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
             )
@@ -315,15 +315,14 @@ class PlanBuilder:
                 yield self._step_of_pack(operation, packing, row, value, problem, seconds)
             places.append(place)
         row = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
-        modes = plan.describe[::-1] if plan.swapped else plan.describe
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        step = self._step(operation, work, row, "gemm", plan.tile, modes, seconds)
+        step = self._step(operation, work, row, "gemm", plan.tile, plan.describe, seconds)
         found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
         if found is None and before is None:
             yield step
         else:
-            yield self._shown(operation, step, found, before)
+            yield self._with_maps(operation, step, found, before)
 
     def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
         """Of a product, with its epilogue where it has one."""
@@ -336,7 +335,7 @@ class PlanBuilder:
         number = next(at for at, each in enumerate(operation.parts) if each.part is part)
         return found.row(number, out, inputs)
 
-    def _shown(self, operation: Operation, step: Step, found: Any, before: Any) -> Step:
+    def _with_maps(self, operation: Operation, step: Step, found: Any, before: Any) -> Step:
         """The step of a product with its epilogue and prologue says what these do, read and write."""
         inputs = (*step.inputs, *[self.position[id(value)] for value in operation.beside])
         output = self.position[id(operation.more[0])] if found is not None else step.output
@@ -364,7 +363,7 @@ class PlanBuilder:
             inputs=tuple(inputs),
             output=output,
             dims=work.dims,
-            layouts=Later(described, (values, modes)),
+            layouts=StepShown(values, modes),
             flops=work.flops,
             bytes_moved=work.moved,
             seconds=seconds,
@@ -385,7 +384,7 @@ class PlanBuilder:
             tile=(problem.width,),
             inputs=(place,),
             output=self.position[id(operation.output)],
-            layouts=Later(described, ((packed,), (f"panels{problem.width}",))),
+            layouts=StepShown((packed,), (f"panels{problem.width}",)),
             once=packed.constant,
             seconds=seconds,
         )
@@ -409,10 +408,9 @@ class PlanBuilder:
     def _threads(self, row: Row) -> int:
         return self.request.threads if self.request.threads > 1 and row.packed.parallel else 1
 
-    def _dims(self, operation: Operation) -> Any:
-        """Dimension types: B in both inputs and the output, M and N in one input and the output, K summed; of more than
-        two inputs what is in the output is B."""
-        return Later(dimensions, ((*operation.inputs, operation.output), self._owner(operation).dims))
+    def _shown(self, operation: Operation, modes: tuple[str, ...] = ()) -> StepShown:
+        """What is shown of a step that is a whole operation."""
+        return StepShown((*operation.inputs, operation.output), modes, self._owner(operation).sizes)
 
     def _owner(self, operation: Operation) -> OperationList:
         """The list that knows the indices of an operation."""
@@ -426,7 +424,7 @@ class PlanBuilder:
         return Plan(
             expr=self.request.expr,
             path=self._path(),
-            buffers=Later(buffers, (self.list.values, self._output_names())),
+            buffers=PlanShown(self.list.values, self._output_names()),
             steps=steps,
             dtype=self.request.dtype,
             compute_dtype=self.compute,

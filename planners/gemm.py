@@ -60,6 +60,7 @@ class GemmPlan:
 
     ``left_layout``, ``right_layout``: layouts given to free operands; ``pack_left``, ``pack_right``: packing steps to
     run before; ``work``: what the product costs. Left is the lanes side: the second operand where ``swapped``.
+    ``describe``: how the operands are read, the first one first.
     """
 
     tables: GemmTables
@@ -285,6 +286,7 @@ class _Planner(GemmAccess):
             pack_left=pack_left,
             pack_right=pack_right,
         )
+        modes = _described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)
         return GemmPlan(
             tables=self,
             decided=decided,
@@ -295,7 +297,7 @@ class _Planner(GemmAccess):
             right_layout=right_layout,
             pack_left=pack_left,
             pack_right=pack_right,
-            describe=(_described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)),
+            describe=modes[::-1] if self.swapped else modes,
         )
 
     def _work(self, d: Decided) -> GemmWork:

@@ -78,13 +78,16 @@ class LayoutSolver:
         self.producers: dict[int, Operation] = {}
         self.seconds: dict[int, float] = {}
         self.mixed: dict[int, bool] = {}  # casts make operations look mixed that are not, once they are gone
-        self.casts: set[int] = set()
+        self.casts: set[int] = set()  # numbers of the values that copies write
+        self.products: set[int] = set()  # and products, which alone write through tables that are not linear
         for operation in listed.operations:
             self.producers[operation.output.number] = operation
             self.seconds[id(operation)] = self._roofline(operation)
             self.mixed[id(operation)] = operation.mixed
             if operation.kind == "copy":
                 self.casts.add(operation.output.number)
+            elif operation.kind == "gemm":
+                self.products.add(operation.output.number)
         self.worth = self._worth()
         self.inherited = inherited(listed) if policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
@@ -242,8 +245,8 @@ class LayoutSolver:
 
     def _in_order(self, value: Value) -> bool:
         """Whether a value has the order of its indices. What casts read and write has that of result and operands."""
-        producer = self.producers.get(value.number)
-        return self.policy == "natural" and producer is not None and producer.kind != "copy"
+        number = value.number
+        return self.policy == "natural" and number in self.producers and number not in self.casts
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         if self.casts:
@@ -399,6 +402,7 @@ class LayoutSolver:
         """The product as it is first asked for; with other layouts, it is a copy."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
+        panels = self.products if self.policy != "merged" else _NOTHING
         if parts:
             dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
             terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
@@ -407,16 +411,11 @@ class LayoutSolver:
             (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
             (x.conj, y.conj),
             (x.constant, y.constant),
-            (self._writes_panels(x), self._writes_panels(y), self.policy == "panels"),
+            (x.number in panels, y.number in panels, self.policy == "panels"),
         )
         found = changed(found, sizes=sizes, left=left, right=right, out=out)
         found.lengths  # before the copies with layouts
         return found
-
-    def _writes_panels(self, value: Value) -> bool:
-        """Only a GEMM writes through tables that are not linear."""
-        producer = self.producers.get(value.number)
-        return self.policy != "merged" and producer is not None and producer.kind == "gemm"
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from .. import cost
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
-from ..records import lazy
 from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
@@ -116,7 +115,8 @@ class OperationList:
         return value
 
     def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
-        output.constant = output.kind == "arena" and all([v.constant for v in inputs])
+        if self.request.constants:
+            output.constant = output.kind == "arena" and all([v.constant for v in inputs])
         self.operations.append(Operation(kind, inputs, output, **more))
         return output
 
@@ -129,11 +129,6 @@ class OperationList:
         for pair in found(tuple([value.term for value in current]), self.out_term, path):
             current.append(self._pair(current[pair.first], current[pair.second], pair))
         self._finish(current[-1], output)
-
-    @lazy
-    def dims(self) -> dict[Index, tuple[Index, int]]:
-        """Each index with its size, once all operations are there."""
-        return {index: (index, size) for index, size in self.sizes.items()}
 
     def drop(self, numbers: set[int]) -> None:
         """Forgets the operations and values with these ids."""

@@ -104,8 +104,8 @@ def find_order(
     known = None if limit is not None or goal is not None else _known_path(optimize, len(terms))
     if known is not None:
         ids, path = known
-        of = (tuple(terms), output, sizes, ids)  # few ask
-        return Order(path=path, flops=Later(_flops, of), largest=Later(_largest, of), optimizer="path")
+        found = _Totals(tuple(terms), output, sizes, ids)  # few ask
+        return Order(path=path, flops=found, largest=found, optimizer="path")
     problem = Problem.of(
         terms, output, sizes, limit=limit, max_time=max_time, seed=seed, text=text, objective=goal
     )
@@ -246,12 +246,21 @@ def _known_path(path: Any, count: int) -> tuple[Path, Path] | None:
     return _binary_path(tuple(map(tuple, path)), count)
 
 
-def _flops(terms: tuple[Term, ...], output: Term, sizes: Sizes, ids: Path) -> int:
-    return totals(terms, output, sizes, ids)[0]
+class _Totals(Later):
+    """`totals` of a path, where they are asked for."""
 
+    __slots__ = ("of",)
 
-def _largest(terms: tuple[Term, ...], output: Term, sizes: Sizes, ids: Path) -> int:
-    return totals(terms, output, sizes, ids)[1]
+    def __init__(self, *of: Any) -> None:
+        self.of = of
+
+    @property
+    def flops(self) -> int:
+        return totals(*self.of)[0]
+
+    @property
+    def largest(self) -> int:
+        return totals(*self.of)[1]
 
 
 @lru_cache(maxsize=256)

@@ -23,6 +23,7 @@ from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
 from ..plan import Plan, Signature, Step
+from ..records import changed
 from ..views import View
 from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
@@ -367,19 +368,11 @@ class ProgramBuilder(PlanBuilder):
     def _owner(self, operation: Operation) -> OperationList:
         return self.list.owners[id(operation)]
 
-    def _dims(self, operation: Operation) -> dict:
-        group = self.list.groups.get(id(operation))
-        if group is None:
-            return super()._dims(operation)
-        axes = group.axes or ()
-        kept = tuple((f"x{a}", n) for a, n in enumerate(group.shape) if a not in axes)
-        return {"B": kept, "M": (), "N": (), "K": tuple((f"x{a}", group.shape[a]) for a in axes)}
-
     def _emit(self, operation: Operation) -> Iterator[Step]:
         self.firsts.append(len(self.steps))
         depth = self.rows.depths.get(id(operation), 0)
         for step in self._control(operation) if isinstance(operation, Control) else self._plain(operation):
-            yield replace(step, depth=depth) if depth else step
+            yield changed(step, depth=depth) if depth else step
 
     def _control(self, operation: Control) -> Iterator[Step]:
         """A step that leads to another, whose number is not known yet."""
@@ -391,14 +384,14 @@ class ProgramBuilder(PlanBuilder):
         if id(operation) not in self.list.groups:
             self.compute = self.list.owners[id(operation)].compute
             for step in super()._emit(operation):
-                yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
+                yield changed(step, block=self.list.blocks.get(id(operation), (0, 1)))
             return
         part = operation.parts[0].part
         flops, nbytes = self.list.work(operation)
-        work = Work(expr=part.plan.text, dims=self._dims(operation), flops=flops, moved=nbytes)
+        work = Work(expr=part.plan.text, dims=_axes_of(self.list.groups[id(operation)]), flops=flops, moved=nbytes)
         alone, cold = id(operation) in self.list.alone, self.list.cold.get(id(operation), 0)
         for step in self._emit_fused(operation, part, work, alone, cold):
-            yield replace(step, block=self.list.blocks.get(id(operation), (0, 1)))
+            yield changed(step, block=self.list.blocks.get(id(operation), (0, 1)))
 
     def _output_names(self) -> dict[int, str]:
         places = {id(fresh): place for place, fresh in enumerate(self.fresh)}
@@ -415,9 +408,9 @@ class ProgramBuilder(PlanBuilder):
         ends = [*self.firsts, len(self.steps)]
         for number, jump in self.jumps.items():
             step, target = self.steps[number], ends[jump.target]
-            self.steps[number] = replace(step, expr=jump.text(target), args=jump.row(target))
+            self.steps[number] = changed(step, expr=jump.text(target), args=jump.row(target))
         # a result that is handed in is memory of the call, too
-        return replace(super()._plan(arena, kept), output_bytes=self._output_bytes(), storage=storage_of(self, ends))
+        return changed(super()._plan(arena, kept), output_bytes=self._output_bytes(), storage=storage_of(self, ends))
 
 
 class _Request:
@@ -463,6 +456,13 @@ def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | No
         layouts=wanted.layouts,
         same=same if len(set(same)) < len(same) else (),
     )
+
+
+def _axes_of(group: FusedGroup) -> dict:
+    """The axes of a fused group by dimension type: kept or summed."""
+    axes = group.axes or ()
+    kept = tuple((f"x{a}", n) for a, n in enumerate(group.shape) if a not in axes)
+    return {"B": kept, "M": (), "N": (), "K": tuple((f"x{a}", group.shape[a]) for a in axes)}
 
 
 def _whole(var: Var, value: Value) -> MemoryView:

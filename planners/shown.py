@@ -6,12 +6,52 @@ from functools import lru_cache
 from typing import Mapping, Sequence
 
 from ..plan import Buffer, Index, Layout
+from ..records import Later
 from .operations import Value, itemsize
 
 
-def buffers(values: Sequence[Value], outputs: Mapping[int, str]) -> tuple[Buffer, ...]:
+class PlanShown(Later):
     """All tensors of a plan; ``outputs``: names of results by number of the value, where they are not ``out``."""
-    return tuple([_buffer(value, outputs) for value in values])
+
+    __slots__ = ("values", "outputs")
+
+    def __init__(self, values: Sequence[Value], outputs: Mapping[int, str]) -> None:
+        self.values, self.outputs = values, outputs
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple([_buffer(value, self.outputs) for value in self.values])
+
+
+class StepShown(Later):
+    """A step that reads all ``values`` but the last, which it writes; ``modes``: how it reads them. ``sizes`` are for
+    its dimensions alone."""
+
+    __slots__ = ("values", "sizes", "modes")
+
+    def __init__(
+        self, values: Sequence[Value], modes: tuple[str, ...] = (), sizes: Mapping[Index, int] | None = None
+    ) -> None:
+        self.values, self.modes, self.sizes = values, modes, sizes
+
+    @property
+    def expr(self) -> str:
+        *terms, out = [term_text(value.term) for value in self.values]
+        return ",".join(terms) + "->" + out
+
+    @property
+    def dims(self) -> dict:
+        """Indices and sizes by dimension type: B in both inputs and the output, M and N in one input and the output, K
+        summed; of more than two inputs what is in the output is B."""
+        *terms, out = [value.term for value in self.values]
+        if len(terms) > 2:
+            terms = [tuple(dict.fromkeys([index for term in terms for index in term]))] * 2
+        groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), out)
+        return {kind: tuple([(index, self.sizes[index]) for index in indices]) for kind, indices in groups}
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return described(self.values, self.modes)
 
 
 def _buffer(value: Value, outputs: Mapping[int, str]) -> Buffer:
@@ -40,15 +80,6 @@ def described(values: Sequence[Value], modes: tuple[str, ...]) -> tuple[str, ...
     return (*[_layout(value).describe() for value in values], *modes)
 
 
-def dimensions(values: Sequence[Value], dims: Mapping[Index, tuple]) -> dict:
-    """Dimension types of an operation that reads all ``values`` but the last, which it writes."""
-    *terms, out = [value.term for value in values]
-    if len(terms) > 2:
-        terms = [tuple(dict.fromkeys([index for term in terms for index in term]))] * 2
-    groups = _typed(terms[0], terms[-1] if len(terms) == 2 else (), out)
-    return {kind: tuple([dims[index] for index in indices]) for kind, indices in groups}
-
-
 @lru_cache(maxsize=2048)
 def _typed(
     left: tuple[Index, ...], right: tuple[Index, ...], out: tuple[Index, ...]
@@ -71,9 +102,3 @@ def term_text(term: tuple[Index, ...]) -> str:
 
 def _name(index: str) -> str:
     return index if len(index) == 1 else f"{{{index}}}"
-
-
-def expression(*values: Value) -> str:
-    """What computes the last of ``values`` from the others."""
-    *terms, out = [term_text(value.term) for value in values]
-    return ",".join(terms) + "->" + out

@@ -69,8 +69,8 @@ class Staged:
         operation.parts = (replace(each, part=replace(each.part, plan=self._plan(each.part.plan))),)
 
     def _plan(self, plan: GemmPlan) -> GemmPlan:
-        left, right = plan.describe
-        shown = ("staged", right) if self.tables.is_a else (left, "staged")
+        first, second = plan.describe
+        shown = ("staged", second) if self.tables.is_a != plan.swapped else (first, "staged")
         work = changed(plan.work, nr=self.tables.p.nr)
         made = changed(plan, problem=self.tables.problem, describe=shown, work=work)
         made.__dict__.pop("row", None)  # of the problem that was planned

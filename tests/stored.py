@@ -114,7 +114,7 @@ class _Watched:
                 continue
             before = [data.copy() for data, _ in self.memory]
             if at not in self.rows:
-                self.rows[at] = lower(self.plan, [steps[at]], self.isa)
+                self.rows[at] = lower([steps[at]], self.isa)
             assert self.native._walk(self.frame.context_address, fastcall.place(self.rows[at][0]), 0) == -1
             for number, (memory, old) in enumerate(zip(self.table.memory, before)):
                 if self.watched(number) and (memory.kind != "arena" or memory.first <= at <= memory.last):

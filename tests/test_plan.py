@@ -1,6 +1,8 @@
 """Plans as data: bytes, arena, panels and layouts by their properties, and plans run against two oracles."""
 
+import copy
 import ctypes
+import pickle
 from dataclasses import replace
 from math import prod
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from einsum_engine import executor
 from einsum_engine.kernels import gemm, isa, tiles
 from einsum_engine.kernels.cpu import abi, library
+from einsum_engine.kernels.row import Row
 from einsum_engine.plan import Axis
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
 from einsum_engine.planners.build import PlanBuilder
@@ -43,8 +46,8 @@ def test_parts_of_peak_bytes(equation, sizes, threads):
     assert made.peak_bytes == made.output_bytes + made.arena_bytes + made.table_bytes
     assert made.output_bytes == prod(made.expr.output_shape) * 8
     # table_bytes counts every table, also where steps share one
-    shared = native._rows.nbytes + native._tables.nbytes
-    assert shared <= made.table_bytes + 64
+    pools = {id(pool): len(pool) - 8 for pool in (step.args.packed.pool for step in made.steps)}
+    assert native._rows.nbytes + sum(pools.values()) <= made.table_bytes
     assert made.table_bytes == native._rows.nbytes + sum(t.nbytes for s in made.steps for t in s.args.tables.values())
     ends = [b.offset + b.nbytes for b in made.buffers if b.kind == "arena"]
     scratch = max(s.args.scratch for s in made.steps)
@@ -67,6 +70,20 @@ def test_the_step_table_has_what_rows_say(equation, sizes):
             assert row[word] == library.address(name, HOST)
     assert native._table_address == native._rows.ctypes.data and native._table_address % 64 == 0
     assert native._rows[-1].tolist() == [abi.STOP if word == abi.KIND else 0 for word in range(abi.STEP_WORDS)]
+
+
+def test_a_row_has_its_vectors_at_an_address():
+    short, other, long = (np.arange(entries, dtype=np.int64) * 8 for entries in (5, 3, 5000))
+    long.flags.writeable = False
+    row = Row(words={60: 2}, tables={3: short, 4: long, 5: short, 6: other}, tasks=7)
+    for made in (row, row.placed((1, 2), (3, 4)), copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
+        words = np.frombuffer(made.packed.words, np.int64)
+        assert words[60] == 2 and words[abi.NTASKS] == 7 and words[3] == words[5]
+        assert len(made.packed.pool) == short.nbytes + other.nbytes + 8  # each once, and what is there without any
+        for word, table in made.tables.items():
+            assert list((ctypes.c_int64 * len(table)).from_address(int(words[word]))) == table.tolist()
+    assert copy.deepcopy(row).packed.words != row.packed.words == row.placed((1, 2), (3, 4)).packed.words
+    assert not any(Row(words={}, tasks=0).packed.words)
 
 
 @pytest.mark.parametrize("equation, sizes", CHAINS)
