@@ -168,7 +168,8 @@ def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     if x.dtype.kind in "iub":
         if decimals < 0:
             raise EngineTypeError("np.round of integers to tens is not supported in a traced function")
-        return finish(x.astype(np.float16) if x.dtype == bool else x.copy(), out)
+        found = x.astype(np.float16) if x.dtype == bool else x.copy()
+        return finish(found if found.shape else found[()], out)
     if decimals == 0:
         return finish(np.rint(x), out)
     scale = 10.0 ** abs(decimals)
@@ -484,7 +485,9 @@ def _outer(a: Any, b: Any, out: Any = None) -> Any:
 
 @implements(np.vdot)
 def _vdot(a: Any, b: Any) -> Any:
-    return apply_einsum("i,i->", reshape(np.conjugate(as_tracer(a)), -1), reshape(as_tracer(b), -1))
+    a, b = as_tracer(a), as_tracer(b)
+    a = np.conjugate(a) if a.dtype.kind == "c" else a  # NumPy's conjugate of bool is int8
+    return apply_einsum("i,i->", reshape(a, -1), reshape(b, -1))
 
 
 @implements(np.result_type)

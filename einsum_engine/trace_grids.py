@@ -258,7 +258,7 @@ def padded(array: Tracer, widths: Sequence[tuple[int, int]], mode: str) -> Trace
     >>> _places(4, 2, 3, "reflect"), _places(4, 5, 0, "symmetric")
     ([2, 1, 0, 1, 2, 3, 2, 1, 0], [3, 3, 2, 1, 0, 0, 1, 2, 3])
     """
-    found = array.astype(array.dtype)
+    found = unscalar(array.astype(array.dtype))
     for axis, (before, after) in enumerate(widths):
         if before or after:
             places = _places(array.shape[axis], before, after, mode)

@@ -134,6 +134,8 @@ def _part(item: Any) -> Any:
             raise EngineIndexError(f"an index array has dtype {item.dtype}, not an integer one")
         return item
     array = np.asarray(item)
+    if array.dtype == bool and not array.ndim:
+        raise EngineIndexError(f"{item} is no index of a traced array: None adds an axis, [:0] empties one")
     if array.dtype == bool:
         return (array, array.ndim)
     if array.ndim == 0 and array.dtype.kind in "iu":

@@ -105,7 +105,8 @@ def _rounded(self: Tracer, ndigits: int | None = None) -> Tracer:
 
 
 def _conj(self: Tracer) -> Tracer:
-    return np.conjugate(self)
+    """Of real numbers NumPy's method, unlike the function, is the array itself."""
+    return np.conjugate(self) if self.dtype.kind == "c" else self
 
 
 def _component(name: str) -> property:

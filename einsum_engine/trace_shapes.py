@@ -75,6 +75,8 @@ def _copied(a: Tracer, sizes: tuple[int, ...]) -> Tracer:
 
 @implements(np.ravel)
 def _ravel(a: Any, order: str = "C") -> Any:
+    if order == "F":
+        return _ravel(a.T)
     flat = order == "C" and a.memory.is_contiguous(a.itemsize)
     return reshape(a, -1) if flat else reshape(a, -1, order, copy=True)
 

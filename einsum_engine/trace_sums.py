@@ -202,6 +202,8 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
 @implements(np.cov)
 def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
     x = as_tracer(m)
+    if max(x.ndim, np.ndim(y)) > 2:
+        raise EngineValueError("np.cov takes at most two axes")
     x = x.astype(np.result_type(x.dtype, np.float64), copy=False)
     x = x if x.ndim == 2 else reshape(x, (1, -1))
     x = x.T if not rowvar and x.shape[0] != 1 else x

@@ -312,7 +312,8 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 def reduce_axes(name: str, x: Tracer, axis: Any, keepdims: bool) -> Tracer:
     """The reduction ``name`` over ``axis`` (None: all axes; an int or several)."""
-    every = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    number = not x.ndim and axis in (0, -1)  # NumPy lets a number have an axis here
+    every = range(x.ndim) if axis is None or number else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(sorted(normal_axes([operator.index(a) for a in every], x.ndim, x.shape)))
     if not axes:  # of a scalar, or over no axis: an elementwise identity
         truth = name in ("any", "all")

@@ -163,6 +163,9 @@ REFUSALS = {
     "foreign": (lambda a: a + type("Foreign", (), {"__dlpack__": None})(), "np.add", "an operand has type Foreign"),
     "component": (lambda a: (a + 1j).real.__setitem__(0, 1), "assignment to an index", "write the complex value"),
     "quantile": (lambda a: np.median(a + 1j), "np.median", "complex128 have no meaning"),
+    "flag as an index": (lambda a: a[True], "True is no index of a traced array", "None adds an axis"),
+    "cube of observations": (lambda a: np.cov(a[None]), "np.cov", "at most two axes"),
+    "powers of a matrix": (lambda a: np.vander(a), "np.vander", "shape (4, 5)"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
 
@@ -184,3 +187,53 @@ def test_a_number_has_an_axis_for_argmax():
 def test_the_order_of_a_number_has_an_axis():
     found = engine.jit(lambda x: np.argsort(x))(np.float64(3))
     assert found.shape == (1,) and found[0] == 0 and np.argsort(np.float64(3)).shape == (1,)
+
+
+NUMBERS_AND_AXES = {
+    "reductions": lambda x: (np.add.reduce(x), np.sum(x, axis=0, keepdims=True), np.max(x, axis=-1), x.all(axis=0)),
+    "rounding": lambda x: (np.round(x), x.round(1)),
+    "padding": lambda x: [np.pad(x, 0, mode) for mode in ("constant", "edge", "wrap", "reflect", "symmetric")],
+    "contractions": lambda x: (np.einsum("...->", x), np.einsum("...->...", x), engine.einsum("->", x)),
+    "products": lambda x: (np.vdot(x, x), np.allclose(x, x)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "u1", "?", "c16"])
+@pytest.mark.parametrize("name", NUMBERS_AND_AXES)
+def test_numbers_are_reduced_rounded_and_padded_to_what_numpy_gives(name, dtype):
+    function = NUMBERS_AND_AXES[name]
+    for x in (np.dtype(dtype).type(1), np.array(1, dtype)):
+        if dtype == "?" and name == "rounding":
+            function = lambda x: (np.round(x),)  # noqa: E731  NumPy refuses decimals of bool
+        wanted, found = function(x), engine.jit(function)(x)
+        for one, two in zip(wanted, found, strict=True):
+            assert one == two and np.shape(one) == np.shape(two)
+            assert type(one) is type(two) or (type(one), type(two)) == (bool, np.bool)  # np.allclose is a traced bool
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i4", "?", "c16"])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 3, 4)])
+@pytest.mark.parametrize("way", ["ravel('C')", "ravel('F')", "T.ravel('F')", "conj()", "conjugate()"])
+def test_memory_is_shared_where_numpy_shares_it(way, shape, order, dtype):
+    def seen(x):
+        return eval(f"x.{way}", {"x": x})
+
+    def through(x):
+        seen(x)[...] = 1
+
+    def afterwards(x):
+        y = seen(x)
+        x[...] = 0
+        return y
+
+    for function in (through, afterwards):
+        eager, given = (np.full(shape, 2, dtype, order=order) for _ in range(2))
+        wanted, shares = function(eager), np.shares_memory(seen(eager), eager)
+        try:
+            found = engine.jit(function)(given)
+        except engine.EngineError as error:  # no view of a root in C order has this one's elements in order
+            assert "NumPy would share its memory" in str(error) and order == "F" and len(shape) > 1 and shares
+            continue
+        assert np.array_equal(eager, given)
+        assert wanted is None or (np.array_equal(wanted, found) and np.shares_memory(found, given) == shares)
