@@ -9,7 +9,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,15 @@ class Jitted:
             self._remember(traced, route)
         return result
 
+    def __reduce__(self) -> Any:
+        """Pickled as functions are: by name where its module has it under that of its function, as a decorator leaves
+        it. Else with its function and options; what was traced is made again."""
+        if _named(self.__module__, self._name) is self:
+            return self._name
+        options = {"cache": self._size, "passes": self.passes}
+        options |= {"threads": self.options.threads, "profile": self.options.profile}
+        return partial(Jitted, **options), (self.function,)
+
     @property
     def _name(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
@@ -220,11 +229,19 @@ class Jitted:
                 if not self._warned:
                     self._warned = True
                     warnings.warn(
-                        f"{self.__qualname__} was traced for more than {self._size} combinations of shapes, dtypes and "
+                        f"{self._name} was traced for more than {self._size} combinations of shapes, dtypes and "
                         f"fixed arguments: those used longest ago are dropped (jit(cache=...) keeps more)",
                         stacklevel=4,
                     )
         return found
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module has under a qualified name; None for nothing."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _leaf_key(leaf: Any, position: int) -> Any:
