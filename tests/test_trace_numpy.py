@@ -237,3 +237,17 @@ def test_memory_is_shared_where_numpy_shares_it(way, shape, order, dtype):
             continue
         assert np.array_equal(eager, given)
         assert wanted is None or (np.array_equal(wanted, found) and np.shares_memory(found, given) == shares)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "wrap", "reflect", "symmetric"])
+@pytest.mark.parametrize("width", [0, 2])
+def test_a_padded_array_is_in_the_order_of_the_array(width, mode):
+    """What is written through `.reshape` shows it: of Fortran order it is a copy."""
+
+    def written(x):
+        y = np.pad(x, width, mode)
+        y.reshape(-1)[1::2] += 1
+        return y
+
+    for x in (X, X.T, np.asfortranarray(X), X[::2], X[:, ::2].T, X[:, :1]):
+        assert np.array_equal(engine.jit(written)(x), written(x))
