@@ -13,7 +13,7 @@ from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implement
 from .trace_functions import full
 from .trace_shapes import expand_dims, reshape, several
 from .trace_ufuncs import select_dtype
-from .views import View, normal_axis
+from .views import View, broadcast_shapes, normal_axis
 
 
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
@@ -88,7 +88,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
     ]
     if sparse:
         return tuple(parts)
-    shape = np.broadcast_shapes(*(part.shape for part in parts))
+    shape = broadcast_shapes(*(part.shape for part in parts))
     return tuple(np.broadcast_to(part, shape).copy() for part in parts)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, emit, fresh, implements
 from .trace_memory import result_memory
-from .views import normal_axes, normal_axis
+from .views import broadcast_shapes, normal_axes, normal_axis
 
 
 @implements(np.shape)
@@ -144,7 +144,7 @@ def broadcast_to(array: Any, shape: Any) -> Any:
 
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any) -> Any:
-    shape = np.broadcast_shapes(*(np.shape(x) for x in args))
+    shape = broadcast_shapes(*(np.shape(x) for x in args))
     return tuple(broadcast_to(as_tracer(x), shape) for x in args)
 
 

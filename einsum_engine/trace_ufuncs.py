@@ -27,7 +27,7 @@ from .trace import (
     weak,
 )
 from .trace_memory import result_memory
-from .views import View, normal_axes
+from .views import View, broadcast_shapes, normal_axes
 
 # Comparison -> what it says of (array element, integer that is larger than any element can be).
 _BEYOND: dict[np.ufunc, bool] = {
@@ -100,7 +100,7 @@ def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
             "out= is an array that is not traced: it would be written while tracing only; pass it as an argument, or "
             "make it by np.zeros_like(x, shape=...) or np.zeros(..., like=x) of a traced x"
         )
-    if value.ndim > target.ndim or target.shape != np.broadcast_shapes(target.shape, value.shape):
+    if value.ndim > target.ndim or target.shape != broadcast_shapes(target.shape, value.shape):
         raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
     if not np.can_cast(value.dtype, target.dtype, casting):
         raise EngineTypeError(f"cannot cast the result from {value.dtype} to {target.dtype} with rule {casting!r}")

@@ -251,3 +251,20 @@ def test_a_padded_array_is_in_the_order_of_the_array(width, mode):
 
     for x in (X, X.T, np.asfortranarray(X), X[::2], X[:, ::2].T, X[:, :1]):
         assert np.array_equal(engine.jit(written)(x), written(x))
+
+
+MANY_AXES = {
+    "maps": lambda x: (x + 1, x * x.T, np.where(x > 2, x, 0), np.maximum(x, x[..., :1])),
+    "reductions": lambda x: (x.sum(3), x.max((0, -1)), x.T.sum(0), x.mean(-2)),
+    "moved": lambda x: (np.roll(x, 1), np.concatenate((x, x), -1), x[..., np.array([1, 0])], x.T[::-1].copy()),
+    "regions": lambda x: engine.cond(x.sum() > 0, lambda: x * 2, lambda: x),
+    "written": lambda x: x.__setitem__((0, 0, 0), x[0, 0, 0] * 2),
+}
+
+
+@pytest.mark.parametrize("rank", [32, 33, 40, 63])
+@pytest.mark.parametrize("name", MANY_AXES)
+def test_as_many_axes_as_numpy_has(name, rank):
+    x = np.arange(12.0).reshape((1,) * (rank - 3) + (2, 3, 2))
+    assert_traced(MANY_AXES[name], x)
+    assert engine.jit(MANY_AXES[name]).plan(x.copy()) is not None
