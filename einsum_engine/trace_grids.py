@@ -11,7 +11,7 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Atom
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
-from .trace_shapes import expand_dims, reshape, several
+from .trace_shapes import expand_dims, flattened, reshape, several
 from .trace_ufuncs import select_dtype
 from .views import View, broadcast_shapes, normal_axis
 
@@ -94,7 +94,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
 
 @implements(np.diagflat)
 def _diagflat(v: Any, k: int = 0) -> Any:
-    return np.diag(reshape(v, -1), k)
+    return np.diag(flattened(v), k)
 
 
 @implements(np.fill_diagonal)
@@ -113,7 +113,7 @@ def _append(arr: Any, values: Any, axis: Any = None) -> Any:
 
 def _joined_parts(arr: Any, axis: Any) -> tuple[Tracer, int]:
     x = as_tracer(arr)
-    return (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    return (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
 
 
 @implements(np.delete)

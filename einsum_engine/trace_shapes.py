@@ -73,6 +73,12 @@ def _copied(a: Tracer, sizes: tuple[int, ...]) -> Tracer:
     return found.derive(lambda v: v.reshape(sizes))
 
 
+def flattened(a: Tracer) -> Tracer:
+    """All elements in C order, to be read: a view where there is one. Nothing has to share memory with it, so what a
+    reshape that NumPy's caller could see must refuse is no matter here."""
+    return reshape(a, -1, copy=True if a.view.reshape((a.size,)) is None else None)
+
+
 @implements(np.ravel)
 def _ravel(a: Any, order: str = "C") -> Any:
     if order == "F":

@@ -268,3 +268,38 @@ def test_as_many_axes_as_numpy_has(name, rank):
     x = np.arange(12.0).reshape((1,) * (rank - 3) + (2, 3, 2))
     assert_traced(MANY_AXES[name], x)
     assert engine.jit(MANY_AXES[name]).plan(x.copy()) is not None
+
+
+def written_flat(x):
+    x.flat[1::3] = x.flat[:4] * 2
+    np.put(x, [0, 5, 7], x[1, :3])
+    x.flat[2] = 9
+    return x.sum()
+
+
+def read_flat(x):
+    """What is read in C order inside of a function keeps nobody from writing the array later."""
+    y = x.T
+    found = np.argmax(y), np.repeat(y, 2), np.vdot(y, y), np.cumsum(y), y.flat[3], np.take(y, [1, 2]), np.sort(y, None)
+    x[1:] = x[:-1] + 1
+    x.T[0] = 3
+    return found
+
+
+@pytest.mark.parametrize("function", [written_flat, read_flat])
+def test_elements_in_c_order_of_arrays_in_any(function):
+    whole = np.arange(48.0).reshape(6, 8)
+    layouts = {
+        "C": lambda x: x[:3, :4].copy(),
+        "F": lambda x: x[:3, :4].copy(order="F"),
+        "reversed": lambda x: x[:3, :4][::-1, ::-1],
+        "steps": lambda x: x[::2, ::2],
+        "columns": lambda x: x.T[:3, :4],
+    }
+    for layout in layouts.values():
+        one, two = whole.copy(), whole.copy()
+        eager, given = layout(one), layout(two)
+        wanted, found = function(eager), engine.jit(function)(given)
+        np.testing.assert_equal(found, wanted)
+        np.testing.assert_array_equal(given, eager)
+        np.testing.assert_array_equal(two, one)
