@@ -108,6 +108,9 @@ PROGRAMS = (
     ProgramCase(family=WHOLE, name="peps boundary", function="peps_boundary", dtype="float64", written=(0,)),
     ProgramCase(family=WHOLE, name="attention layer with cache", function="attention_layer", written=(4, 5)),
     ProgramCase(family=WHOLE, name="coupled-cluster residual", function="ccd_residual", dtype="float64", written=(0,)),
+    ProgramCase(family=WHOLE, name="correlation of columns", function="correlation"),
+    ProgramCase(family=WHOLE, name="gaussian kernel matrix", function="gaussian_kernel", dtype="float64"),
+    ProgramCase(family=WHOLE, name="dominant site of a boundary", function="dominant_site", dtype="float64"),
     *_chains(),
     *_reductions(),
 )

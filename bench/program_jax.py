@@ -156,6 +156,33 @@ def ccd_residual(
     return jnp.sum(oovv * (2 * t - t.swapaxes(2, 3))), t
 
 
+def correlation(x: Array) -> Arrays:
+    standard = (x - x.mean(axis=0)) / x.std(axis=0)
+    return (jnp.einsum("ni,nj->ij", standard, standard) / x.shape[0],)
+
+
+def gaussian_kernel(x: Array, y: Array) -> Arrays:
+    near = jnp.einsum("ik,jk->ij", x, y)
+    return (jnp.exp(near - 0.5 * (x * x).sum(axis=1)[:, None] - 0.5 * (y * y).sum(axis=1)),)
+
+
+def dominant_site(sites: Array, left: Array, transfer: Array, right: Array) -> Arrays:
+    def turn(state: tuple) -> tuple:
+        turns, _, _, site = state
+        grown = jnp.einsum("wlk,lpr->wkpr", left, site)
+        grown = jnp.einsum("wkpr,wpqv->kqrv", grown, transfer)
+        grown = jnp.einsum("kqrv,vrs->kqs", grown, right)
+        largest = jnp.max(grown)
+        grown = grown / largest
+        return turns + 1, jnp.max(jnp.abs(grown - site)), largest, grown
+
+    one = jnp.ones((), dtype=sites.dtype)
+    state = jax.lax.while_loop(
+        lambda state: (state[0] < 50) & (state[1] > 1e-6), turn, (0, one, one, sites[sites.shape[0] // 2])
+    )
+    return state[3], state[2]
+
+
 # -- reductions -------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from .. import while_loop
 from . import program_chains
 from .cases import REDUCTIONS
 from .program_cases import ProgramCase
@@ -239,6 +240,41 @@ def ccd_residual(
     return np.sum(oovv * (2 * t - t.swapaxes(2, 3)))
 
 
+def correlation(x: np.ndarray) -> np.ndarray:
+    """Of the columns of (n, k), which are standardised."""
+    standard = (x - x.mean(axis=0)) / x.std(axis=0)
+    return _contract("ni,nj->ij", standard, standard) / x.shape[0]
+
+
+def gaussian_kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """exp(-|x_i - y_j|^2 / 2) of all pairs of points (n, k) and (m, k)."""
+    near = _contract("ik,jk->ij", x, y)
+    return np.exp(near - 0.5 * (x * x).sum(axis=1)[:, None] - 0.5 * (y * y).sum(axis=1))
+
+
+def dominant_site(
+    sites: np.ndarray, left: np.ndarray, transfer: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of boundary tensors (n, l, p, r), which stay as they are, the middle one goes by power iteration to the dominant
+    eigenvector of what is around it: left (w, l, l), transfer (w, p, q, v), right (v, r, r). It and its eigenvalue."""
+    changed = sites.copy()
+    site = changed[sites.shape[0] // 2]
+
+    def turn(state: tuple) -> tuple:
+        grown = _contract("wlk,lpr->wkpr", left, site)
+        grown = _contract("wkpr,wpqv->kqrv", grown, transfer)
+        grown = _contract("kqrv,vrs->kqs", grown, right)
+        largest = np.max(grown)
+        grown = grown / largest
+        gap = np.max(np.abs(grown - site))
+        site[...] = grown
+        return state[0] + 1, gap, largest
+
+    one = np.ones_like(left[0, 0, 0])
+    _, _, largest = while_loop(lambda state: (state[0] < 50) & (state[1] > 1e-6), turn, (np.int64(0), one, one))
+    return site.copy(), largest
+
+
 # -- reductions -------------------------------------------------------------------------------------------------------
 
 
@@ -371,6 +407,20 @@ def _ccd_residual(rng: np.random.Generator) -> Arrays:
     integrals = [rng.standard_normal(shape) * 2 / (o * v) for shape in shapes]
     amplitudes = rng.standard_normal((o, o, v, v)) * 0.01
     return amplitudes, *integrals, rng.uniform(-2, -1, o), rng.uniform(1, 2, v)
+
+
+def _correlation(rng: np.random.Generator) -> Arrays:
+    return (rng.standard_normal((16384, 64)) * rng.uniform(1, 3, 64) + rng.uniform(-1, 1, 64),)
+
+
+def _gaussian_kernel(rng: np.random.Generator) -> Arrays:
+    return tuple(0.5 * rng.standard_normal((2, 2048, 8)))
+
+
+def _dominant_site(rng: np.random.Generator) -> Arrays:
+    count, bond, size, width = 64, 24, 2, 4
+    shapes = ((count, bond, size, bond), (width, bond, bond), (width, size, size, width), (width, bond, bond))
+    return tuple(rng.uniform(0.5, 1, shape) for shape in shapes)
 
 
 def arguments(case: ProgramCase) -> Arrays:

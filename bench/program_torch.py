@@ -179,6 +179,32 @@ def ccd_residual(
     return torch.sum(oovv * (2 * t - t.transpose(2, 3)))
 
 
+def correlation(x: Tensor) -> Tensor:
+    standard = (x - x.mean(dim=0)) / x.std(dim=0, unbiased=False)
+    return torch.einsum("ni,nj->ij", standard, standard) / x.shape[0]
+
+
+def gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
+    near = torch.einsum("ik,jk->ij", x, y)
+    return torch.exp(near - 0.5 * (x * x).sum(dim=1)[:, None] - 0.5 * (y * y).sum(dim=1))
+
+
+def dominant_site(sites: Tensor, left: Tensor, transfer: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    site = sites[sites.shape[0] // 2]
+    gap = largest = torch.ones((), dtype=sites.dtype)
+    turns = 0
+    while turns < 50 and bool(gap > 1e-6):
+        grown = torch.einsum("wlk,lpr->wkpr", left, site)
+        grown = torch.einsum("wkpr,wpqv->kqrv", grown, transfer)
+        grown = torch.einsum("kqrv,vrs->kqs", grown, right)
+        largest = torch.max(grown)
+        grown = grown / largest
+        gap = torch.max(torch.abs(grown - site))
+        site = grown
+        turns += 1
+    return site, largest
+
+
 # -- reductions -------------------------------------------------------------------------------------------------------
 
 

@@ -14,13 +14,14 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from ..errors import EngineError
-from . import program_numpy
+from . import program_numpy, program_passes
 from .cases import CHAINS, REDUCTIONS, VIEWS
 from .check import Verdict
 from .copies import copies
 from .figures import Figure, geometric_mean
 from .limits import Roof, share, voids
 from .program_cases import ProgramCase
+from .program_passes import Without
 from .program_peers import EAGER, PROGRAM_PEERS, ProgramPeer
 from .report import format_seconds
 from .run import AGAIN, OURS, PeerResult, Settings
@@ -42,17 +43,17 @@ Arrays = Sequence[np.ndarray]
 class ProgramResult:
     """Everything measured on one case; times in seconds.
 
-    ``without``: ours with one pass switched off. ``nbytes`` are moved by one pass over arguments and results, which lie
-    in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what the fastest copy
-    inside as many bytes takes in the same rounds, for each byte that it moves; of large cases only. ``error`` and ``bound`` are relative
-    to the largest component.
+    ``without``: ours, ours again, and ours with one pass switched off. ``nbytes`` are moved by one pass over arguments
+    and results, which lie in ``footprint`` bytes; ``limit`` and ``share`` are those of that pass, ``copy_seconds`` what
+    the fastest copy inside as many bytes takes in the same rounds, for each byte that it moves; of large cases only.
+    ``error`` and ``bound`` are relative to the largest component.
     """
 
     case: ProgramCase
     seconds: float | None = None
     again: float | None = None
     peers: dict[str, PeerResult] = field(default_factory=dict)
-    without: dict[str, float] = field(default_factory=dict)
+    without: dict[str, Without] = field(default_factory=dict)
     nbytes: int = 0
     footprint: int = 0
     limit: float | None = None
@@ -177,9 +178,11 @@ def run_program(
     result = ProgramResult(case=case, bound=bound_of(case))
     result.footprint = sum(array.nbytes for array in arrays) + sum(fresh)
     result.nbytes = result.footprint + sum(written)
-    ours = _ours(case, engine, passes, arrays, wanted, result)
+    jitted = _jitted(case, engine, passes)
+    calls = _judged(jitted, case, arrays, wanted, result)
     if not result.verdict.passed:
         return result
+    ours = [calls[OURS], calls[AGAIN]]
     able = [peer for peer in peers if case.written or not peer.writers]
     rivals = [each for peer in able if (each := _rival(peer, case, arrays, wanted, settings, result)) is not None]
     settings = settings.warmed(result.footprint)
@@ -189,9 +192,9 @@ def run_program(
     compare([*ours, *rivals, *copied], always=always, budget=settings.budget, settle=settings.settle)
     if copied:
         result.copy_seconds = min(each.median for each in copied) * result.nbytes / result.footprint
-    medians = {each.name: each.median for each in ours}
-    result.seconds, result.again = medians.pop(OURS), medians.pop(AGAIN)
-    result.without = medians
+    result.seconds, result.again = (each.median for each in ours)
+    if passes:
+        result.without = program_passes.measure(jitted, arrays, settings)
     for each in rivals:
         row = result.peers[each.name]
         row.seconds, row.samples = each.median, len(each.samples)
@@ -205,13 +208,18 @@ def _half(nbytes: int, dtype: str) -> np.ndarray:
     return np.ones(nbytes // (2 * np.dtype(dtype).itemsize), dtype=dtype)
 
 
-def _ours(
-    case: ProgramCase, engine: Any, passes: Sequence[str], arrays: Arrays, wanted: Arrays, result: ProgramResult
-) -> list[Candidate]:
+def _jitted(case: ProgramCase, engine: Any, passes: Sequence[str]) -> dict[str, Any]:
+    """Ours twice, and without each of the passes."""
     function = program_numpy.function(case)
     jitted = {OURS: engine.jit(function), AGAIN: engine.jit(function)}
-    jitted |= {name: engine.jit(function, passes=[each for each in passes if each != name]) for name in passes}
-    candidates, result.error, reasons = [], 0.0, []
+    return jitted | {name: engine.jit(function, passes=[each for each in passes if each != name]) for name in passes}
+
+
+def _judged(
+    jitted: Mapping[str, Any], case: ProgramCase, arrays: Arrays, wanted: Arrays, result: ProgramResult
+) -> dict[str, Candidate]:
+    """Those of ours that are right, or at least ran; verdict and error of the result."""
+    candidates, result.error, reasons = {}, 0.0, []
     for name, each in jitted.items():
         try:
             calls, seconds, error = judged(PROGRAM_PEERS[0], each, case, arrays, wanted)
@@ -221,7 +229,7 @@ def _ours(
         result.error = max(result.error, error)
         if not error <= result.bound:
             reasons.append(f"{name}: error {error:.1e} above {result.bound:.1e}")
-        candidates.append(calls.candidate(name, seconds))
+        candidates[name] = calls.candidate(name, seconds)
     result.verdict = Verdict(passed=not reasons, reason="; ".join(reasons))
     return candidates
 
@@ -270,11 +278,10 @@ def hold_against(result: ProgramResult, roof: Roof) -> None:
 
 
 def header(peers: Sequence[ProgramPeer], passes: Sequence[str]) -> str:
-    """The line of column titles for `line`; a pass has the factor by which its absence slows ours down."""
+    """The line of column titles for `line`; passes have those of `program_passes`."""
     columns = [f"{'program':<28} {'dtype':<10} {'ours':>8}", *(f"{peer.name[:13]:>13}" for peer in peers)]
     columns += [f"{'eager':>7} {'ratio':>7} {'share':>6} {'copy':>6} {'error':>8}"]
-    columns += [f"{f'-{name}':>9}" for name in passes]
-    return " ".join([*columns, " verdict"])
+    return " ".join(columns) + program_passes.header(passes) + "  verdict"
 
 
 def line(result: ProgramResult, peers: Sequence[ProgramPeer], passes: Sequence[str]) -> str:
@@ -286,7 +293,7 @@ def line(result: ProgramResult, peers: Sequence[ProgramPeer], passes: Sequence[s
     columns.append(f"{_number(result.over(EAGER)):>7} {_number(result.ratio):>7}")
     columns += [f"{_percent(part):>6}" for part in (result.share, result.copy_share)]
     columns.append(f"{_number(result.error, '{:.1e}'):>8}")
-    columns += [f"{_number(_slower(result, name)):>9}" for name in passes]
+    columns[-1] += program_passes.cells(result.without, passes)
     words = "PASS" if result.verdict.passed else f"FAIL ({result.verdict.reason})"
     reasons = [f"[{name}: {peer.reason}]" for name, peer in result.peers.items() if peer.reason]
     return " ".join([*columns, f" {words}", *(f"[VOID: {name} above the limit]" for name in result.void), *reasons])
@@ -298,10 +305,6 @@ def _number(value: float | None, pattern: str = "{:.2f}") -> str:
 
 def _percent(part: float | None) -> str:
     return _number(None if part is None else 100 * part, "{:.0f} %")
-
-
-def _slower(result: ProgramResult, name: str) -> float | None:
-    return result.without[name] / result.seconds if result.seconds and name in result.without else None
 
 
 def figures_of(results: Sequence[ProgramResult]) -> list[Figure]:
@@ -341,10 +344,7 @@ def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
             name = f"{name}, large arrays"
             found.append(make(name=f"{name}, geometric mean", value=geometric_mean(parts), unit="%"))
             found.append(make(name=f"{name}, worst", value=min(parts, default=None), unit="%", asked=asked))
-    for name in dict.fromkeys(name for each in results for name in each.without):
-        factors = [value for each in results if (value := _slower(each, name)) is not None]
-        found.append(make(name=f"without pass {name} / ours, geometric mean", value=geometric_mean(factors), unit="x"))
-    return found
+    return found + program_passes.figures(family, [each.without for each in results if each.without])
 
 
 def failures(results: Sequence[ProgramResult]) -> int:
@@ -354,7 +354,7 @@ def failures(results: Sequence[ProgramResult]) -> int:
 
 # -- record -----------------------------------------------------------------------------------------------------------
 
-_COPIED = ("seconds", "again", "without", "nbytes", "footprint", "limit", "share", "copy_seconds", "void", "bound")
+_COPIED = ("seconds", "again", "nbytes", "footprint", "limit", "share", "copy_seconds", "void", "bound")
 
 
 def to_json(result: ProgramResult) -> dict[str, Any]:
@@ -367,6 +367,7 @@ def to_json(result: ProgramResult) -> dict[str, Any]:
     return (
         {**case, "key": result.case.key}
         | {name: getattr(result, name) for name in _COPIED}
+        | {"without": {name: vars(each) for name, each in result.without.items()}}
         | {"best": result.best, "ratio": result.ratio, "eager_ratio": result.over(EAGER)}
         | {"copy_share": result.copy_share}
         | {"error": _finite(result.error), "passed": result.verdict.passed, "reason": result.verdict.reason}
@@ -383,6 +384,7 @@ def from_json(data: Mapping[str, Any]) -> ProgramResult:
     return ProgramResult(
         case=case,
         **{name: data[name] for name in _COPIED},
+        without={name: Without(**each) for name, each in data["without"].items()},
         error=None if data["error"] is None else float(data["error"]),
         verdict=Verdict(passed=data["passed"], reason=data["reason"]),
         peers={

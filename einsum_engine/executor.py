@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import struct
 import threading
 import time
@@ -27,6 +26,7 @@ from .kernels import registry
 from .kernels.failures import failure
 from .kernels.cpu import abi, library, pool
 from .kernels.tiles import TIMED
+from .locks import anew
 from .plan import Plan, Step
 from .profile import Profile
 
@@ -39,7 +39,8 @@ _STOP = struct.pack(f"{abi.STEP_WORDS}q", *[abi.STOP if word == abi.KIND else 0 
 _PLACES = struct.Struct("6q")  # of the operands of a row
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
-_freezing = threading.Lock()  # one for all plans: what depends on constants is computed by one thread at a time
+# One for all plans: what depends on constants is computed by one thread at a time.
+_freezing = anew(globals(), "_freezing", threading.Lock)
 
 
 def bind(plan: Plan) -> "NativePlan":
@@ -185,15 +186,6 @@ class NativePlan:
             self._walk(frame.context_address, table, 0)
             del rows, tables
             self._constants = memory
-
-
-def _forked() -> None:
-    """The child's lock may have been held by a thread that it does not have."""
-    global _freezing
-    _freezing = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class _Frame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import warnings
@@ -20,6 +19,7 @@ from .devices import refusal
 from .errors import EngineError, EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
+from .locks import anew
 from .options import CHECKS, check_flag
 from .overlap import members_of, overlapping, span_of
 from .passes.pipeline import optimised, selected
@@ -77,16 +77,8 @@ def jit(
     return Jitted(function, **options)
 
 
-_keeping = threading.Lock()  # one for all functions: what is kept of one changes by one thread at a time
-
-
-def _forked() -> None:
-    """The child's lock may have been held by a thread that it does not have."""
-    global _keeping
-    _keeping = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+# One for all functions: what is kept of one changes by one thread at a time.
+_keeping = anew(globals(), "_keeping", threading.Lock)
 
 
 class Jitted:

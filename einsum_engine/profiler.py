@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any, Sequence
 
@@ -10,19 +9,11 @@ import numpy as np
 
 from .executor import NativePlan, address, lower
 from .kernels.cpu import abi, pool
+from .locks import anew
 from .plan import Plan, Step
 from .profile import Profile, StepTime, part_of
 
-_adding = threading.Lock()  # one for all plans: a call adds its times in a moment
-
-
-def _forked() -> None:
-    """The child's lock may have been held by a thread that it does not have."""
-    global _adding
-    _adding = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_adding = anew(globals(), "_adding", threading.Lock)  # one for all plans: a call adds its times in a moment
 
 
 class ProfiledPlan(NativePlan):

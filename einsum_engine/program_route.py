@@ -52,7 +52,8 @@ class ProgramRoute:
     ) -> None:
         self.native, self.plan, self.places = native, native.plan, places
         self.native.written = written
-        self.consts = constants(program)
+        # of the dtypes' own descriptors, by which the native entry knows its operands
+        self.consts = tuple(const.view(as_numpy(const.dtype.name)) for const in constants(program))
         self._results = [(shape, as_numpy(name)) for name, shape in native.plan.expr.results]
         self._calls = 0
         self.entry: Callable[..., Any] | None = None

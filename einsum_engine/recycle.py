@@ -29,6 +29,7 @@ import numpy as np
 from . import config, fastcall
 from .kernels.cpu import library, result_memory as words
 from .kernels.isa import active_isa
+from .locks import anew
 from .records import lazy
 
 ALIGNMENT = 64
@@ -49,7 +50,7 @@ class _Handler(ctypes.Structure):
     ]
 
 
-_making = threading.RLock()
+_making = anew(globals(), "_making", threading.RLock)
 
 
 class ResultPool:
@@ -190,7 +191,7 @@ class CommonArena:
 
 results = ResultPool()
 _common: CommonArena | None = None
-_lock = threading.Lock()
+_lock = anew(globals(), "_lock", threading.Lock)
 
 
 def common(nbytes: int) -> CommonArena | None:
@@ -207,9 +208,7 @@ def common(nbytes: int) -> CommonArena | None:
 
 
 def _forked() -> None:
-    """The child's locks may have been held by a thread that it does not have."""
-    global _lock, _making
-    _lock, _making = threading.Lock(), threading.RLock()
+    """What another thread of the parent was in is free again: that thread is not in the child."""
     results.forked()
     if _common is not None:
         _common.lock[0] = 0

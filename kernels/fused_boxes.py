@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
-from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, run_of, take, without
+from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, take, without
 from .nest_problem import Dim
 from .nest_rows import WIDEST, move_mode, move_run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import random
 import threading
 import warnings
@@ -13,14 +12,13 @@ from typing import Any, Callable, Iterator
 
 from ..errors import EngineTypeError, EngineValueError
 from ..expr import quoted
+from ..locks import anew
 from .greedy import greedy_ids
 from .problem import Found, Problem
 from .searches import SHARES, TEMPERATURES, split_by
 from .steps import shown
 
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # another thread may hold it when the process forks
-    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
+_lock = anew(globals(), "_lock", threading.RLock)
 
 
 def check_installed(package: str, wanted_by: str) -> None:

@@ -130,3 +130,18 @@ def test_kernels_of_neighbours_call_no_library_and_keep_rows_in_registers(row, p
     assert _foreign_calls(assembly) == []
     spilt = [line for line in assembly.splitlines() if "zmm" in line and "rsp" in line]
     assert row.registers < 32 or spilt == []
+
+
+@pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("near, streams", [("1,0 0,-1", 1), ("0,-1 -", 2)], ids=["one array", "another input"])
+def test_kernels_of_neighbours_ask_for_as_many_lines_as_they_read(row, near, streams):
+    """Of the array and of other inputs; and what lies beside a vector takes one instruction where vectors are wide."""
+    text = f"float32 float32; add 0 1 float32; -> 2 near {near}"
+    rows = 4  # as many as maps of a single sum compute at once
+    found = []
+    for loop in _loops(_assembly(row, fused_structure.name(fused_structure.parse(text)))):
+        lines = sum(bool(re.match(r"prefetch|prfm", code)) for code in loop)
+        shifts = sum(code.startswith("valignd") for code in loop)
+        found.append((lines, shifts, sum("vpermt2ps" in code for code in loop)))
+    lines = streams * rows * row.vector_bits // 8 // 64
+    assert (lines, rows if row.name == "avx512" else 0, 0) in found

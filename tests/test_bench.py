@@ -66,6 +66,22 @@ def test_no_candidate_always_follows_the_same_one():
         assert {before for before, each in zip(order, order[1:]) if each == name} >= set(names) - {name}
 
 
+def test_candidates_alternate_call_by_call(monkeypatch):
+    order = []
+    candidates = [timing.Candidate(name=name, function=order.append, args=(name,)) for name in "abc"]
+    monkeypatch.setattr(timing, "_SHORT_SECONDS", 0.0)
+    timing.alternate(candidates, timing.TimeBudget(seconds=0.0, least_rounds=12), settle=list)
+    rounds = "".join(order)[-36:]
+    assert all(sorted(rounds[at : at + 3]) == list("abc") for at in range(0, 36, 3))
+    assert len({rounds[at : at + 3] for at in range(0, 36, 3)}) > 3
+    assert all(len(each.samples) == 12 and each.calls == 1 for each in candidates)
+
+
+def test_a_tenth_of_the_samples_is_below_the_low_one():
+    candidate = timing.Candidate(name="a", function=len, samples=[float(n) for n in range(40, 0, -1)])
+    assert candidate.low == 5.0 and replace(candidate, samples=[3.0, 2.0]).low == 2.0
+
+
 def test_short_calls_are_repeated_until_a_sample_is_long_enough():
     candidate = timing.Candidate(name="nothing", function=lambda: None)
     timing.compare([candidate], budget=timing.TimeBudget(seconds=0.0, least_rounds=1, most_rounds=1), settle=list)

@@ -9,7 +9,7 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine.bench import cases, limits, program_cases, program_numpy, program_peers
-from einsum_engine.bench import programs, run, session, timing
+from einsum_engine.bench import program_passes, programs, run, session, timing
 from einsum_engine.errors import EngineValueError
 
 PROGRAMS = program_cases.PROGRAMS
@@ -48,7 +48,7 @@ def measured(case, peers=("numpy",), passes=(), by=engine):
 def test_families_hold_what_was_asked_for():
     families = (cases.VIEWS, cases.WHOLE, cases.CHAINS, cases.REDUCTIONS)
     counts = {family: len(program_cases.programs((family,))) for family in families}
-    assert counts == {"views": 12, "whole": 4, "chains": 48, "reductions": 36}
+    assert counts == {"views": 12, "whole": 7, "chains": 48, "reductions": 36}
     assert len({case.key for case in PROGRAMS}) == len({case.name for case in PROGRAMS}) == len(PROGRAMS)
 
 
@@ -174,10 +174,51 @@ def test_donating_is_for_functions_that_write():
 def test_each_pass_is_a_column_of_whole():
     passes = engine.jit(abs).passes
     result = measured(named("coupled-cluster residual"), passes=passes)
-    assert set(result.without) == set(passes) and all(value > 0 for value in result.without.values())
+    assert list(result.without) == [run.OURS, run.AGAIN, *passes]
     names = [figure.name for figure in programs.figures_of([result])]
-    assert [f"without pass {name} / ours, geometric mean" for name in passes] == names[3:]
+    wanted = [(name, what) for name in passes for what in ("time", "bytes moved")]
+    assert [f"without pass {name} / ours, {what}, geometric mean" for name, what in wanted] == names[3:]
     assert programs.header([], passes).count(" -") == len(passes)
+
+
+@pytest.mark.parametrize("case", program_cases.programs((cases.WHOLE,)), ids=lambda case: case.name)
+def test_a_plan_that_no_pass_changes_is_not_timed(case):
+    arrays, passes = arguments(case), engine.jit(abs).passes
+    jitted = programs._jitted(case, engine, passes)
+    found = program_passes.measure(jitted, arrays, short())
+    assert found[run.OURS].same and found[run.OURS].factor is None and found[run.AGAIN].factor > 0
+    for name in passes:
+        plan, ours = (jitted[each].plan(*arrays) for each in (name, run.OURS))
+        assert found[name].steps == len(plan.steps) and found[name].moved == plan.bytes_moved
+        assert found[name].same == (found[name].factor is None)
+        if found[name].same:
+            assert (plan.bytes_moved, plan.peak_bytes) == (ours.bytes_moved, ours.peak_bytes)
+        else:
+            assert jitted[name].program(*arrays) != jitted[run.OURS].program(*arrays) or name == "epilogues"
+
+
+def test_cells_of_passes_stand_below_their_titles():
+    ours = program_passes.Without(steps=110, moved=2_000_000, peak=9, same=True)
+    found = {run.OURS: ours, run.AGAIN: replace(ours, same=False, factor=1.01), "dead": ours}
+    found["views"] = replace(ours, same=False, factor=12.5, steps=132, moved=3_000_000)
+    titles, cells = program_passes.header(["views", "dead"]), program_passes.cells(found, ["views", "dead"])
+    assert titles.split() == ["plan", "again", "-views", "-dead"] and len(titles) == len(cells)
+    assert cells.split() == ["110", "2.0MB", "1.01", "12.50", "132", "x1.50", "="]
+    assert program_passes.header([]) == program_passes.cells({}, []) == ""
+    assert program_passes.cells({}, ["views"]).split() == ["-"] * 3, "of a case that failed"
+
+
+def test_a_pass_is_held_against_the_mean_of_ours(monkeypatch):
+    slow = {run.OURS: 1.0, run.AGAIN: 3.0, "views": 4.0}
+
+    def alternate(candidates, budget, settle):
+        assert {each.name for each in candidates} == set(slow)
+        assert len({id(array) for each in candidates for array in each.args}) == 1, "all on the same arguments"
+        for each in candidates:
+            each.samples = [slow[each.name] * load for load in (9.0, 4.0, 1.0)]
+
+    monkeypatch.setattr(program_passes, "alternate", alternate)
+    assert program_passes._factors(dict.fromkeys(slow), [np.ones(3)], short()) == {run.AGAIN: 3.0, "views": 2.0}
 
 
 def test_large_ones_are_held_against_one_pass():
@@ -247,13 +288,15 @@ def test_means_beside_what_is_asked():
 
 def test_a_result_survives_the_file():
     case = named("jacobi sweep")
-    result = programs.ProgramResult(case=case, seconds=1.0, again=1.1, without={"dead": 2.0}, nbytes=3, footprint=2)
+    result = programs.ProgramResult(case=case, seconds=1.0, again=1.1, nbytes=3, footprint=2)
     result.error, result.bound, result.void = float("inf"), 0.1, ["jax"]
+    result.without = {"dead": program_passes.Without(steps=2, moved=9, peak=5, same=False, factor=1.5)}
     result.peers = {"jax": run.PeerResult(seconds=0.5, samples=3, error=float("nan")), "torch": run.PeerResult()}
     data = json.loads(json.dumps(programs.to_json(result), allow_nan=False))
     again = programs.from_json(data)
     assert programs.to_json(again) == programs.to_json(result) and again.case == case
     assert data["ratio"] == 0.5 and data["best"] == "jax" and data["key"] == case.key
+    assert again.without == result.without
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------

@@ -91,6 +91,14 @@ def test_a_call_is_one_native_call(calls, function, shapes):
     assert type(route.entry).__name__ == "builtin_function_or_method"
 
 
+@pytest.mark.parametrize("dtype", "? i1 u2 i4 i8 u8 f2 f4 f8 >f4 c8 c16".split())
+def test_calls_with_a_constant_begin_with_the_entry(calls, dtype):
+    x, constant = np.random.rand(4, 6), np.arange(6).astype(dtype)
+    jitted = engine.jit(lambda x: x * constant)
+    assert all(np.array_equal(jitted(x), x * constant) for _ in range(4))
+    assert calls == {"walks": 1, "evals": 0} and len(jitted._quick) == 1
+
+
 def test_the_count_sees_what_has_no_plan(calls):
     engine.jit(np.sort)(np.random.rand(4) + 1j)
     assert calls == {"walks": 0, "evals": 1}

@@ -12,9 +12,10 @@ from typing import Callable
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from ...locks import anew
 from ..isa import ISA
 
-lock = threading.RLock()  # `library` makes it anew in the child of a fork
+lock = anew(globals(), "lock", threading.RLock)
 _engines: dict[str, llvm.ExecutionEngine] = {}
 _initialised = False
 

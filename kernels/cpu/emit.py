@@ -11,7 +11,7 @@ their meaning; integer arithmetic wraps.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 from llvmlite import ir
 
@@ -43,6 +43,10 @@ def scalar_type(name: str) -> ir.Type:
 
 def vector_type(elem: ir.Type, lanes: int) -> ir.Type:
     return elem if lanes == 1 else vector_of(elem, lanes)
+
+
+# Ending of AVX-512 intrinsics
+_KINDS = {F32: "ps", F64: "pd"}
 
 
 def _halves(lanes: int) -> tuple[range, range]:
@@ -350,7 +354,32 @@ class Fn:
         kind, bits = ("ps", 32 * lanes) if ty.element == F32 else ("pd", 64 * lanes)
         mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
         args = [value.v, power.v, value.v, mask, *([ir.Constant(I32, 4)] if bits == 512 else [])]
-        fn = self._declare(f"llvm.x86.avx512.mask.scalef.{kind}.{bits}", ty, [arg.type for arg in args])
+        return self._intel(f"mask.scalef.{kind}.{bits}", ty, args)
+
+    def exponent(self, value: Val) -> Val:
+        """The whole number k with ``2**k <= |value| < 2**(k + 1)``, -inf for 0, as floats; 512 bits of AVX-512, or
+        twice that."""
+        return self._by_halves(value, lambda ty, args: self._intel(f"mask.getexp.{_KINDS[ty.element]}.512", ty, args))
+
+    def fraction(self, value: Val) -> Val:
+        """``value / 2**exponent(value)``; 1 of zeros and infinity, NaN of what is negative."""
+        signs = ir.Constant(I32, 0b1100)  # from 1 to 2; zeros without their sign
+
+        def call(ty: ir.Type, args: list[ir.Value]) -> Val:
+            return self._intel(f"mask.getmant.{_KINDS[ty.element]}.512", ty, [args[0], signs, *args[1:]])
+
+        return self._by_halves(value, call)
+
+    def _by_halves(self, value: Val, call: Callable[[ir.Type, list[ir.Value]], Val]) -> Val:
+        """``call`` of a vector's type, it twice, a mask of all lanes and the current rounding, 512 bits at a time."""
+        ty, lanes = value.type, value.type.count
+        if size_of(ty) > 64:
+            halves = (self._by_halves(self.shuffle(value, value, part), call) for part in _halves(lanes))
+            return self.shuffle(*halves, range(lanes))
+        return call(ty, [value.v, value.v, ir.Constant(ir.IntType(lanes), -1), ir.Constant(I32, 4)])
+
+    def _intel(self, name: str, ty: ir.Type, args: Sequence[ir.Value]) -> Val:
+        fn = self._declare(f"llvm.x86.avx512.{name}", ty, [arg.type for arg in args])
         return Val(self, self.b.call(fn, args))
 
     def lookup(self, table: Sequence[float], index: Val, ty: ir.Type) -> Val:
@@ -362,9 +391,7 @@ class Fn:
             return self.shuffle(*parts, range(lanes))
         rows = [ir.Constant(ty, list(map(float, table[at : at + lanes]))) for at in range(0, 16, lanes)]
         name = "permvar.sf.512" if len(rows) == 1 else "vpermi2var.pd.512"
-        args = [rows[0], index.v, *rows[1:]]
-        fn = self._declare(f"llvm.x86.avx512.{name}", ty, [arg.type for arg in args])
-        return Val(self, self.b.call(fn, args))
+        return self._intel(name, ty, [rows[0], index.v, *rows[1:]])
 
     def splat(self, value: Val, lanes: int) -> Val:
         if lanes == 1:

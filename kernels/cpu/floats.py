@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import zip_longest
 from struct import pack, unpack
 from typing import Sequence
@@ -10,9 +11,21 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
-from .mathconst import POLYNOMIALS, SIXTEENTHS, SIXTEENTHS_REST
+from .mathconst import INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES, POLYNOMIALS
+from .mathconst import SIXTEENTHS, SIXTEENTHS_REST
 
 _LONG = 14  # coefficients, from which a polynomial is worth one product more
+
+
+@dataclass(frozen=True)
+class NearInverse:
+    """``inverse`` of which ``x = fraction * 2**exponent`` is about the inverse: ``fraction * inverse`` is 1 or a little
+    less (1/26) or more (1/16). The fraction is from 1 to 2; of 0 and infinity it is 1, and of less than 0 NaN."""
+
+    exponent: Val
+    fraction: Val
+    place: Val  # of the inverse in its table
+    inverse: Val
 
 
 class Floats:
@@ -72,6 +85,11 @@ class Floats:
         total = a + b
         part = total - a
         return total, (a - (total - part)) + (b - part)
+
+    def ordered_sum(self, large: Val, small: Val) -> tuple[Val, Val]:
+        """`two_sum` where ``large`` is 0 or no smaller than ``small``."""
+        total = large + small
+        return total, (large - total) + small
 
     def two_product(self, a: Val, b: Val) -> tuple[Val, Val]:
         """The rounded product and what rounding lost."""
@@ -171,6 +189,25 @@ class Floats:
         power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
         rest = self.f.lookup(SIXTEENTHS_REST[self.bits], bits, self.type)
         return shifted - self.magic / 16, self.of_bits(power), rest
+
+    def near_inverse(self, x: Val) -> NearInverse:
+        """Where `looks_up`."""
+        m = self.f.fraction(x)
+        place = self.to_bits(m) >> (self.mantissa - 4)
+        return NearInverse(self.f.exponent(x), m, place, self.f.lookup(INVERSES, place, self.type))
+
+    def log_of_inverse(self, near: NearInverse) -> tuple[Val, Val]:
+        """``-log(inverse / 2**exponent)`` in two pieces, the second infinite where the exponent is."""
+        f, k, (ln2, ln2_low) = self.f, near.exponent, LOG_PIECES[self.bits]
+        tables = (INVERSES_LOG[self.bits], INVERSES_LOG_REST[self.bits])
+        high, low = (f.lookup(table, near.place, self.type) for table in tables)
+        finite = self.at_most(self.at_least(k, -2.0 * self.bias), 2.0 * self.bias)
+        return self.fma(finite, ln2, high), self.fma(k, ln2_low, low)
+
+    def short_log_of_inverse(self, near: NearInverse) -> Val:
+        """The same in one float."""
+        whole = [high + low for high, low in zip(INVERSES_LOG[64], INVERSES_LOG_REST[64], strict=True)]
+        return self.fma(near.exponent, LN2, self.f.lookup(whole, near.place, self.type))
 
     def of_int(self, k: Val) -> Val:
         """A small integer as float."""

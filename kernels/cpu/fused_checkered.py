@@ -53,11 +53,12 @@ class CheckeredRows(VectorRows):
         self.head, self.origin = self.head + odd, self.origin - odd * self.item(0)
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
+        self.vectors = self.steps * 2
         firsts = {element: self.head + element for element in elements}
         self.bounds = {element: (first, first + self.last) for element, first in firsts.items()}
         self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
-        self.none = f.zero(vector_type(self.elem, w))
+        self.none = f.zero(self.bits)
 
     def emit(self) -> None:
         self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
@@ -74,9 +75,11 @@ class CheckeredRows(VectorRows):
         exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
         lines = {row: self._line(at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
         begin, end = self._whole(list(reaches.values()))
+        coming = self.coming(at + self.down, self.down, self.size, 2 * many, j + many < self.k.nj, 2)
         with f.while_() as leave:
             leave(i.get() > self.steps)
             with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
+                coming.ask()
                 self._step(n, lines, many, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() <= self.steps):
@@ -121,6 +124,7 @@ class CheckeredRows(VectorRows):
         low, high = (
             self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None) for k in pair
         )
+        low, high = (self.f.bitcast(value, self.bits) for value in (low, high))
         return [self.f.shuffle(low, high, range(first, 2 * self.w, 2)) for first in (0, 1)]
 
     def _store(self, row: int, line: _Line, halves: Halves, pair: Pair, edge: bool) -> None:
@@ -128,6 +132,7 @@ class CheckeredRows(VectorRows):
         order = [lane // 2 + w * (lane % 2) for lane in range(2 * w)]
         for half, k in enumerate(pair):
             value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
+            value = f.bitcast(value, vector_type(self.elem, w))
             if edge:
                 colours = [self._covered(point, k) for point in self.points if point.row == row % 2]
                 mask = colours[0] | colours[1]
@@ -178,16 +183,14 @@ class CheckeredRows(VectorRows):
 
     def _value(self, point: Point, read: Callable[[int], tuple[Halves, Halves, Halves]]) -> Val:
         """``read``: what lies to the left, there and to the right, so many rows down."""
-        f, w, s, values = self.f, self.w, point.structure, []
+        w, s, values = self.w, point.structure, []
         for down, along in s.near:
             half, shift = _place(point, along)
             left, middle, right = (halves[half] for halves in read(down))
-            if shift:
-                pair, first = ((left, middle), w - 1) if shift < 0 else ((middle, right), 1)
-                middle = f.shuffle(*pair, range(first, first + w))
-            values.append(middle)
+            pair, first = ((left, middle), w - 1) if shift < 0 else ((middle, right), shift)
+            values.append(self.window(*pair, first))
         self.k.compute(values, s=s)
-        return values[s.outputs[0].value]
+        return self.f.bitcast(values[s.outputs[0].value], self.bits)
 
 
 class _State:

@@ -3,6 +3,7 @@
     the row above -> scratch
     for rows, several at a time
       for vectors of a row                      the first and the last ones by mask
+        as many lines of the rows that come next  into the second level of cache
         the next vector of each row, of the row below, and of the row above from scratch
         neighbours: two vectors that follow each other, shifted
         arithmetic and stores of all rows
@@ -21,7 +22,7 @@ from llvmlite import ir
 from ..fused_structure import near_reach
 from . import fused_abi as ua
 from .convert import Converter
-from .emit import I64, Val, Var, vector_type
+from .emit import I64, Fn, Val, Var, vector_type
 from .fused_ops import Value
 from .fused_rows import BoxRows, Kernel
 from .storage import STORAGES
@@ -35,7 +36,7 @@ class Line:
     def __init__(self, rows: VectorRows, at: Val, reach: tuple[int, int], exists: tuple[Val, Val] | None):
         self.rows, self.at, self.reach, self.exists = rows, at, reach, exists
         f = rows.f
-        none = f.zero(vector_type(rows.elem, rows.w))
+        none = f.zero(rows.bits)
         self.before = Var(f, self.load(f.i64(-1), True) if reach[0] < 0 else none)
         self.here = Var(f, self.load(f.i64(0), True) if reach[1] > 0 else none)
         self.now, self.next, self.last = none, none, none
@@ -43,7 +44,7 @@ class Line:
     def load(self, k: Val, edge: bool) -> Val:
         r = self.rows
         mask = r.mask(k, *self.exists) if edge and self.exists else None
-        return r.k.ops.load(r.dtype, self.at + k * r.size, mask)
+        return r.f.bitcast(r.k.ops.load(r.dtype, self.at + k * r.size, mask), r.bits)
 
     def enter(self, k: Val, edge: bool) -> None:
         """Vector k and those beside it."""
@@ -54,16 +55,33 @@ class Line:
         self.last = self.before.get()
 
     def shifted(self, by: int) -> Val:
-        f, w = self.rows.f, self.rows.w
-        if by < 0:
-            return f.shuffle(self.last, self.now, range(w + by, 2 * w + by))
-        return f.shuffle(self.now, self.next, range(by, w + by)) if by else self.now
+        pair, first = ((self.last, self.now), self.rows.w + by) if by < 0 else ((self.now, self.next), by)
+        return self.rows.window(*pair, first)
 
     def leave(self) -> None:
         if self.reach[0] < 0:
             self.before.set(self.now)
         if self.reach[1] > 0:
             self.here.set(self.next)
+
+
+class Coming:
+    """The rows that are read next, asked for while those before them are gone through, line after line in the order of
+    memory: hardware follows one such run, but not several rows side by side, which are what is read."""
+
+    def __init__(self, f: Fn, first: Val, down: Val, row: Val, step: int):
+        """Rows of ``row`` bytes, ``down`` apart, from ``first`` on; so many bytes at a time."""
+        self.f, self.down, self.row, self.step = f, down, row, step
+        self.at, self.end = Var(f, first), Var(f, first + row)
+
+    def ask(self) -> None:
+        f, at, end = self.f, self.at.get(), self.end.get()
+        for line in range(0, self.step, LINE):
+            f.prefetch(at + line, locality=2)
+        self.at.set(at + self.step)
+        with f.if_(at + self.step >= end):
+            self.at.add(self.down - self.row)
+            self.end.set(end + self.down)
 
 
 class VectorRows(BoxRows):
@@ -77,6 +95,9 @@ class VectorRows(BoxRows):
         self.elem = kernel.ops.converter.type(self.dtype)
         self.elem = self.elem.element if isinstance(self.elem, ir.VectorType) else self.elem
         self.size, item = self.w * self.item(0), self.item(0)
+        # of integers, LLVM shifts two vectors by an instruction with the shift in itself; of floats by one that reads a
+        # table and overwrites a vector, which is copied before
+        self.bits = vector_type(ir.IntType(8 * item), self.w)
         self.down = f.word(kernel.args, ua.R_DOWN)
         first = self.at(f.i64(0))[0]
         apart = (first + low * item) & (self.size - 1)
@@ -92,6 +113,17 @@ class VectorRows(BoxRows):
         if many > 1:
             with f.range(done.get(), count) as j:
                 rows(j, 1)
+
+    def coming(self, first: Val, down: Val, size: int, rows: int, more: Val, vectors: int = 1) -> Coming:
+        """What comes behind ``rows`` rows, the first of which begins at ``first``, in vectors of ``size`` bytes; a step
+        is ``vectors`` of each row. Where no ``more`` follow, these are asked for again."""
+        ahead = self.f.select(more, down * rows, self.f.i64(0))
+        return Coming(self.f, first + ahead, down, self.vectors * size, rows * vectors * size)
+
+    def window(self, low: Val, high: Val, first: int) -> Val:
+        """The vector that begins with lane ``first`` of ``low`` and goes on in ``high``."""
+        value = self.f.shuffle(low, high, range(first, first + self.w)) if first else low
+        return self.f.bitcast(value, vector_type(self.elem, self.w))
 
     def mask(self, k: Val, first: Val, last: Val) -> Val:
         """Lanes of vector k that lie between two elements."""
@@ -133,9 +165,12 @@ class NearRows(VectorRows):
         if self.reaches[1]:
             lines[many] = self._line(at + many * self.down, self.reaches[1])
         others = [self._others(j + n) for n in range(many)]
+        comings = self._comings(j, many)
         with f.while_() as leave:
             leave(i.get() >= self.vectors)
             with f.range(f.select(i.get() > 0, i.get(), self.vectors), self.vectors - 2) as n:
+                for coming in comings:
+                    coming.ask()
                 self._vector(n, lines, many, others, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() < self.vectors):
@@ -143,6 +178,17 @@ class NearRows(VectorRows):
                 i.add(1)
         if self.reaches[-1] and self.reaches[-1][1] > 0:
             f.store(lines[many - 1].here.get(), self.kept + self.vectors * self.size)
+
+    def _comings(self, j: Val, many: int) -> list[Coming]:
+        """What is read for the first time after ``many`` rows from j on: of the array, and of other inputs."""
+        f, k = self.f, self.k
+        more, unread = j + many < k.nj, self.origin + (j + (1 if self.reaches[1] else 0)) * self.down
+        comings = [self.coming(unread, self.down, self.size, many, more)]
+        for number in (n for n, near in enumerate(self.near, k.outputs) if near is None):
+            here, below = (self.at(row)[number] for row in (j, f.min(j + 1, k.nj - 1)))
+            item = self.item(number)
+            comings.append(self.coming(here - self.head * item, below - here, self.w * item, many, more))
+        return comings
 
     def _line(self, at: Val, reach: tuple[int, int]) -> Line:
         return Line(self, at, reach, (self.head + reach[0], self.end + reach[1]))

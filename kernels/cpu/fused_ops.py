@@ -100,6 +100,8 @@ class Ops:
         return self.f.select(condition, a, b)
 
     def cast(self, value: Value, source: str, target: str) -> Value:
+        if source == "bool" and target not in ("bool", "float16", "bfloat16"):
+            return self.select(value, self.splat(target, 1), self.splat(target, 0))  # one instruction, where masks are
         raw = self.converter.cast(self.pack(source, value), source, target)
         return self.unpack(target, raw)
 

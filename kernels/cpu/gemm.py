@@ -216,7 +216,7 @@ class GemmNest:
 
     def _describe(self, a: Val, b: Val, turn: Val, k0: Val) -> None:
         """What is packed after this block."""
-        f, word, nr = self.f, self.word, self.spec.nr
+        f, nr = self.f, self.spec.nr
         panels, columns = self.p1 - self.p0, f.ceil_div(self.n1 - self.n0, nr)
         tiles = panels * columns
         if self.spec.a_packed:

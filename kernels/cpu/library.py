@@ -18,6 +18,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from ... import config
+from ...locks import anew
 from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
@@ -56,7 +57,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
 
-_lock = threading.RLock()
+_lock = anew(globals(), "_lock", threading.RLock)
 _addresses: dict[tuple[str, str], int] = {}
 compilations = 0
 
@@ -143,11 +144,4 @@ def _after_fork() -> None:
     _lock.release()
 
 
-def _forked() -> None:
-    """Locks of the child's own, which no thread of the parent holds."""
-    global _lock
-    _lock = threading.RLock()
-    codegen.lock = threading.RLock()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

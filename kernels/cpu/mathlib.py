@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from .emit import F64, Val, vector_type
-from .floats import Floats
+from .floats import Floats, NearInverse
 from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
 
 # Arguments beyond which exp is inf, or 0
@@ -46,23 +46,24 @@ class Math:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
         v, (least, most) = self.v, _EXP_RANGE[self.bits]
         limited = v.at_most(v.at_least(x, least), most)
-        if low is None:
-            return v.scale(*self._fraction_exp(limited))
+        if low is None or v.looks_up:
+            return v.scale(*self._fraction_exp(limited, low))
         _, k, p = self.reduced(limited)
         value = p + 1.0
         # what 1 + p lost counts as much as low
         value = value + v.fma(value, low, p - (value - 1.0))
         return v.scale(value, k)
 
-    def _fraction_exp(self, x: Val) -> tuple[Val, Val]:
+    def _fraction_exp(self, x: Val, low: Val | None = None) -> tuple[Val, Val]:
         """``exp(x) / 2**k, k`` for x of no more than the range of `exp`: in 16 parts of an octave, where these are at
-        hand."""
-        v, (high, low) = self.v, LN2_PIECES[self.bits]
+        hand, and then ``exp(x + low)``."""
+        v, (ln2, ln2_low) = self.v, LN2_PIECES[self.bits]
         if not v.looks_up:
             _, k, p = self.reduced(x)
             return p + 1.0, k
         k, start, rest = v.nearest_sixteenth(x, LOG2E)
-        return self._times_exp(start, v.fma(k, -low, v.fma(k, -high, x)), rest), k
+        r = v.fma(k, -ln2_low, v.fma(k, -ln2, x))
+        return self._times_exp(start, r if low is None else r + low, rest), k
 
     def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
         """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
@@ -172,6 +173,9 @@ class Math:
 
     def log(self, x: Val, low: Val | None = None) -> Val:
         """``log(x) + low``."""
+        if self.v.looks_up:
+            near = self.v.near_inverse(x)
+            return self._log_of_near(near, self.v.fma(near.fraction, near.inverse, -1.0), low)
         return self._special_log(x, self._log(*self._split(x), low))
 
     def log_of_sum(self, total: Val, rest: Val, excess: tuple[Val, Val]) -> Val:
@@ -180,6 +184,12 @@ class Math:
         near = v.abs(excess[0]) < 0.25
         f, low = v.select(near, excess[0], f), v.select(near, excess[1], rest / total)
         return self._special_log(total, self._log(f, v.select(near, 0.0, k), low))
+
+    def _log_of_near(self, near: NearInverse, r: Val, low: Val | None) -> Val:
+        """``log(x) + low`` for ``x * inverse = (1 + r) 2**exponent``."""
+        v, z, (high, rest) = self.v, r * r, self.v.log_of_inverse(near)
+        total, lost = v.ordered_sum(high, r)
+        return total + (lost + v.fma(z, v.poly_by_squares("LOG_16", r, z), rest if low is None else rest + low))
 
     def _log(self, f: Val, k: Val, low: Val | None) -> Val:
         """``log(1 + f) + k log(2) + low``."""
@@ -224,7 +234,15 @@ class Math:
     def log1p(self, x: Val) -> Val:
         v = self.v
         u, lost = v.two_sum(v.c(1.0), x)
-        value = self.log(u, v.select(x < inf, lost / u, 0.0))
+        lost = v.select(x < inf, lost, 0.0)
+        if v.looks_up:
+            near = v.near_inverse(u)
+            r = v.fma(near.fraction, near.inverse, -1.0)
+            # lost / u, but for r^2 of it: that is little, for lost is little of r where r is
+            part = v.scale(lost * near.inverse, v.neg(near.exponent))
+            value = self._log_of_near(near, r, part * (v.c(1.0) - r))
+        else:
+            value = self.log(u, lost / u)
         value = v.select(u.eq(0.0), -inf, value)
         return v.select(x.eq(0.0), x, value)
 
@@ -302,8 +320,18 @@ class Math:
         return self.f.convert(x, "fpext", vector_type(F64, self.v.lanes))
 
     def _narrow_power(self, x: Val, y: Val) -> Val:
-        """``x**y`` with an error of some 2^-44, for x >= 0."""
-        return self.exp(y * self.log(x))
+        """``x**y`` for x >= 0 of the range of float32, with an error of a fraction of its ulp."""
+        v = self.v
+        if not v.looks_up:
+            return self.exp(y * self.log(x))
+        near = v.near_inverse(x)
+        r = v.fma(near.fraction, near.inverse, -1.0)
+        log = v.short_log_of_inverse(near) + v.fma(r * r, v.poly_by_squares("LOG_16_SHORT", r, r * r), r)
+        least, most = _EXP_RANGE[32]
+        power = v.at_most(v.at_least(y * log, least), most)
+        k, start, _ = v.nearest_sixteenth(power, LOG2E)
+        r = v.fma(k, -LN2, power)
+        return v.scale(v.fma(start, v.fma(r * r, v.poly("EXP_16_SHORT", r), r), start), k)
 
     def _power(self, x: Val, y: Val) -> Val:
         """``x**y`` for x >= 0, y finite."""
@@ -320,6 +348,8 @@ class Math:
     def _long_log(self, x: Val) -> tuple[Val, Val]:
         """log(x) as a sum of two floats, with an error of some 2^-65 of it."""
         v = self.v
+        if v.looks_up:
+            return self._long_log_of_near(v.near_inverse(x))
         f, k = self._split(x)
         d = f + 2.0
         s = f / d
@@ -341,3 +371,22 @@ class Math:
         total_low = total_low + v.fma(k, LN2_LONG[1], m_low)
         high = total + total_low
         return high, (total - high) + total_low
+
+    def _long_log_of_near(self, near: NearInverse) -> tuple[Val, Val]:
+        """The same; ``log(1 + r)`` as ``r - r^2 / 2 + r^3 / 3 + r^4 (...)``, three terms of it in two floats each."""
+        v = self.v
+        product, r_low = v.two_product(near.fraction, near.inverse)
+        r = product - 1.0
+        square, square_low = v.two_product(r, r)
+        third = r * (1 / 3)
+        third_low = v.fma(r, 1 / 3, v.neg(third)) + r * 1.850371707708594e-17
+        cube, cube_low = v.two_product(square, third)
+        cube_low = cube_low + v.fma(square, third_low, square_low * third)
+        tail = v.fma(square * square, v.poly_by_squares("POW_16", r, square), cube_low)
+        tail = tail + v.fma(r_low, (v.c(1.0) - r) + square, square_low * -0.5)
+        high, low = v.log_of_inverse(near)
+        total, tail = high, tail + low
+        for term in (r, square * -0.5, cube):
+            total, lost = v.ordered_sum(total, term)
+            tail = tail + lost
+        return v.ordered_sum(total, tail)

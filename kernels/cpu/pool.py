@@ -11,13 +11,14 @@ import threading
 
 import numpy as np
 
+from ...locks import anew
 from ..isa import ISA
 from . import library, walker
 
 _WORKER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 # Of a helper's semaphore before it sleeps, about a millisecond: a core that slept is back later than a short call ends.
 _POLLS = 100_000
-_lock = threading.Lock()
+_lock = anew(globals(), "_lock", threading.Lock)
 _pool: "Pool | None" = None
 
 
@@ -84,8 +85,6 @@ def address(isa: ISA, threads: int) -> int:
 
 def _forked() -> None:
     """The child has none of the threads: the pool's memory stays (calls know its address), emptied of workers."""
-    global _lock
-    _lock = threading.Lock()
     if _pool is not None:
         _pool.words[walker.POOL_WORKERS] = 0
         for word in (walker.POOL_BUSY, walker.POOL_OPEN, walker.POOL_ACTIVE):
