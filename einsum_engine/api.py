@@ -222,7 +222,7 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     - ``layouts``: how intermediates lie in memory. ``"solve"``: as is predicted to be fastest; ``"natural"`` (C order),
       ``"merged"`` (the matrix that the next step reads) and ``"panels"`` are there to be compared with it.
     - ``profile``: True has every call measured, which makes calls slower: `Compiled.explain` then shows, and
-      `Compiled.profile` has, the time of each step in kernel, packing and unpacking.
+      `Compiled.profiles` has, the time of each step in kernel, packing and unpacking.
 
     Where one array is given for several operands, what is contracted twice in the same way is planned to be done once.
     That plan serves calls in which those operands are one array again; others are planned at their first call.

@@ -79,7 +79,7 @@ def program_of(
 
     Options that say how a call is run are left out. With ``beta`` there is one more input, ``out``.
     """
-    from .jitted import Jitted
+    from .jitted import jit
 
     options = contractor.options.replace(**{name: getattr(DEFAULT, name) for name in _OF_THE_CALL})
     base = Contractor(contractor.expr, options, order=contractor.order)
@@ -91,4 +91,4 @@ def program_of(
     if options.beta:
         dtype = contractor.result_dtype([x.dtype for x in complete(operands)])
         operands = [*operands, np.empty(contractor.expr.output_shape, dtype)]
-    return Jitted(contraction).program(*operands)
+    return jit(contraction).program(*operands)

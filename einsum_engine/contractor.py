@@ -17,7 +17,7 @@ import numpy as np
 from . import config, dtypes, measured
 from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
-from .executor import address, bind
+from .executor import address
 from .explain import explain
 from .expr import Expr, Index, from_terms, quoted
 from .kernels.isa import active_isa
@@ -28,7 +28,7 @@ from .plan import Plan
 from .planners.build import PlanRequest, build_plan
 from .planners.order import Order, find_order, leaner_orders
 from .profile import Profile
-from .routes import ExternalRoute, NativeRoute, SpreadRoute, ViewRoute, ZeroRoute, contiguous_strides
+from .routes import ExternalRoute, NativeRoute, SpreadRoute, ViewRoute, ZeroRoute, bound, contiguous_strides
 
 # The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
 Kind = tuple[np.dtype, tuple[int, ...]]
@@ -267,13 +267,7 @@ class Contractor:
         if strides is None and order == "F":
             strides = contiguous_strides(shape, dtype.itemsize, order)
         plan = self._plan(operands, dtype, strides, scaled, same, fresh=not direct)
-        native = self._profiled(plan) if self.options.profile else bind(plan)
-        return NativeRoute(plan, native, shape, dtype, order, direct)
-
-    def _profiled(self, plan: Plan) -> Any:
-        from .profiler import ProfiledPlan  # only here: an ordinary call does not load it
-
-        return ProfiledPlan(plan)
+        return NativeRoute(plan, bound(plan, self.options.profile), shape, dtype, order, direct)
 
     def _memory_order(self, operands: tuple[Kind, ...]) -> str:
         """``C`` or ``F`` for a fresh result; ``A`` is F where all operands are, and ``K`` promises nothing."""

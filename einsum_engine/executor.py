@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from functools import cache
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -78,19 +78,15 @@ class NativePlan:
         EngineMemoryError names the bytes of the arena when it cannot be had.
         """
         addresses = [address(a) for a in arrays]
-        self.run_addresses(addresses, address(out), alpha, beta)
-
-    def run_addresses(self, addresses: Sequence[int], out: int, alpha: complex = 1, beta: complex = 0) -> None:
-        """`run` for base addresses of arrays that the caller keeps alive."""
         if self.plan.constant_bytes and self._constants is None:
             self.freeze(addresses)
         frame = self._borrow()
         bases = frame.bases
         bases[: len(addresses)] = addresses
-        bases[len(addresses)] = out
+        bases[len(addresses)] = address(out)
         frame.set_scalars(alpha, beta)
         try:
-            self._go(frame)
+            self._go(frame, arrays)
             error = failure(frame.context) if self._may_fail else None
         finally:
             frame.rest()
@@ -141,7 +137,12 @@ class NativePlan:
             keep=(frame, self._rows, plan, common),
         )
 
-    def _go(self, frame: "_Frame") -> None:
+    def profiles(self) -> Iterator[tuple[Plan, Profile]]:
+        """The plan and what was measured, where calls are and there were some."""
+        if self.profile is not None and self.profile.calls:
+            yield self.plan, self.profile
+
+    def _go(self, frame: "_Frame", arrays: Sequence[np.ndarray]) -> None:
         self._run_rows(frame, self._table_address)
 
     def _run_rows(self, frame: "_Frame", table: int) -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,12 @@ from .errors import EngineError, EngineTypeError, EngineValueError
 from .explain import explain
 from .ir import Program, Var
 from .locks import anew
+from .options import CHECKS, check_flag
 from .overlap import members_of, overlapping, span_of
 from .passes.pipeline import optimised, selected
 from .plan import Plan
-from .program_route import NoPlan, ProgramRoute
+from .profile import Profile
+from .program_route import NoPlan, ProgramRoute, RunOptions
 from .storage import StorageTable
 from .trace import Component, Root, Scope, Tracer, lift, line_of, scoped
 from .trace_masked import Masked
@@ -37,14 +39,20 @@ CACHE = 64  # programs that one jitted function keeps, unless it is told otherwi
 
 
 def jit(
-    function: Callable[..., Any] | None = None, *, cache: int = CACHE, passes: Sequence[str] | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    cache: int = CACHE,
+    passes: Sequence[str] | None = None,
+    threads: int | None = None,
+    profile: bool = False,
 ) -> Any:
     """``function``, compiled: written with NumPy operations, it is traced for the shapes and dtypes of its arguments.
 
     Arguments are arrays, or nested tuples, lists and dicts of arrays; everything else (Python numbers, strings, None)
     is a fixed part of the program, which is traced again for another value. Arrays that the body writes in place are
     written for the caller. At most ``cache`` programs are kept; a warning says, once, when the one used longest ago
-    is dropped. ``passes`` names those of `passes.pipeline` that are run, () for none; all by default.
+    is dropped. ``passes`` names those of `passes.pipeline` that are run, () for none; all by default. A call takes at
+    most ``threads``; with ``profile`` each is measured, for ``explain`` and ``profiles``.
 
     >>> @jit
     ... def step(a, b):
@@ -63,9 +71,10 @@ def jit(
       return %6, %5
     }
     """
+    options = {"cache": cache, "passes": passes, "threads": threads, "profile": profile}
     if function is None:
-        return lambda found: Jitted(found, cache, passes)
-    return Jitted(function, cache, passes)
+        return lambda found: Jitted(found, **options)
+    return Jitted(function, **options)
 
 
 # One for all functions: what is kept of one changes by one thread at a time.
@@ -76,18 +85,29 @@ class Jitted:
     """A function that `jit` has made. ``program`` and ``explain`` show what a call runs."""
 
     def __init__(
-        self, function: Callable[..., Any], cache: int = CACHE, passes: Sequence[str] | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        cache: int,
+        passes: Sequence[str] | None,
+        threads: int | None,
+        profile: bool,
     ) -> None:
+        update_wrapper(self, function)  # first: it copies the attributes of a function, which may be named as ours are
         if cache < 1:
             raise EngineValueError(f"cache={cache}: at least one program is kept")
         self.function = function
         self.passes = selected(passes)
+        self.options = RunOptions(
+            epilogues="epilogues" in self.passes,
+            threads=CHECKS["threads"](threads),
+            profile=check_flag("profile")(profile),
+        )
         self._size = cache
         self._kept: OrderedDict[Any, Traced] = OrderedDict()
         self._warned = False
         self._last: Traced | None = None
         self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
-        update_wrapper(self, function)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
@@ -107,6 +127,15 @@ class Jitted:
         if not kwargs and all(type(arg) is np.ndarray for arg in args):
             self._remember(traced, route)
         return result
+
+    def __reduce__(self) -> Any:
+        """Pickled as functions are: by name where its module has it under that of its function, as a decorator leaves
+        it. Else with its function and options; what was traced is made again."""
+        if _named(self.__module__, self._name) is self:
+            return self._name
+        options = {"cache": self._size, "passes": self.passes}
+        options |= {"threads": self.options.threads, "profile": self.options.profile}
+        return partial(Jitted, **options), (self.function,)
 
     @property
     def _name(self) -> str:
@@ -135,7 +164,10 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """The stages of the program for these arguments, or of the last call: the view tree as it was traced, the
-        program, what each pass made of it, the storage table of its plan and its steps, or why it has none."""
+        program, what each pass made of it, the storage table of its plan and its steps, or why it has none.
+
+        Of a function with ``profile=True`` that was called, steps have measured times, as those of `Compiled.explain`.
+        """
         if args or kwargs:
             self._route(*args, **kwargs)
         if self._last is None:
@@ -143,8 +175,16 @@ class Jitted:
         lines = [explained(self._name, self._last)]
         for route in self._last.routes.values()[-1:]:
             program = self._last.program
-            lines += [f"no plan: {route.why}"] if isinstance(route, NoPlan) else _planned(route.plan, program)
+            lines += [f"no plan: {route.why}"] if isinstance(route, NoPlan) else _planned(route, program)
         return "\n".join(lines)
+
+    @property
+    def profiles(self) -> tuple[tuple[Plan, Profile], ...]:
+        """Each plan that calls ran, with what was measured of its steps: empty without ``profile=True`` or calls."""
+        with _keeping:
+            kept = list(self._kept.values())
+        routes = [route for traced in kept for route in traced.routes.values() if isinstance(route, ProgramRoute)]
+        return tuple(found for route in routes for found in route.native.profiles())
 
     def storage(self, *args: Any, **kwargs: Any) -> StorageTable | None:
         """Where the plan for these arguments has the values of the program: what it writes in place, and what it
@@ -181,11 +221,19 @@ class Jitted:
                 if not self._warned:
                     self._warned = True
                     warnings.warn(
-                        f"{self.__qualname__} was traced for more than {self._size} combinations of shapes, dtypes and "
+                        f"{self._name} was traced for more than {self._size} combinations of shapes, dtypes and "
                         f"fixed arguments: those used longest ago are dropped (jit(cache=...) keeps more)",
                         stacklevel=4,
                     )
         return found
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module has under a qualified name; None for nothing."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _leaf_key(leaf: Any, position: int) -> Any:
@@ -250,7 +298,7 @@ def _trace(
         leaves=tuple(result),
         written=tuple(written),
         groups=tuple(members),
-        epilogues="epilogues" in jitted.passes,
+        options=jitted.options,
     )
 
 
@@ -287,12 +335,13 @@ def explained(name: str, traced: Traced) -> str:
     return "\n".join(lines)
 
 
-def _planned(plan: Plan, program: Program) -> list[str]:
+def _planned(route: ProgramRoute, program: Program) -> list[str]:
     """The program as it was planned, where planners made something else of it, its storage, and the steps."""
-    table = plan.storage
+    table = route.plan.storage
+    _, profile = next(route.native.profiles(), (None, None))
     copies = [f"  {line}" for line in table.copies()] or ["  none"]
     changed = [] if table.program == program else ["as it is planned:", table.program.show()]
-    return [*changed, "storage:", table.show(), "copies:", *copies, explain(plan)]
+    return [*changed, "storage:", table.show(), "copies:", *copies, explain(route.plan, profile)]
 
 
 def _links(program: Program, indent: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from . import expr
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError
-from .views import View, normal_axes, normal_axis
+from .views import View, broadcast_shapes, normal_axes, normal_axis
 
 Avals = tuple[Aval, ...]
 Rule = Callable[..., Avals]
@@ -23,16 +23,13 @@ BOOL, INDEX, KEY = np.dtype(bool), np.dtype(np.intp), np.dtype(np.uint32)
 
 
 # -- maps --------------------------------------------------------------------------------------------------------------
-def broadcast_shapes(avals: tuple[Aval, ...]) -> tuple[int, ...]:
+def _broadcast(avals: tuple[Aval, ...]) -> tuple[int, ...]:
     """The shape to which those of the operands broadcast."""
-    try:
-        return np.broadcast_shapes(*(aval.shape for aval in avals))
-    except ValueError:
-        raise EngineValueError(f"shapes {_listed(avals, 'shape')} do not broadcast") from None
+    return broadcast_shapes(*(aval.shape for aval in avals))
 
 
-def _listed(avals: tuple[Aval, ...], field: str) -> str:
-    return ", ".join(str(getattr(aval, field)) for aval in avals)
+def _dtypes(avals: tuple[Aval, ...]) -> str:
+    return ", ".join(str(aval.dtype) for aval in avals)
 
 
 @lru_cache(maxsize=4096)
@@ -62,9 +59,9 @@ def elementwise(ufunc: np.ufunc) -> Rule:
         *needed, result = loop_dtypes(ufunc, given)
         if tuple(needed) != given:
             raise EngineTypeError(
-                f"operands have dtypes {_listed(avals, 'dtype')}: cast to {', '.join(map(str, needed))}"
+                f"operands have dtypes {_dtypes(avals)}: cast to {', '.join(map(str, needed))}"
             )
-        return (Aval(broadcast_shapes(avals), result),)
+        return (Aval(_broadcast(avals), result),)
 
     return rule
 
@@ -90,7 +87,7 @@ def select(condition: Aval, x: Aval, y: Aval) -> Avals:
         raise EngineTypeError(f"the condition has dtype {condition.dtype}, not bool")
     if x.dtype != y.dtype:
         raise EngineTypeError(f"the choices have dtypes {x.dtype} and {y.dtype}: cast both")
-    return (Aval(broadcast_shapes((condition, x, y)), x.dtype),)
+    return (Aval(_broadcast((condition, x, y)), x.dtype),)
 
 
 # -- reductions and contractions ---------------------------------------------------------------------------------------
@@ -117,7 +114,7 @@ def arg_reduction(x: Aval, *, axis: int) -> Avals:
 def einsum(*operands: Aval, subscripts: str) -> Avals:
     found = expr.parse(subscripts, [operand.shape for operand in operands])
     if len({operand.dtype for operand in operands}) > 1:
-        raise EngineTypeError(f"operands have dtypes {_listed(operands, 'dtype')}: cast to one")
+        raise EngineTypeError(f"operands have dtypes {_dtypes(operands)}: cast to one")
     return (Aval(found.output_shape, operands[0].dtype),)
 
 
@@ -161,7 +158,7 @@ def gather(x: Aval, *indices: Aval, axes: tuple[int, ...]) -> Avals:
         if index.dtype.kind not in "iu":
             raise EngineTypeError(f"an index array has dtype {index.dtype}, not an integer one")
     rest = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return (Aval(broadcast_shapes(indices) + rest, x.dtype),)
+    return (Aval(_broadcast(indices) + rest, x.dtype),)
 
 
 def scatter(x: Aval, value: Aval, *indices: Aval, axes: tuple[int, ...]) -> Avals:
@@ -179,7 +176,7 @@ def concatenate(*parts: Aval, axis: int) -> Avals:
         if part.ndim != first.ndim or any(n != m for i, (n, m) in enumerate(zip(part.shape, first.shape)) if i != axis):
             raise EngineValueError(f"shapes {first.shape} and {part.shape} differ beside axis {axis}")
         if part.dtype != first.dtype:
-            raise EngineTypeError(f"parts have dtypes {_listed(parts, 'dtype')}: cast to one")
+            raise EngineTypeError(f"parts have dtypes {_dtypes(parts)}: cast to one")
     size = sum(part.shape[axis] for part in parts)
     return (Aval((*first.shape[:axis], size, *first.shape[axis + 1 :]), first.dtype),)
 

@@ -151,6 +151,8 @@ def _optimize(value: Any) -> Any:
     """Names and objects as they are; a path as tuples, which can be part of a key."""
     if value is None or isinstance(value, (bool, np.bool)):
         return "auto" if value is None or value else False
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return tuple(tuple(step) if isinstance(step, (list, tuple)) else step for step in value)
     return value

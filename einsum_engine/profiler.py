@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class ProfiledPlan(NativePlan):
 
     Each call computes everything twice, into the same arrays: with kernels that count where their time goes, which are
     slower, for the proportions within a step; then with the ordinary ones, for the result and the time of each step.
+    Operands that the plan writes are what they were when the second time begins.
     """
 
     def __init__(self, plan: Plan):
@@ -35,8 +36,13 @@ class ProfiledPlan(NativePlan):
         """There is none: every call is to be measured."""
         return None
 
-    def _go(self, frame: Any) -> None:
+    def _go(self, frame: Any, arrays: Sequence[np.ndarray]) -> None:
+        before = [(arrays[at], arrays[at].copy()) for at in self.written]
         ticks = self._count(frame)
+        for array, elements in before:
+            array[...] = elements
+        if frame.context[abi.CTX_ERROR]:
+            return  # the caller raises it
         rows = pool.aligned_words(self._rows.size).reshape(self._rows.shape)
         rows[:] = self._rows  # a call at the same time adds up in its own
         frame.context[abi.CTX_PROFILE] = 1

@@ -14,12 +14,12 @@ import numpy as np
 
 from . import config, measured
 from .dtypes import as_numpy
-from .executor import bind
+from .executor import NativePlan
 from .ir import Program
 from .kernels.isa import active_isa
 from .memory import empty
-from .plan import Plan
 from .planners.programs import NotLowered, ProgramRequest, build_program, constants
+from .routes import bound
 from .views import View
 
 
@@ -30,6 +30,16 @@ class NoPlan:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How programs are run. ``epilogues``: as in `ProgramRequest`; ``threads``: at most so many, None for as many as any
+    call takes; ``profile``: calls are measured."""
+
+    epilogues: bool = True
+    threads: int | None = None
+    profile: bool = False
+
+
 class ProgramRoute:
     """A bound plan of a program, for native arrays of its shapes and dtypes and of the strides that it was made for.
 
@@ -38,14 +48,13 @@ class ProgramRoute:
     """
 
     def __init__(
-        self, plan: Plan, program: Program, places: tuple[int | None, ...], written: tuple[int, ...]
+        self, native: NativePlan, program: Program, places: tuple[int | None, ...], written: tuple[int, ...]
     ) -> None:
-        self.plan, self.places = plan, places
-        self.native = bind(plan)
+        self.native, self.plan, self.places = native, native.plan, places
         self.native.written = written
         # of the dtypes' own descriptors, by which the native entry knows its operands
         self.consts = tuple(const.view(as_numpy(const.dtype.name)) for const in constants(program))
-        self._results = [(shape, as_numpy(name)) for name, shape in plan.expr.results]
+        self._results = [(shape, as_numpy(name)) for name, shape in native.plan.expr.results]
         self._calls = 0
         self.entry: Callable[..., Any] | None = None
         self.remembered = False  # by the function whose program it is
@@ -92,11 +101,11 @@ def make_route(
     written: Sequence[tuple[int, int]],
     strides: tuple[tuple[int, ...], ...],
     name: str,
-    epilogues: bool = True,
+    options: RunOptions = RunOptions(),
 ) -> ProgramRoute | NoPlan:
     """The route of a program for inputs of these strides, in bytes.
 
-    ``written``: pairs of an input and the result that is left in its memory. ``epilogues``: as in `ProgramRequest`.
+    ``written``: pairs of an input and the result that is left in its memory.
     """
     isa = active_isa()
     own = [at for at in range(len(program.outputs)) if at not in {output for _, output in written}]
@@ -104,17 +113,17 @@ def make_route(
         program=program,
         strides=strides,
         written=tuple(written),
-        threads=config.threads(None),
+        threads=config.threads(options.threads),
         isa=isa.name,
         name=name,
-        epilogues=epilogues,
+        epilogues=options.epilogues,
     )
     try:
         plan = build_program(request, measured.machine(isa))
     except NotLowered as why:
         return NoPlan(str(why))
     places = tuple(own.index(at) if at in own else None for at in range(len(program.outputs)))
-    return ProgramRoute(plan, program, places, tuple(at for at, _ in written))
+    return ProgramRoute(bound(plan, options.profile), program, places, tuple(at for at, _ in written))
 
 
 def injective(array: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from .errors import EngineTypeError
-from .executor import address
+from .executor import NativePlan, address, bind
 from .expr import Expr, kept
 from .memory import empty
 from .plan import Plan
@@ -26,6 +26,15 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def _no_entry(route: Any, scalar: bool, kinds: Any) -> None:
     """The general path is all there is."""
+
+
+def bound(plan: Plan, profile: bool) -> NativePlan:
+    """A plan with addresses; with ``profile`` its calls are measured."""
+    if profile:
+        from .profiler import ProfiledPlan  # only here: an ordinary call does not load it
+
+        return ProfiledPlan(plan)
+    return bind(plan)
 
 
 def _no_profiles(route: Any) -> tuple[()]:
@@ -85,10 +94,8 @@ class NativeRoute:
         return array_entry
 
     def profiles(self) -> Iterator[tuple[Plan, Profile]]:
-        """The plan and what was measured, where calls are and there were some."""
-        profile = self.native.profile
-        if profile is not None and profile.calls:
-            yield self.plan, profile
+        """Of the bound plan."""
+        return self.native.profiles()
 
     @property
     def into_entry(self) -> Any:

@@ -282,8 +282,8 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         """Raises `EngineValueError` where NumPy would refuse the write."""
         if self.scalar:
             raise EngineValueError("a scalar cannot be written in place: NumPy's scalars are immutable")
-        if self.locked:
-            raise EngineValueError(f"the destination cannot be written: {self.locked}")
+        if locked := self.locked or self.root.locked:  # the root may have been locked since this view of it was made
+            raise EngineValueError(f"the destination cannot be written: {locked}")
 
     def write_atom(self, atom: Atom) -> None:
         """Write a value of this dtype, broadcast to this shape: a new version of the root."""

@@ -42,7 +42,8 @@ def contract(
     with located("einsum", *operands):
         arrays = [as_tracer(x) for x in operands]
         if view and not conj and out is None and arrays[0].dtype == dtype and expr.is_view:
-            return arrays[0].derive(lambda old: diagonal_view(old, expr))
+            found = arrays[0].derive(lambda old: diagonal_view(old, expr))
+            return found if found.shape else found[()]  # NumPy's is a number
         arrays = [np.conjugate(x) if at in conj and x.dtype.kind == "c" else x for at, x in enumerate(arrays)]
         found = _whole(expr, arrays, path, dtype if accumulate is None else np.result_type(dtype, accumulate), fortran)
         found = _scaled(found.astype(dtype, copy=False), factors, out, dtype)

@@ -121,7 +121,7 @@ def _nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
 def _isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """``|a - b| <= atol + rtol |b|`` where b is finite; else whether they are equal."""
     a, b = as_tracer(a), as_tracer(b)
-    b = b.astype(np.float64) if b.dtype.kind in "iu" else b
+    b = b.astype(np.float64) if b.dtype.kind in "biu" else b
     near = np.less_equal(abs(a - b), atol + rtol * abs(b)) & np.isfinite(b) | np.equal(a, b)
     return near | (np.isnan(a) & np.isnan(b)) if equal_nan else near
 
@@ -202,6 +202,8 @@ def _polyval(p: Any, x: Any) -> Any:
 
 @implements(np.vander)
 def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+    if x.ndim != 1:
+        raise EngineValueError(f"np.vander takes one axis, not shape {x.shape}")
     count = x.shape[0] if N is None else N
     wide = np.result_type(x.dtype, np.intp)
     powers = [np.ones_like(x, dtype=wide)]

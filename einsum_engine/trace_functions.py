@@ -13,7 +13,7 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
 from .trace_memory import result_memory
-from .trace_shapes import diagonal, expand_dims, new_shape, reshape, several, unscalar
+from .trace_shapes import diagonal, expand_dims, flattened, new_shape, reshape, several, unscalar
 from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
 from .views import View, normal_axes, normal_axis
 
@@ -74,7 +74,7 @@ def _arg(name: str) -> Callable[..., Any]:
         x = as_tracer(a)
         ndim = x.ndim
         if axis is None or (not ndim and axis in (0, -1)):  # NumPy lets a number have an axis here
-            x, axis = x.reshape(-1), 0
+            x, axis = flattened(x), 0
             axes = tuple(range(ndim))
         else:
             axis = normal_axis(axis, ndim, x.shape)
@@ -168,7 +168,8 @@ def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     if x.dtype.kind in "iub":
         if decimals < 0:
             raise EngineTypeError("np.round of integers to tens is not supported in a traced function")
-        return finish(x.astype(np.float16) if x.dtype == bool else x.copy(), out)
+        found = x.astype(np.float16) if x.dtype == bool else x.copy()
+        return finish(found if found.shape else found[()], out)
     if decimals == 0:
         return finish(np.rint(x), out)
     scale = 10.0 ** abs(decimals)
@@ -188,7 +189,7 @@ def _imag(val: Any) -> Any:
 @implements(np.take)
 def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
     x = as_tracer(a)
-    x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     index = indices if isinstance(indices, Tracer) else np.asarray(indices)
     if mode == "clip":
         index = np.clip(index, 0, x.shape[axis] - 1)
@@ -229,8 +230,8 @@ def _sorted(name: str, a: Any, axis: Any, order: Any) -> Tracer:
     if order is not None:
         raise EngineTypeError("order= is for structured arrays")
     x = as_tracer(a)
-    x = x.reshape(-1) if name == "argsort" and not x.ndim else x  # as NumPy has it, of argsort alone
-    x, axis = (x.reshape(-1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    x = flattened(x) if name == "argsort" and not x.ndim else x  # as NumPy has it, of argsort alone
+    x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     memory = result_memory(x.shape, x.itemsize, [x.memory]) if name == "sort" else None
     return fresh(emit(name, x.read(), axis=axis), memory)
 
@@ -242,7 +243,7 @@ def _concatenate(
 ) -> Any:
     parts = [as_tracer(x) for x in arrays]
     if axis is None:
-        parts, axis = [reshape(x, -1) for x in parts], 0
+        parts, axis = [flattened(x) for x in parts], 0
     wanted = np.result_type(*(x.dtype for x in parts)) if dtype is None else np.dtype(dtype)
     axis = normal_axis(axis, parts[0].ndim, parts[0].shape)
     atom = emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)
@@ -298,7 +299,7 @@ def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     if not isinstance(repeats, int):
         raise EngineTypeError("np.repeat takes one fixed count in a traced function")
     x = as_tracer(a)
-    x, axis = (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     wide = expand_dims(x, axis + 1)
     wide = wide.derive(lambda view: view.broadcast((*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])))
     return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]), copy=True)
@@ -417,7 +418,7 @@ def _diag(v: Any, k: int = 0) -> Any:
 @implements(np.roll)
 def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
-        return reshape(_roll(reshape(a, -1), shift, 0), a.shape)
+        return reshape(_roll(flattened(a), shift, 0), a.shape)
     shifts, axes = several(shift), several(axis)
     pairs = list(
         zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes * len(shifts) if len(axes) == 1 else axes)
@@ -479,12 +480,14 @@ def _inner(a: Any, b: Any) -> Any:
 
 @implements(np.outer)
 def _outer(a: Any, b: Any, out: Any = None) -> Any:
-    return finish(apply_einsum("i,j->ij", reshape(as_tracer(a), -1), reshape(as_tracer(b), -1)), out)
+    return finish(apply_einsum("i,j->ij", flattened(as_tracer(a)), flattened(as_tracer(b))), out)
 
 
 @implements(np.vdot)
 def _vdot(a: Any, b: Any) -> Any:
-    return apply_einsum("i,i->", reshape(np.conjugate(as_tracer(a)), -1), reshape(as_tracer(b), -1))
+    a, b = as_tracer(a), as_tracer(b)
+    a = np.conjugate(a) if a.dtype.kind == "c" else a  # NumPy's conjugate of bool is int8
+    return apply_einsum("i,i->", flattened(a), flattened(b))
 
 
 @implements(np.result_type)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
+from .ir import Atom
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
-from .trace_shapes import expand_dims, reshape, several, unscalar
+from .trace_shapes import expand_dims, flattened, reshape, several
 from .trace_ufuncs import select_dtype
-from .views import normal_axis
+from .views import View, broadcast_shapes, normal_axis
 
 
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
@@ -87,13 +88,13 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
     ]
     if sparse:
         return tuple(parts)
-    shape = np.broadcast_shapes(*(part.shape for part in parts))
+    shape = broadcast_shapes(*(part.shape for part in parts))
     return tuple(np.broadcast_to(part, shape).copy() for part in parts)
 
 
 @implements(np.diagflat)
 def _diagflat(v: Any, k: int = 0) -> Any:
-    return np.diag(reshape(v, -1), k)
+    return np.diag(flattened(v), k)
 
 
 @implements(np.fill_diagonal)
@@ -112,7 +113,7 @@ def _append(arr: Any, values: Any, axis: Any = None) -> Any:
 
 def _joined_parts(arr: Any, axis: Any) -> tuple[Tracer, int]:
     x = as_tracer(arr)
-    return (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    return (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
 
 
 @implements(np.delete)
@@ -243,13 +244,22 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values:
         pad_width = [pad_width.get(i, pad_width.get(i - array.ndim, (0, 0))) for i in range(array.ndim)]
     widths = np.broadcast_to(np.asarray(pad_width, dtype=np.intp), (array.ndim, 2)).tolist()
     if mode in ("edge", "wrap", "reflect", "symmetric"):
-        return padded(array, widths, mode)
+        return _ordered(array, padded(array, widths, mode).read())
     if mode != "constant":
         raise EngineTypeError(f"mode={mode!r} is not supported in a traced function")
     if np.ndim(constant_values):
         raise EngineTypeError("several constant_values are not supported in a traced function: np.pad axis by axis")
     value = cast_atom(lift(constant_values, array.dtype), array.dtype)
-    return unscalar(fresh(emit("pad", array.read(), value, widths=tuple((b, e) for b, e in widths))))
+    return _ordered(array, emit("pad", array.read(), value, widths=tuple((b, e) for b, e in widths)))
+
+
+def _ordered(array: Tracer, atom: Atom) -> Tracer:
+    """A padded array, in Fortran order where the array is in that order alone, as `np.pad` leaves it."""
+    turned = View.whole(atom.shape[::-1], array.itemsize).transpose(None)
+    fortran = array.memory.transpose(None).is_contiguous(array.itemsize)
+    found = fresh(atom, turned if fortran and not array.memory.is_contiguous(array.itemsize) else None)
+    found.scalar = False
+    return found
 
 
 def padded(array: Tracer, widths: Sequence[tuple[int, int]], mode: str) -> Tracer:

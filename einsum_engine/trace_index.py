@@ -15,7 +15,7 @@ from .trace_masked import HINT, Masked, put, take
 from .trace_memory import result_memory
 from .trace_shapes import unscalar
 from .trace_ufuncs import apply_select
-from .views import View
+from .views import View, broadcast_shapes
 
 
 def get_item(array: Tracer, key: Any) -> Any:
@@ -66,7 +66,7 @@ def scatter_into(array: Tracer, key: Any, value: Any, add: bool = False) -> None
         return target.write(np.add(target, value) if add else value)
     placed = _place(array, parts)
     view = placed.view
-    shape = np.broadcast_shapes(*(atom.shape for atom in placed.indices))
+    shape = broadcast_shapes(*(atom.shape for atom in placed.indices))
     rest = tuple(n for i, n in enumerate(view.shape) if i not in placed.axes)
     source = as_tracer(value) if not isinstance(value, (int, float, complex)) else fresh(lift(value, array.dtype))
     source = source.astype(array.dtype, copy=False)
@@ -134,6 +134,8 @@ def _part(item: Any) -> Any:
             raise EngineIndexError(f"an index array has dtype {item.dtype}, not an integer one")
         return item
     array = np.asarray(item)
+    if array.dtype == bool and not array.ndim:
+        raise EngineIndexError(f"{item} is no index of a traced array: None adds an axis, [:0] empties one")
     if array.dtype == bool:
         return (array, array.ndim)
     if array.ndim == 0 and array.dtype.kind in "iu":
@@ -161,7 +163,7 @@ class _Placed:
 
     def __init__(self, view: Tracer, axes: tuple[int, ...], indices: tuple[Atom, ...], front: int, one: bool) -> None:
         self.view, self.axes, self.indices, self.front, self.picks_one = view, axes, indices, front, one
-        self.width = len(np.broadcast_shapes(*(atom.shape for atom in indices)))
+        self.width = len(broadcast_shapes(*(atom.shape for atom in indices)))
 
     def to_numpy(self, view: View) -> View:
         """From gather's order of axes to NumPy's."""
@@ -203,7 +205,7 @@ def _gathered(placed: _Placed, parts: list[Any]) -> View:
     """How NumPy lays out what an index picks, the axes of the index first: as the index arrays lie where there are no
     other axes, else these are in C order and the others as in the operand."""
     item, view = placed.view.itemsize, placed.view.memory
-    shape = np.broadcast_shapes(*(atom.shape for atom in placed.indices))
+    shape = broadcast_shapes(*(atom.shape for atom in placed.indices))
     kept = [axis for axis in range(view.ndim) if axis not in placed.axes]
     if not kept:
         arrays = [part for part in parts if isinstance(part, (np.ndarray, Tracer))]

@@ -12,7 +12,7 @@ from .errors import EngineTypeError, EngineValueError
 from .trace import FUNCTIONS, Component, Tracer, cast_atom, emit, fresh, located, whole_root
 from .trace_functions import full
 from .trace_memory import result_memory
-from .trace_shapes import copied, reshape
+from .trace_shapes import copied, flattened, reshape
 
 # Method -> NumPy's function of the same arguments.
 _SAME = {
@@ -105,7 +105,8 @@ def _rounded(self: Tracer, ndigits: int | None = None) -> Tracer:
 
 
 def _conj(self: Tracer) -> Tracer:
-    return np.conjugate(self)
+    """Of real numbers NumPy's method, unlike the function, is the array itself."""
+    return np.conjugate(self) if self.dtype.kind == "c" else self
 
 
 def _component(name: str) -> property:
@@ -133,13 +134,16 @@ class Flat:
         self.array = array
 
     def __getitem__(self, key: Any) -> Any:
-        return copied(reshape(self.array, -1)[key])
+        return copied(flattened(self.array)[key])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        reshape(self.array, -1)[key] = value
+        found = flattened(self.array)
+        found[key] = value
+        if found.root is not self.array.root:  # a copy
+            self.array.write(reshape(found, self.array.shape))
 
     def __iter__(self) -> Iterator[Tracer]:
-        return iter(reshape(self.array, -1))
+        return iter(flattened(self.array))
 
     def __len__(self) -> int:
         return self.array.size

@@ -12,7 +12,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, emit, fresh, implements
 from .trace_memory import result_memory
-from .views import normal_axes, normal_axis
+from .views import broadcast_shapes, normal_axes, normal_axis
 
 
 @implements(np.shape)
@@ -73,8 +73,16 @@ def _copied(a: Tracer, sizes: tuple[int, ...]) -> Tracer:
     return found.derive(lambda v: v.reshape(sizes))
 
 
+def flattened(a: Tracer) -> Tracer:
+    """All elements in C order, to be read: a view where there is one. Nothing has to share memory with it, so what a
+    reshape that NumPy's caller could see must refuse is no matter here."""
+    return reshape(a, -1, copy=True if a.view.reshape((a.size,)) is None else None)
+
+
 @implements(np.ravel)
 def _ravel(a: Any, order: str = "C") -> Any:
+    if order == "F":
+        return _ravel(a.T)
     flat = order == "C" and a.memory.is_contiguous(a.itemsize)
     return reshape(a, -1) if flat else reshape(a, -1, order, copy=True)
 
@@ -142,7 +150,7 @@ def broadcast_to(array: Any, shape: Any) -> Any:
 
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any) -> Any:
-    shape = np.broadcast_shapes(*(np.shape(x) for x in args))
+    shape = broadcast_shapes(*(np.shape(x) for x in args))
     return tuple(broadcast_to(as_tracer(x), shape) for x in args)
 
 

@@ -11,7 +11,7 @@ from .errors import EngineTypeError, EngineValueError
 from .op_rules import loop_dtypes
 from .trace import HANDLERS, Tracer, as_tracer, implements
 from .trace_functions import full
-from .trace_shapes import reshape
+from .trace_shapes import flattened, reshape
 from .trace_ufuncs import accumulator, finish, keep_dims, stacked
 from .views import normal_axis
 
@@ -63,7 +63,7 @@ def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, o
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
     def found(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         x = as_tracer(a)
-        x, axis = (reshape(x, -1), 0) if axis is None or (not x.ndim and axis in (0, -1)) else (x, axis)
+        x, axis = (flattened(x), 0) if axis is None or (not x.ndim and axis in (0, -1)) else (x, axis)
         return _accumulate(ufunc, x, axis, dtype, out)
 
     return found
@@ -117,7 +117,7 @@ HANDLERS.update({"accumulate": _accumulate, "reduceat": _reduceat, "reduce": _re
 # -- differences, integrals, means -------------------------------------------------------------------------------------
 @implements(np.ediff1d)
 def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    x = reshape(ary, -1)
+    x = flattened(ary)
     ends = [() if end is None else (np.ravel(end).astype(x.dtype),) for end in (to_begin, to_end)]
     made = x[1:] - x[:-1]
     return np.concatenate([*ends[0], made, *ends[1]]) if ends[0] or ends[1] else made
@@ -202,6 +202,8 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
 @implements(np.cov)
 def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
     x = as_tracer(m)
+    if max(x.ndim, np.ndim(y)) > 2:
+        raise EngineValueError("np.cov takes at most two axes")
     x = x.astype(np.result_type(x.dtype, np.float64), copy=False)
     x = x if x.ndim == 2 else reshape(x, (1, -1))
     x = x.T if not rowvar and x.shape[0] != 1 else x
@@ -231,7 +233,7 @@ def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
     if x.dtype.kind not in "iuf":
         raise EngineTypeError(f"quantiles of {x.dtype} have no meaning: real numbers have an order and a mean")
     x = x.astype(np.result_type(x.dtype, np.float64) if np.ndim(q) or x.dtype.kind in "iu" else x.dtype, copy=False)
-    rows, at = (reshape(x, -1), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    rows, at = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
     rows = np.sort(np.moveaxis(rows, at, 0), axis=0)
     if not len(rows):
         raise EngineValueError(f"shape {x.shape} has no element along axis {at}")
@@ -371,5 +373,5 @@ def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 @implements(np.linalg.vector_norm)
 def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    found = np.linalg.norm(x if axis is not None else reshape(x, -1), ord, 0 if axis is None else axis)
+    found = np.linalg.norm(x if axis is not None else flattened(x), ord, 0 if axis is None else axis)
     return keep_dims(found, tuple(range(x.ndim)) if axis is None else (axis,)) if keepdims else found

@@ -27,7 +27,7 @@ from .trace import (
     weak,
 )
 from .trace_memory import result_memory
-from .views import View, normal_axes
+from .views import View, broadcast_shapes, normal_axes
 
 # Comparison -> what it says of (array element, integer that is larger than any element can be).
 _BEYOND: dict[np.ufunc, bool] = {
@@ -100,7 +100,7 @@ def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
             "out= is an array that is not traced: it would be written while tracing only; pass it as an argument, or "
             "make it by np.zeros_like(x, shape=...) or np.zeros(..., like=x) of a traced x"
         )
-    if value.ndim > target.ndim or target.shape != np.broadcast_shapes(target.shape, value.shape):
+    if value.ndim > target.ndim or target.shape != broadcast_shapes(target.shape, value.shape):
         raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
     if not np.can_cast(value.dtype, target.dtype, casting):
         raise EngineTypeError(f"cannot cast the result from {value.dtype} to {target.dtype} with rule {casting!r}")
@@ -312,7 +312,8 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 def reduce_axes(name: str, x: Tracer, axis: Any, keepdims: bool) -> Tracer:
     """The reduction ``name`` over ``axis`` (None: all axes; an int or several)."""
-    every = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    number = not x.ndim and axis in (0, -1)  # NumPy lets a number have an axis here
+    every = range(x.ndim) if axis is None or number else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(sorted(normal_axes([operator.index(a) for a in every], x.ndim, x.shape)))
     if not axes:  # of a scalar, or over no axis: an elementwise identity
         truth = name in ("any", "all")

@@ -15,7 +15,7 @@ import numpy as np
 from .ir import Program
 from .lru import BoundedCache
 from .overlap import at_address, memory_of
-from .program_route import NoPlan, ProgramRoute, injective, make_route
+from .program_route import NoPlan, ProgramRoute, RunOptions, injective, make_route
 from .trace_memory import numpy_memory
 from .trees import LEAF, unflatten
 from .views import View
@@ -46,7 +46,7 @@ class Traced:
     ``source`` is the program as it was traced, ``stages`` what passes made of it: the last one is ``program``.
     ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
     program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
-    ``epilogues``: as in a `ProgramRequest`. ``routes``: the plan, or why there is none, by the strides of the inputs.
+    ``routes``: the plan, or why there is none, by the strides of the inputs.
     """
 
     program: Program
@@ -56,14 +56,14 @@ class Traced:
     leaves: tuple[Leaf, ...]
     written: tuple[tuple[int, int], ...]
     groups: tuple[tuple[tuple[int, View], ...], ...]
-    epilogues: bool = True
+    options: RunOptions
     routes: BoundedCache = field(default_factory=lambda: BoundedCache(ROUTES), compare=False)
 
     def route(self, strides: tuple[tuple[int, ...], ...], name: str) -> ProgramRoute | NoPlan:
         """How the program runs on inputs of these strides; made once."""
         found = self.routes.get(strides)
         if found is None:
-            found = make_route(self.program, self.written, strides, name, self.epilogues)
+            found = make_route(self.program, self.written, strides, name, self.options)
             self.routes.put(strides, found)
         return found
 

@@ -388,6 +388,23 @@ def _place(item: Any, size: int, axis: int, shape: tuple[int, ...]) -> int:
     return number % size
 
 
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """`np.broadcast_shapes`, which takes at most 32 axes, of shapes of any rank.
+
+    >>> broadcast_shapes((3, 1), (), (1, 4), (0, 1, 1))
+    (0, 3, 4)
+    """
+    rank = max(map(len, shapes), default=0)
+    found = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if found[axis] == 1:
+                found[axis] = size
+            elif size not in (1, found[axis]):
+                raise EngineValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(found)
+
+
 def normal_axis(axis: Any, ndim: int, shape: tuple[int, ...]) -> int:
     """``axis`` in 0 .. ndim - 1, or `EngineIndexError`."""
     number = as_int(axis)

@@ -92,8 +92,9 @@ class Schedule(Placing):
             raise NotLowered(f"there is no kernel for the primitive {eqn.op} yet")
 
     # -- values and memory
-    def place(self, atom: Atom) -> MemoryView:
-        """Where a value lies; one that was not stored yet is from now on."""
+    def place(self, atom: Atom, apart: MemoryView | None = None) -> MemoryView:
+        """Where a value lies. One that was not stored yet is from now on, and not where storing it to ``apart`` as well
+        would write over it."""
         if self.is_number(atom):
             place = self.new(atom.shape, atom.dtype)
             self.last_ready = self.write(atom, place)
@@ -101,18 +102,20 @@ class Schedule(Placing):
             return place
         if atom.number not in self.places:
             group = self.home[atom.number]
-            place = self.written_to(group, atom)
+            place = self.written_to(group, atom, apart)
             if place is None:
-                place = self.goal(group, atom) or self.new(atom.shape, atom.dtype)
+                place = self.goal(group, atom, apart) or self.new(atom.shape, atom.dtype)
                 group.stores.append(_store(group, atom.number, place))
             self.settle(atom, place, group.at)
         self.last_ready = self.ready[atom.number]
         return self.places[atom.number]
 
-    def written_to(self, group: FusedGroup, atom: Var) -> MemoryView | None:
+    def written_to(self, group: FusedGroup, atom: Var, apart: MemoryView | None) -> MemoryView | None:
         """Where a value was assigned to, and still is."""
         for store in group.stores:
             if store.ref != atom.number or not store.assigned or store.place.view.shape != atom.shape:
+                continue
+            if _written_over(store.place, apart):
                 continue
             others = [place for step in self.steps[group.at :] for place in written(step) if place is not store.place]
             if not any(place.overlaps(store.place) for place in others) and not self.written_before(atom, store.place):
@@ -131,10 +134,12 @@ class Schedule(Placing):
                         return True
         return False
 
-    def goal(self, group: FusedGroup, atom: Var) -> MemoryView | None:
+    def goal(self, group: FusedGroup, atom: Var, apart: MemoryView | None) -> MemoryView | None:
         """The memory in which a value belongs in the end, if it can be written there at once."""
         home = self.goals.get(atom.number)
-        if home is None or atom.number in group.over or not self.overwritable(home, home) or not group.may_write(home):
+        if home is None or atom.number in group.over or _written_over(home, apart):
+            return None
+        if not self.overwritable(home, home) or not group.may_write(home):
             return None
         return None if any(_touches(step, home) for step in self.steps[group.at :] if step is not group) else home
 
@@ -208,7 +213,7 @@ class Schedule(Placing):
             return self.scalars[atom.number]
         if atom.number in group.members or self.again(group, atom, target):
             return atom.number
-        return group.read(self.place(atom).broadcast(group.shape))
+        return group.read(self.place(atom, target).broadcast(group.shape))
 
     def again(self, group: FusedGroup, atom: Var, target: MemoryView | None = None) -> bool:
         """Computes a value once more, where that takes less than to write and to read it: from one large operand, which
@@ -349,7 +354,7 @@ class Schedule(Placing):
         if isinstance(atom, Var) and atom.number in self.home and atom.shape != shape:
             self.place(atom)  # before a step is looked for: it is read from memory
         own = self.places.get(atom.number) if isinstance(atom, Var) else None
-        if own is not None and own.overlaps(target) and not own.broadcast(shape).same(target):
+        if own is not None and _written_over(own.broadcast(shape), target):
             atom = self.aside(atom)
         group = self.candidate(shape, [atom], fits)
         group.stores.append(Stored(ref=self.ref(group, atom, target), place=target, assigned=True))
@@ -446,6 +451,11 @@ def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:
 
 def _needed_by_others(sources: list[MemoryView | None], at: int, home: MemoryView) -> bool:
     return any(other != at and place is not None and place.overlaps(home) for other, place in enumerate(sources))
+
+
+def _written_over(place: MemoryView, target: MemoryView | None) -> bool:
+    """Whether elements of a place are not what they were while they are stored to ``target`` one after the other."""
+    return target is not None and place.overlaps(target) and not place.same(target)
 
 
 def _touches(step: Scheduled, target: MemoryView) -> bool:

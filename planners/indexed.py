@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ..ir import Atom, Eqn, Literal, Var
 from ..kernels.cpu.abi import NEGATIVE_POWER
 from ..kernels.guard import GuardProblem
@@ -20,6 +18,7 @@ from ..kernels.random import RandomProblem
 from ..kernels.sort import DTYPES as SORTED
 from ..kernels.sort import SortProblem
 from ..op_rules import BOOL, INDEX
+from ..views import broadcast_shapes
 from .places import MemoryView
 from .placing import Done
 from .request import NotLowered
@@ -172,7 +171,7 @@ def _others(place: MemoryView, left: list[_Index]) -> list[int]:
 
 
 def _broadcast(arrays: list[MemoryView]) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(place.view.shape for place in arrays))
+    return broadcast_shapes(*(place.view.shape for place in arrays))
 
 
 def _in_order_of(schedule: Schedule, var: Var, source: MemoryView, axes: list[int]) -> MemoryView:

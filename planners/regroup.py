@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-import numpy as np
-
 from ..ir import Atom, Eqn, Program, Var
 from ..ops import OPS, WRITES
+from ..views import broadcast_shapes
 from .expand import Build
 from .reductions import SMALL
 
@@ -31,6 +30,7 @@ _KINDS = {  # of dtypes on which an operation may be regrouped
 def regrouped(program: Program) -> Program:
     """The program with such chains regrouped where that saves more than `SMALL` elements.
 
+    >>> import numpy as np
     >>> from ..ir import Aval, Builder
     >>> build = Builder()
     >>> a, b, c = (build.input(Aval(shape, np.dtype(bool))) for shape in ((1, 99, 99), (99, 1, 99), (99, 1, 99)))
@@ -109,7 +109,7 @@ def _saves(atoms: list[Atom], made: list[tuple[int, ...]]) -> bool:
 
 def _next(shapes: list[tuple[int, ...]]) -> tuple[int, int, tuple[int, ...]]:
     """The two, of several, whose combination has the fewest elements, and its shape."""
-    pairs = ((i, j, np.broadcast_shapes(shapes[i], shapes[j])) for j in range(len(shapes)) for i in range(j))
+    pairs = ((i, j, broadcast_shapes(shapes[i], shapes[j])) for j in range(len(shapes)) for i in range(j))
     return min(pairs, key=lambda pair: prod(pair[2]))
 
 

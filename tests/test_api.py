@@ -150,7 +150,7 @@ def test_longdouble_along_a_path():
     "optimize",
     [
         *(True, False, None, "auto", "optimal", "dp", "greedy", "random-greedy", [(0, 1), (0, 1)], ((1, 2), (0, 1))),
-        *(["einsum_path", (0, 2), (0, 1)], [(0, 1, 2)], np.True_, ("greedy", 1000)),
+        *(["einsum_path", (0, 2), (0, 1)], [(0, 1, 2)], np.True_, ("greedy", 1000), np.array([(1, 2), (0, 1)])),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Compiled objects are stored and come back: pickles, copies, other processes, JSON."""
 
 import copy
+import functools
 import json
 import os
 import pickle
@@ -203,3 +204,48 @@ def test_hash_tells_plans_apart():
         engine.compile("ij,jk->ik", A, RNG.random((4, 6))).plan,
     ]
     assert len({serialize.plan_hash(plan) for plan in (plain, *others)}) == 4
+
+
+# --- functions of NumPy ------------------------------------------------------------------------------------------
+@engine.jit(cache=3)
+def decorated(x):
+    return np.tanh(x) + 1
+
+
+def plain(x):
+    return np.tanh(x) + 1
+
+
+class Model:
+    @engine.jit
+    def method(self, x):
+        return x * 2
+
+
+def test_a_decorated_function_pickles_by_name():
+    decorated(A)  # what was traced has native code
+    for other in (decorated, Model.method):
+        assert pickle.loads(pickle.dumps(other)) is other is copy.copy(other) is copy.deepcopy(other)
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_a_jitted_function_pickles_with_its_options(called):
+    jitted = engine.jit(plain, cache=3, passes=("views",), threads=1, profile=True)
+    if called:
+        jitted(A)
+    for other in (pickle.loads(pickle.dumps(jitted)), copy.deepcopy(jitted)):
+        assert np.array_equal(other(A), jitted(A)) and other is not jitted
+        assert (other.passes, other.options, other._size) == (jitted.passes, jitted.options, 3)
+
+
+def test_what_has_no_name_does_not_pickle():
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(engine.jit(lambda x: x + 1))
+
+
+def test_functions_without_a_name_are_jitted():
+    jitted = engine.jit(functools.partial(np.add, 1), cache=1)
+    with pytest.warns(UserWarning, match="functools.partial.* was traced for more than 1 combinations"):
+        assert [jitted(np.ones(n)).sum() for n in (1, 2)] == [2, 4]
+    again = pickle.loads(pickle.dumps(jitted))
+    assert np.array_equal(again(A), A + 1)

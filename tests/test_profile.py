@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsum_engine as engine
-from einsum_engine.errors import EngineTypeError
+from einsum_engine.errors import EngineTypeError, EngineValueError
 from einsum_engine.explain import explain
 from einsum_engine.kernels import registry, tiles
 from einsum_engine.kernels.cpu import codegen, library
@@ -239,8 +239,112 @@ def test_stored_objects_measure_again_from_nothing(tmp_path):
     assert only(measured)[1].calls == 1
 
 
-def test_only_compile_takes_it():
+def test_einsum_does_not_take_it():
     with pytest.raises(EngineTypeError, match="einsum.. has no option 'profile'"):
         engine.einsum("ij->", np.ones((2, 2)), profile=True)
     with pytest.raises(EngineTypeError, match="profile='yes': expected True or False"):
         engine.compile("ij->", (2, 2), profile="yes")
+
+
+# --- functions of NumPy ------------------------------------------------------------------------------------------
+
+
+def update(x, w):
+    """Writes an argument from what it held: done twice, it would be another result."""
+    y = np.tanh(x[:, 1:] @ w)
+    x[:, :-1] += y
+    x *= 2
+    return y.sum(axis=0), x[0]
+
+
+def counted_up(x, w):
+    def body(state):
+        turn, row = state
+        x[turn] += row
+        return turn + 1, row @ w
+
+    return engine.while_loop(lambda state: state[0] < len(x), body, (np.int64(0), x[0] + 1))[1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "function, width, dtype",
+    [(update, 69, "float32"), (update, 69, "complex128"), (counted_up, 70, "float64"), (counted_up, 70, "int64")],
+)
+def test_measured_functions_write_their_arguments_once(function, width, dtype, threads):
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((40, 70), (width, width)))
+    plain, measured = (engine.jit(function, threads=threads, profile=flag) for flag in (False, True))
+    wide = np.zeros((40, 140), dtype)
+    for given in (lambda: x.copy(), lambda: np.asfortranarray(x), lambda: wide[::-1, ::-2]):
+        one, two = given(), given().copy(order="K")
+        one[...] = two[...] = x
+        for _ in range(3):
+            assert all(np.array_equal(a, b) for a, b in zip(plain(one, w), measured(two, w), strict=True))
+            assert np.array_equal(one, two)
+    assert plain.profiles == () and sum(profile.calls for _, profile in measured.profiles) == 9
+    for plan, profile in measured.profiles:
+        assert plan.threads == threads and len(profile.steps) == len(plan.steps)
+        working = [time for step, time in zip(plan.steps, profile.steps) if step.family != "control"]
+        assert all(time.seconds > 0 for time in working)
+
+
+def test_arguments_that_overlap_are_measured():
+    def shift(a, b):
+        a += b
+        return b.sum()
+
+    measured = engine.jit(shift, profile=True)
+    memory, wanted = np.arange(9.0), np.arange(9.0)
+    assert measured(memory[1:], memory[:-1]) == shift(wanted[1:], wanted[:-1])
+    assert np.array_equal(memory, wanted) and measured.profiles[0][1].calls == 1
+
+
+def test_explain_of_a_function_has_the_columns_after_a_call():
+    x, w = np.ones((40, 70)), np.ones((69, 69))
+    measured = engine.jit(update, profile=True)
+    assert measured.explain(x, w) == engine.jit(update).explain(x, w)
+    for calls in ("1 call:", "2 calls:"):
+        measured(x, w)
+        lines = measured.explain().splitlines()
+        assert [line.split()[-5:] for line in lines if line.startswith("step")] == [["predicted", "measured", *PARTS]]
+        assert [line for line in lines if line.startswith("measured ") and f"mean of {calls} kernel " in line]
+
+
+def test_a_call_that_fails_is_not_counted():
+    measured = engine.jit(lambda x, at: (x * 2)[at] + 1, profile=True)
+    x = np.ones(4)
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        measured(x, np.array([0, 9]))
+    assert measured.profiles == ()
+    assert (measured(x, np.array([0, 3])) == 3).all() and only(measured)[1].calls == 1
+
+
+def test_a_function_without_a_plan_has_no_profile():
+    measured = engine.jit(lambda x: np.sort(x) + 1, profile=True)
+    assert measured(np.array([2j, 1j]))[0] == 1 + 1j and measured.profiles == ()
+    assert "no plan" in measured.explain()
+
+
+def test_options_of_functions_are_checked():
+    with pytest.raises(EngineTypeError, match="profile='yes': expected True or False"):
+        engine.jit(update, profile="yes")
+    with pytest.raises(EngineTypeError, match="threads='two': expected an integer"):
+        engine.jit(update, threads="two")
+    with pytest.raises(EngineValueError, match="threads=0: expected at least 1"):
+        engine.jit(threads=0)(update)
+
+
+def test_threads_of_a_function(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "3")
+    x, w = np.ones((40, 70)), np.ones((69, 69))
+    assert [engine.jit(update, threads=threads).plan(x, w).threads for threads in (None, 1, 2)] == [3, 1, 2]
+
+
+def test_options_are_those_of_the_outermost_function():
+    inner = engine.jit(update, threads=1, passes=())
+    outer = engine.jit(inner, threads=2, profile=True)
+    x, w = np.ones((40, 70)), np.ones((69, 69))
+    outer(x, w)
+    assert only(outer)[0].threads == 2 and inner.profiles == ()
+    assert inner.plan(x, w).threads == 1 and outer.program(x, w) != inner.program(x, w)

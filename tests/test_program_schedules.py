@@ -47,7 +47,26 @@ def two_versions(x, y):
     return z, x[0] + z[0]
 
 
-HAZARDS = [shifted, read_before_written, read_turned, two_versions]
+def stored_twice(x, y):
+    """What is left at the first place would be written over while it is read for the second."""
+    z = x[:-1] * 2
+    x[:-1] = z
+    x[1:] = z
+    y[1:] = y[:-1]
+    y[:-1] += y[1:]
+    y[1:] = y[:-1]
+    return x[0] + y[0]
+
+
+def stored_where_it_is_reversed(x, y):
+    z = np.tanh(x[::-1])
+    x[...] = z
+    x[:, 1:] = z[:, 1:]
+    x[::-1] = z
+    return x + y
+
+
+HAZARDS = [shifted, read_before_written, read_turned, two_versions, stored_twice, stored_where_it_is_reversed]
 
 
 def check_hazards():

@@ -163,6 +163,9 @@ REFUSALS = {
     "foreign": (lambda a: a + type("Foreign", (), {"__dlpack__": None})(), "np.add", "an operand has type Foreign"),
     "component": (lambda a: (a + 1j).real.__setitem__(0, 1), "assignment to an index", "write the complex value"),
     "quantile": (lambda a: np.median(a + 1j), "np.median", "complex128 have no meaning"),
+    "flag as an index": (lambda a: a[True], "True is no index of a traced array", "None adds an axis"),
+    "cube of observations": (lambda a: np.cov(a[None]), "np.cov", "at most two axes"),
+    "powers of a matrix": (lambda a: np.vander(a), "np.vander", "shape (4, 5)"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
 
@@ -184,3 +187,119 @@ def test_a_number_has_an_axis_for_argmax():
 def test_the_order_of_a_number_has_an_axis():
     found = engine.jit(lambda x: np.argsort(x))(np.float64(3))
     assert found.shape == (1,) and found[0] == 0 and np.argsort(np.float64(3)).shape == (1,)
+
+
+NUMBERS_AND_AXES = {
+    "reductions": lambda x: (np.add.reduce(x), np.sum(x, axis=0, keepdims=True), np.max(x, axis=-1), x.all(axis=0)),
+    "rounding": lambda x: (np.round(x), x.round(1)),
+    "padding": lambda x: [np.pad(x, 0, mode) for mode in ("constant", "edge", "wrap", "reflect", "symmetric")],
+    "contractions": lambda x: (np.einsum("...->", x), np.einsum("...->...", x), engine.einsum("->", x)),
+    "products": lambda x: (np.vdot(x, x), np.allclose(x, x)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "u1", "?", "c16"])
+@pytest.mark.parametrize("name", NUMBERS_AND_AXES)
+def test_numbers_are_reduced_rounded_and_padded_to_what_numpy_gives(name, dtype):
+    function = NUMBERS_AND_AXES[name]
+    for x in (np.dtype(dtype).type(1), np.array(1, dtype)):
+        if dtype == "?" and name == "rounding":
+            function = lambda x: (np.round(x),)  # noqa: E731  NumPy refuses decimals of bool
+        wanted, found = function(x), engine.jit(function)(x)
+        for one, two in zip(wanted, found, strict=True):
+            assert one == two and np.shape(one) == np.shape(two)
+            assert type(one) is type(two) or (type(one), type(two)) == (bool, np.bool)  # np.allclose is a traced bool
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i4", "?", "c16"])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 3, 4)])
+@pytest.mark.parametrize("way", ["ravel('C')", "ravel('F')", "T.ravel('F')", "conj()", "conjugate()"])
+def test_memory_is_shared_where_numpy_shares_it(way, shape, order, dtype):
+    def seen(x):
+        return eval(f"x.{way}", {"x": x})
+
+    def through(x):
+        seen(x)[...] = 1
+
+    def afterwards(x):
+        y = seen(x)
+        x[...] = 0
+        return y
+
+    for function in (through, afterwards):
+        eager, given = (np.full(shape, 2, dtype, order=order) for _ in range(2))
+        wanted, shares = function(eager), np.shares_memory(seen(eager), eager)
+        try:
+            found = engine.jit(function)(given)
+        except engine.EngineError as error:  # no view of a root in C order has this one's elements in order
+            assert "NumPy would share its memory" in str(error) and order == "F" and len(shape) > 1 and shares
+            continue
+        assert np.array_equal(eager, given)
+        assert wanted is None or (np.array_equal(wanted, found) and np.shares_memory(found, given) == shares)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "wrap", "reflect", "symmetric"])
+@pytest.mark.parametrize("width", [0, 2])
+def test_a_padded_array_is_in_the_order_of_the_array(width, mode):
+    """What is written through `.reshape` shows it: of Fortran order it is a copy."""
+
+    def written(x):
+        y = np.pad(x, width, mode)
+        y.reshape(-1)[1::2] += 1
+        return y
+
+    for x in (X, X.T, np.asfortranarray(X), X[::2], X[:, ::2].T, X[:, :1]):
+        assert np.array_equal(engine.jit(written)(x), written(x))
+
+
+MANY_AXES = {
+    "maps": lambda x: (x + 1, x * x.T, np.where(x > 2, x, 0), np.maximum(x, x[..., :1])),
+    "reductions": lambda x: (x.sum(3), x.max((0, -1)), x.T.sum(0), x.mean(-2)),
+    "moved": lambda x: (np.roll(x, 1), np.concatenate((x, x), -1), x[..., np.array([1, 0])], x.T[::-1].copy()),
+    "regions": lambda x: engine.cond(x.sum() > 0, lambda: x * 2, lambda: x),
+    "written": lambda x: x.__setitem__((0, 0, 0), x[0, 0, 0] * 2),
+}
+
+
+@pytest.mark.parametrize("rank", [32, 33, 40, 63])
+@pytest.mark.parametrize("name", MANY_AXES)
+def test_as_many_axes_as_numpy_has(name, rank):
+    x = np.arange(12.0).reshape((1,) * (rank - 3) + (2, 3, 2))
+    assert_traced(MANY_AXES[name], x)
+    assert engine.jit(MANY_AXES[name]).plan(x.copy()) is not None
+
+
+def written_flat(x):
+    x.flat[1::3] = x.flat[:4] * 2
+    np.put(x, [0, 5, 7], x[1, :3])
+    x.flat[2] = 9
+    return x.sum()
+
+
+def read_flat(x):
+    """What is read in C order inside of a function keeps nobody from writing the array later."""
+    y = x.T
+    found = np.argmax(y), np.repeat(y, 2), np.vdot(y, y), np.cumsum(y), y.flat[3], np.take(y, [1, 2]), np.sort(y, None)
+    x[1:] = x[:-1] + 1
+    x.T[0] = 3
+    return found
+
+
+@pytest.mark.parametrize("function", [written_flat, read_flat])
+def test_elements_in_c_order_of_arrays_in_any(function):
+    whole = np.arange(48.0).reshape(6, 8)
+    layouts = {
+        "C": lambda x: x[:3, :4].copy(),
+        "F": lambda x: x[:3, :4].copy(order="F"),
+        "reversed": lambda x: x[:3, :4][::-1, ::-1],
+        "steps": lambda x: x[::2, ::2],
+        "columns": lambda x: x.T[:3, :4],
+    }
+    for layout in layouts.values():
+        one, two = whole.copy(), whole.copy()
+        eager, given = layout(one), layout(two)
+        wanted, found = function(eager), engine.jit(function)(given)
+        np.testing.assert_equal(found, wanted)
+        np.testing.assert_array_equal(given, eager)
+        np.testing.assert_array_equal(two, one)

@@ -13,7 +13,7 @@ import random_cases
 from random_cases import KERNEL_DTYPES, Case, draw_case
 
 import einsum_engine as engine
-from einsum_engine import contractor, measured
+from einsum_engine import contractor, measured, routes
 from einsum_engine.explain import REFERENCE_MARK, explain, is_reference
 from einsum_engine.kernels import isa, registry
 from einsum_engine.kernels.cpu import library
@@ -54,7 +54,7 @@ def plans(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(contractor, "build_plan", kept)
-    monkeypatch.setattr(contractor, "bind", _Unbound)
+    monkeypatch.setattr(routes, "bind", _Unbound)
     return made
 
 

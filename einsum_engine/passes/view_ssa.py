@@ -23,9 +23,8 @@ from math import prod
 
 from ..buildup import chains
 from ..ir import Atom, Eqn, Literal, Program, Var
-from ..op_rules import broadcast_shapes
 from ..ops import OPS, WRITES
-from ..views import View
+from ..views import View, broadcast_shapes
 from .edit import Rewriter, in_regions
 
 
@@ -165,7 +164,7 @@ class _Views:
         for at, atom in enumerate(eqn.inputs):
             source = self.before_broadcast(atom, shape)
             others = [*inputs[:at], source, *inputs[at + 1 :]]
-            if source is not atom and broadcast_shapes(tuple(other.aval for other in others)) == shape:
+            if source is not atom and broadcast_shapes(*(other.aval.shape for other in others)) == shape:
                 inputs = others
         return eqn if tuple(inputs) == eqn.inputs else Eqn(eqn.op, tuple(inputs), eqn.outputs, eqn.params, eqn.where)
 
