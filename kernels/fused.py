@@ -44,8 +44,9 @@ class FusedProblem:
     row, which is the first loop, is stored after the next one is computed. All operands run along a row or are one
     element there; no stride is negative. A third loop counts tasks. Inputs of a structure with `near` lie where that
     says, whatever their operands do. Of one over rows (`Structure.over_rows`), a row is the first loop, along which
-    operands run or are one element; outputs that are one number for a row have stride 0 there. Of one with `points`, loops are pairs of rows and of elements; its outputs in the
-    second row of stage 1 are those of the pair before.
+    operands run or are one element; outputs that are one number for a row have stride 0 there. Of one with
+    `points`, loops are pairs of rows and of elements; its outputs in the second row of stage 1 are those of the pair
+    before.
 
     >>> g = Graph(("float32",))
     >>> s = g.structure((g.op("mul", 0, 0), "sum"))

@@ -28,7 +28,7 @@ _REDUCE |= {"any": np.logical_or, "all": np.logical_and}
 
 def evaluate(structure: Structure, inputs: Sequence[np.ndarray], reduced: tuple[int, ...] = ()) -> list[np.ndarray]:
     """The outputs for arrays that broadcast against each other; reductions go over the axes ``reduced``, which stay as
-    axes of one entry. Sums are in the dtype of the value. What is combined over rows is so over the axes ``reduced``, too."""
+    axes of one entry. Sums are in the dtype of the value. Rows run along the axes ``reduced``, too."""
     shape = np.broadcast_shapes(*(a.shape for a in inputs))
 
     def over(reduce: str, value: np.ndarray) -> np.ndarray:

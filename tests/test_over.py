@@ -1,4 +1,4 @@
-"""Rows whose elements depend on all of their row, in one step (`Structure.over_rows`): softmax, layer norm, log-sum-exp."""
+"""Rows whose elements depend on all of their row, in one step (`Structure.over_rows`): softmax, layer norm."""
 
 import fused_case
 import numpy as np
@@ -155,7 +155,7 @@ def test_a_value_is_kept_where_it_takes_long_and_is_computed_again_where_not():
     assert len(passes(softmax_structure("float32")).kept) == 1 and passes(norm_structure("float32")).kept == ()
 
 
-# -- programs ------------------------------------------------------------------------------------------------------------
+# -- programs ---------------------------------------------------------------------------------------------------------
 
 
 def softmax(x):
@@ -217,7 +217,14 @@ def test_results_between_are_stored_besides():
 
 @pytest.mark.parametrize(
     "x",
-    [drawn(7, 512), drawn(512, 7), drawn(8, 1 << 15), drawn(64, 512).T, drawn(64, 512)[:, ::2], drawn(64, 64, dtype="complex64")],
+    [
+        drawn(7, 512),
+        drawn(512, 7),
+        drawn(8, 1 << 15),
+        drawn(64, 512).T,
+        drawn(64, 512)[:, ::2],
+        drawn(64, 64, dtype="complex64"),
+    ],
     ids=["few rows", "few elements", "long rows", "columns", "every second", "complex"],
 )
 def test_what_stays_several_steps(x):
@@ -252,3 +259,17 @@ def test_what_is_written_between_is_read():
         return e / e.sum(axis=-1, keepdims=True)
 
     assert_like_numpy(body, drawn(32, 64))
+
+
+@FLOATS
+def test_truth_values_of_a_row(dtype):
+    def body(x):
+        bad = np.isnan(x).any(axis=-1, keepdims=True)
+        large = (x > -9).all(axis=-1, keepdims=True)
+        return np.where(bad, 0, np.where(large, x, x - x.max(axis=-1, keepdims=True)))
+
+    for length in (16, 20, 300):
+        x = drawn(13, length, dtype=dtype)
+        x[[2, 7], 5], x[4, length - 1] = np.nan, -10
+        assert len(steps(body, x)) == 1
+        assert_like_numpy(body, x)

@@ -280,11 +280,12 @@ def test_long_chains_are_cut():
 
 # -- steps and memory --------------------------------------------------------------------------------------------------
 def test_the_steps_of_softmax_and_layer_norm():
+    """Of few rows; more are one step (test_over)."""
     x, row = np.random.rand(7, 700).astype("f4"), np.random.rand(700).astype("f4")
     texts = [step.expr for step in engine.jit(softmax).plan(x).steps]
     assert texts == ["reduce_max", "sub exp sum", "div"]
     texts = [step.expr for step in engine.jit(layer_norm).plan(x, row, row).steps]
-    assert texts == ["sum", "div", "sub mul sum", "div add sqrt", "sub div mul add"]  # x - mean is not stored; more rows: test_over
+    assert texts == ["sum", "div", "sub mul sum", "div add sqrt", "sub div mul add"]  # x - mean is not stored
 
 
 def test_maps_of_different_operands_are_one_step_where_another_joins_them():

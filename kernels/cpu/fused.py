@@ -119,7 +119,8 @@ class RowFunction:
 
     def emit(self) -> None:
         f = self.f
-        special = CheckeredRows if self.s.points else NearRows if self.s.near else OverRows if self.s.over_rows else None
+        special = OverRows if self.s.over_rows else NearRows if self.s.near else None
+        special = CheckeredRows if self.s.points else special
         if special:
             special(self).emit()
         elif self.s.reduces:
