@@ -18,6 +18,7 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .fused_boxes import choose_apart, choose_map, movement
+from .fused_over import LONG_ROW, TOGETHER, passes
 from .fused_structure import LONG, SCALARS, Graph, Node, Output, Structure, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
@@ -42,8 +43,10 @@ class FusedProblem:
     ``late``: the only output may be written over what is read, where both are one entry of the second loop apart: each
     row, which is the first loop, is stored after the next one is computed. All operands run along a row or are one
     element there; no stride is negative. A third loop counts tasks. Inputs of a structure with `near` lie where that
-    says, whatever their operands do. Of one with `points`, loops are pairs of rows and of elements; its outputs in the
-    second row of stage 1 are those of the pair before.
+    says, whatever their operands do. Of one over rows (`Structure.over_rows`), a row is the first loop, along which
+    operands run or are one element; outputs that are one number for a row have stride 0 there. Of one with
+    `points`, loops are pairs of rows and of elements; its outputs in the second row of stage 1 are those of the pair
+    before.
 
     >>> g = Graph(("float32",))
     >>> s = g.structure((g.op("mul", 0, 0), "sum"))
@@ -66,6 +69,8 @@ class FusedProblem:
                     f"fused problem: loop {number} has {len(dim) - 1} strides for {s.operands} operands"
                 )
             zero = [n for n, out in enumerate(s.outputs) if dim[0] > 1 and dim[1 + n] == 0]
+            if s.over_rows and number == 0:
+                continue
             if bad := [n for n in zero if not s.outputs[n].reduce]:
                 raise EngineValueError(f"fused problem: output {bad[0]} has stride 0 in loop {number} of size {dim[0]}")
             if zero and len(zero) != sum(bool(out.reduce) for out in s.outputs):
@@ -166,8 +171,8 @@ def normalise(problem: FusedProblem) -> FusedProblem:
     """The same in as few loops as possible, the first output's fastest first; none of them runs backwards in the first
     operand that moves in it."""
     shifts, dims = [0] * problem.structure.operands, []
-    for size, *strides in problem.dims:
-        if size == 1:
+    for number, (size, *strides) in enumerate(problem.dims):
+        if size == 1 and not (number == 0 and problem.structure.over_rows):
             continue
         if next((s for s in strides if s), 0) < 0:
             shifts = [shift + s * (size - 1) for shift, s in zip(shifts, strides, strict=True)]
@@ -175,9 +180,10 @@ def normalise(problem: FusedProblem) -> FusedProblem:
         dims.append((size, *strides))
     if problem.late:
         return problem
+    row, dims = (dims[:1], dims[1:]) if problem.structure.over_rows else ([], dims)
     dims.sort(key=lambda d: tuple(map(abs, d[1:])))
     moved = (Operand(slot=o.slot, offset=o.offset + s) for o, s in zip(problem.operands, shifts, strict=True))
-    return replace(problem, dims=tuple(fuse(dims)), operands=tuple(moved))
+    return replace(problem, dims=(*row, *fuse(dims)), operands=tuple(moved))
 
 
 def _identities(problem: FusedProblem, threads: int) -> tuple[Row, ...]:
@@ -216,7 +222,10 @@ class _Lowering:
         self.mode, self.inner = ua.MAP, []
         if self.s.points:
             self.apart = 2  # and rows, too
-        if reduced:
+        if self.s.over_rows:
+            self.o, _ = take(dims[:1], dims[0][0])
+            self.j, self.outer = take(dims[1:], max(1, min(512, min(budget, 4 * BOX) // dims[0][0])))
+        elif reduced:
             self._choose_reduction(dims, reduced, budget)
         elif problem.late:
             self.o, _ = take(dims[:1], dims[0][0])
@@ -294,7 +303,7 @@ class _Lowering:
         for number in range(self.count):
             self._operand(number, operands[number])
         boxes = prod(d[0] for d in kept)
-        late = self._late() if self.p.late else {}
+        late = self._late() if self.p.late else self._over() if self.s.over_rows else {}
         words = late | {
             ua.U_OPERANDS: self.count,
             ua.U_OUTPUTS: self.outputs,
@@ -336,13 +345,21 @@ class _Lowering:
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}
 
+    def _over(self) -> dict[int, int]:
+        """Words of the values of a row that its passes keep in scratch."""
+        place, nbytes = self.scratch, self.o.count * self.items[0]
+        rows = TOGETHER if nbytes <= LONG_ROW else 1
+        self.scratch += len(passes(self.s).kept) * rows * -(-nbytes // LINE) * LINE
+        return {ua.U_NEAR_STAGE: place}
+
     def _chunks(self, group: Group) -> Dim:
         return (*group.chunks, *self.one)[: 1 + self.count]
 
     def _streams(self) -> bool:
         """Outputs that do not fit in cache, in long rows."""
         large = self.part or self.items[0] * self.p.elements >= STREAM_BYTES
-        large = large and self.o.count * self.items[0] >= STREAM_ROW
+        nbytes = self.o.count * self.items[0]
+        large = large and (nbytes >= STREAM_ROW or self.s.over_rows and nbytes % LINE == 0)
         return self.mode == ua.MAP and large and self.apart == 1 and not (self.p.late or self._in_place())
 
     def _aligns(self) -> bool:
@@ -370,7 +387,7 @@ class _Lowering:
         result = output and self.mode != ua.MAP and bool(self.s.outputs[number].reduce)
         words[ua.O_ROWS] = int(not result if output else j.varies(number))
         runs = o.contiguous(number, item * self.apart)
-        if runs or (result and self.mode == ua.ROWS) or (not output and o.constant(number)):
+        if runs or (result and self.mode == ua.ROWS) or (o.constant(number) and (not output or self.s.over_rows)):
             words[ua.O_MODE] = na.CONTIGUOUS if runs or output else na.BROADCAST
             words[ua.O_ALONG_J] = self._vector(j.offsets(number))
         else:

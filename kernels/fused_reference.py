@@ -28,17 +28,23 @@ _REDUCE |= {"any": np.logical_or, "all": np.logical_and}
 
 def evaluate(structure: Structure, inputs: Sequence[np.ndarray], reduced: tuple[int, ...] = ()) -> list[np.ndarray]:
     """The outputs for arrays that broadcast against each other; reductions go over the axes ``reduced``, which stay as
-    axes of one entry. Sums are in the dtype of the value."""
+    axes of one entry. Sums are in the dtype of the value. Rows run along the axes ``reduced``, too."""
     shape = np.broadcast_shapes(*(a.shape for a in inputs))
+
+    def over(reduce: str, value: np.ndarray) -> np.ndarray:
+        value = np.broadcast_to(value, shape)
+        return _REDUCE[reduce].reduce(value, axis=reduced, keepdims=True, dtype=value.dtype)
+
     values = [np.asarray(a) for a in inputs]
     with np.errstate(all="ignore"):
         for node in structure.nodes:
-            values.append(_apply(node, [values[a] for a in node.args]))
+            args = [values[a] for a in node.args]
+            values.append(over(node.value, args[0]) if node.op == "over" else _apply(node, args))
         results = []
         for out in structure.outputs:
             value = np.broadcast_to(values[out.value], shape)
             if out.reduce:
-                value = _REDUCE[out.reduce].reduce(value, axis=reduced, keepdims=True, dtype=value.dtype)
+                value = over(out.reduce, value)
             results.append(np.asarray(value))
     return results
 

@@ -97,7 +97,8 @@ REDUCTIONS = {"sum": NUMBERS, "prod": NUMBERS, "max": NUMBERS, "min": NUMBERS, "
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """``args``: numbers of values (inputs come first, then nodes in order). ``op`` is a row of `SCALARS`, or
-    ``const`` (``value``: text of a number), ``cast`` (to ``dtype``) or ``select`` (condition, where true, where not)."""
+    ``const`` (``value``: text of a number), ``cast`` (to ``dtype``), ``select`` (condition, where true, where not) or
+    ``over``: its argument combined over the row by the reduction ``value``, one number for all elements of it."""
 
     op: str
     args: tuple[int, ...] = ()
@@ -164,6 +165,11 @@ class Structure:
         return len(self.inputs) + len(self.outputs)
 
     @property
+    def over_rows(self) -> bool:
+        """Whether elements depend on all of their row: the problem's first loop."""
+        return any(node.op == "over" for node in self.nodes)
+
+    @property
     def reduces(self) -> bool:
         return any(out.reduce for out in self.outputs)
 
@@ -199,6 +205,8 @@ def _check(structure: Structure, number: int, node: Node) -> None:
         raise EngineValueError(f"fused kernel: value {this} ({node.op}) is {node.dtype}, but gives {expected}")
     if node.op == "const":
         constant(node.value, node.dtype)
+    if node.op == "over" and node.dtype not in REDUCTIONS.get(node.value, ()):
+        raise EngineValueError(f"fused kernel: value {this}: no reduction {node.value!r} of {node.dtype}")
 
 
 def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
@@ -212,6 +220,8 @@ def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
         if wanted not in STORAGES or (op == "const" and wanted in STORED) or len(dtypes) != (op == "cast"):
             raise EngineValueError(f"fused kernel: no {op}({given}) to {wanted!r}")
         return wanted
+    if op == "over" and len(dtypes) == 1:
+        return dtypes[0]
     if op == "select":
         if len(dtypes) != 3 or dtypes[0] != "bool" or dtypes[1] != dtypes[2]:
             raise EngineValueError(f"fused kernel: select takes (bool, T, T), not ({given})")
@@ -265,6 +275,10 @@ class Graph:
         result_dtype("cast", (self.dtype(value),), dtype)
         return self._add(Node(op="cast", args=(value,), dtype=dtype))
 
+    def over(self, value: int, reduce: str) -> int:
+        """A value combined over its row, by a row of `REDUCTIONS`."""
+        return self._add(Node(op="over", args=(value,), dtype=self.dtype(value), value=reduce))
+
     def const(self, value: bool | int | float | complex, dtype: str) -> int:
         result_dtype("const", (), dtype)
         if dtype == "bool" or dtype in INTEGERS:
@@ -309,7 +323,8 @@ def _parse(text: str) -> Structure:
         nodes = []
         for line in middle:
             op, *rest, dtype = line.split()
-            args, value = ((), rest[0]) if op == "const" else (tuple(map(int, rest)), "")
+            value = rest.pop() if op in ("const", "over") else ""
+            args = tuple(map(int, rest))
             nodes.append(Node(op=op, args=args, dtype=dtype, value=value))
         ends, _, places = tail.partition(" near ")
         near = tuple(_place(text) for text in places.split())

@@ -11,6 +11,7 @@ from ..kernels.fused import FusedProblem, Graph, Operand, temp_bytes
 from ..kernels.fused_structure import MAX_OPERANDS
 from ..kernels.fused import lower as lower_fused
 from ..kernels.row import Row
+from ..ops import OPS
 from .operations import Value, itemsize
 from .order import Order
 from .places import MemoryView
@@ -44,7 +45,8 @@ class FusedGroup:
     """Maps over loops of one shape, in one step: what is computed, read and written.
 
     ``at``: number of the step. ``axes``: those over which it reduces, None where it reduces nothing. ``over``: for each
-    value that is a reduction, what is reduced and how. ``inputs`` are places broadcast to the shape.
+    value that is a reduction, what is reduced and how. ``inputs`` are places broadcast to the shape. ``row``: the axis
+    over which members that are reductions reduce: they are one number for each row (`over`).
     """
 
     at: int
@@ -54,6 +56,7 @@ class FusedGroup:
     inputs: list[MemoryView] = field(default_factory=list)
     stores: list[Stored] = field(default_factory=list)
     axes: tuple[int, ...] | None = None
+    row: int | None = None
 
     # -- what may be added
     def room(self, inputs: int) -> bool:
@@ -123,7 +126,7 @@ class FusedGroup:
             outputs.append(reduced(graph, store.reduce, value) if store.reduce else value)
         places = [*(store.place for store in self.stores), *reads]
         dims = []
-        for axis, size in enumerate(self.shape):
+        for axis, size in sorted(enumerate(self.shape), key=lambda each: each[0] != self.row):
             if size == 1:
                 continue
             strides = [self._store_stride(store, axis) for store in self.stores]
@@ -170,7 +173,11 @@ class FusedGroup:
                 return known[id(ref)]
             if ref not in made:
                 member = self.members[ref]
-                made[ref] = apply(graph, member.op, [value(arg) for arg in member.args], member.dtype)
+                args = [value(arg) for arg in member.args]
+                if OPS[member.op].kind == "reduce":
+                    made[ref] = graph.over(*reduced(graph, member.op, args[0]))
+                else:
+                    made[ref] = apply(graph, member.op, args, member.dtype)
             return made[ref]
 
         made: dict[int, int] = {}

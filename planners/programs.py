@@ -36,6 +36,7 @@ from .late import late
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
+from .over import over_rows
 from .parts import Part
 from .places import MemoryView, strided_value
 from .prologue import Prologue, maker, prologue
@@ -216,6 +217,8 @@ class ProgramBuilder(PlanBuilder):
 
     def _fused(self, run: list[FusedGroup]) -> None:
         """Groups that are worked through in blocks of rows, mostly a single one as a whole."""
+        if self._over_rows(run):
+            return
         count, threads = run[0].shape[0] if len(run) > 1 else 1, self.wanted.threads
         others = [step for step in self.scheduled if step not in run]
         shared = threads > 1 and len(run) > 1 and independent(run, others)
@@ -254,6 +257,21 @@ class ProgramBuilder(PlanBuilder):
                     if shared and blocks > 1:
                         self.list.alone.add(id(operation))
                     self.list.operations.append(operation)
+
+    def _over_rows(self, run: list[FusedGroup]) -> bool:
+        """Whether groups, or most of them, are one that goes over each row as often as it takes; all are drawn up."""
+        found = over_rows(run, self.scheduled)
+        if found is None:
+            return False
+        part, together = found
+        for each in runs(run[: part.start]):
+            self._fused(each)
+        operation = self._map(together, fused_plan(together, self.wanted.threads))
+        self.did |= {id(group): [operation] for group in run[part]}
+        self.list.operations.append(operation)
+        for each in runs(run[part.stop :]):
+            self._fused(each)
+        return True
 
     def _drawn(self, step: Contraction, steps: list[Scheduled], made: set[int], done: set[int]) -> list[Operation]:
         """The operations of an einsum, and of maps that it does besides, which are ``done`` from now on. ``made``: memory,

@@ -10,7 +10,7 @@ import einsum_engine as engine
 from einsum_engine.avals import Aval
 from einsum_engine.ir import Builder, Literal
 from einsum_engine.kernels.cpu import fused_abi
-from einsum_engine.planners import blocking, fusion, late, regions
+from einsum_engine.planners import blocking, fusion, late, over, regions
 from einsum_engine.planners import programs as program_plans
 from einsum_engine.planners.chains import chained
 from einsum_engine.planners.fusion import Schedule
@@ -131,8 +131,14 @@ def turned(x):
     return np.exp(y.T * 1e-3) + x, y
 
 
+@pytest.fixture
+def several_steps(monkeypatch):
+    """Rows stay too long for a kernel that goes over each as often as it takes."""
+    monkeypatch.setattr(over, "LONGEST", 0)
+
+
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
+def test_large_steps_are_worked_through_in_blocks(threads, several_steps, monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
     x = np.random.default_rng(0).integers(-3, 4, (1003, 1003)).astype(float)
     jitted = assert_like_numpy(scaled, x)
@@ -148,7 +154,7 @@ def test_large_steps_are_worked_through_in_blocks(threads, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", ["2", "3"])
-def test_blocks_that_threads_share(threads, monkeypatch):
+def test_blocks_that_threads_share(threads, several_steps, monkeypatch):
     """The same bits as on one thread, whatever is around the blocks, measured or not; in a loop, too."""
 
     def body(x):
@@ -177,7 +183,7 @@ def test_blocks_that_threads_share(threads, monkeypatch):
     assert all(time.seconds > 0 for step, time in zip(plan.steps, times) if step.block[1] > 1)
 
 
-def test_threads_share_no_blocks_that_leave_much_between_steps(monkeypatch):
+def test_threads_share_no_blocks_that_leave_much_between_steps(several_steps, monkeypatch):
     """``y`` is folded to a block; blocks at the same time would have to have all of it."""
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "2")
 

@@ -28,6 +28,7 @@ from .fused_checkered import CheckeredRows
 from .fused_frame import build_run
 from .fused_near import NearRows
 from .fused_ops import Ops, Value
+from .fused_over import OverRows
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_stage, build_tile
 from .storage import STORAGES
@@ -118,10 +119,10 @@ class RowFunction:
 
     def emit(self) -> None:
         f = self.f
-        if self.s.points:
-            CheckeredRows(self).emit()
-        elif self.s.near:
-            NearRows(self).emit()
+        special = OverRows if self.s.over_rows else NearRows if self.s.near else None
+        special = CheckeredRows if self.s.points else special
+        if special:
+            special(self).emit()
         elif self.s.reduces:
             with f.if_else(f.word(self.args, ua.R_MODE).eq(ua.ROWS)) as (rows, columns):
                 with rows:

@@ -27,7 +27,7 @@ U_LATE = 40  # bytes of a row that is stored after the next box is computed, fro
 U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how far apart: a page more than their bytes
 PAGE = 4096  # bytes
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
-U_NEAR, U_NEAR_STAGE = 43, 44  # bytes between rows of a structure with neighbours; where it keeps a row in scratch
+U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
 
 # words of an operand in the table
 O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset
@@ -46,7 +46,7 @@ MAP, ROWS, COLUMNS = 0, 1, 2
 
 # void row(args): words of args, then R_WORDS for each operand
 R_O, R_J, R_MODE, R_FIRST, R_STREAM, R_APART = 0, 1, 2, 3, 4, 5  # R_FIRST: results are overwritten, not combined with
-R_KEEP, R_DOWN = 6, 7  # of a structure with neighbours: scratch for a row; bytes between rows
+R_KEEP, R_DOWN = 6, 7  # scratch for rows that are kept; of a structure with neighbours: bytes between rows
 R_OPERANDS = 8
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
 R_WORDS = 3

@@ -65,7 +65,8 @@ compilations = 0
 def _source_digest() -> str:
     digest = hashlib.sha256(repr(llvm.llvm_version_info).encode())
     here = Path(__file__).parent
-    for path in sorted([*here.glob("*.py"), here.parent / "isa.py"]):
+    decide = [here.parent / f"{name}.py" for name in ("isa", "fused_structure", "fused_over")]
+    for path in sorted([*here.glob("*.py"), *decide]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -1,0 +1,91 @@
+"""How often a kernel goes over a row whose elements depend on all of it: what each pass needs, and what it leaves.
+
+Softmax is ``e = exp(x - max); e / sum`` with the maximum and the sum of a row: three passes. A value is computed again
+in each pass that needs it, unless it takes longer than to store and to load it: then it is *kept*.
+
+>>> from .fused_structure import Graph
+>>> g = Graph(("float32",))
+>>> e = g.op("exp", g.op("sub", 0, g.over(0, "max")))
+>>> found = passes(g.structure(g.op("div", e, g.over(e, "sum"))))
+>>> found.wanted, found.kept, sorted(found.numbers)
+(((0,), (3,), (5,)), (3,), [1, 4])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .fused_structure import SCALARS, Structure
+
+KEPT = 4  # the cost from which a value is kept: a division
+TOGETHER = 4  # rows that are gone over at once
+LONG_ROW = 256  # bytes, up to which they are: longer ones are read in order, which is what hardware foresees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """``wanted``: of each pass, the values that are reduced in it, or stored in the last; ``known``: of each value, how
+    many passes are over when it can be computed; ``numbers``: values that are one number for a row, whatever the inputs
+    are; ``kept``: values that a pass leaves to others; ``computed``: the values of each pass, kept ones loaded."""
+
+    wanted: tuple[tuple[int, ...], ...]
+    known: tuple[int, ...]
+    numbers: frozenset[int]
+    kept: tuple[int, ...]
+    computed: tuple[tuple[int, ...], ...]
+    loaded: tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=1024)
+def passes(s: Structure) -> Passes:
+    """Of a structure with reductions over its rows."""
+    first = len(s.inputs)
+    known, numbers = [0] * first, set()
+    wanted: list[set[int]] = [set()]
+    for value, node in enumerate(s.nodes, first):
+        known.append(max((known[a] for a in node.args), default=0) + (node.op == "over"))
+        if node.op == "over" or all(a in numbers for a in node.args):
+            numbers.add(value)
+        if node.op == "over":
+            wanted += [set() for _ in range(known[value] + 1 - len(wanted))]
+            wanted[known[value] - 1] |= set(node.args)
+    wanted[-1] |= {out.value for out in s.outputs if out.value not in numbers}
+    needed = [_needed(s, each, numbers, set()) for each in wanted]
+    dear = {value for value in set().union(*needed) if price(s, value) >= KEPT}
+    before: set[int] = set()
+    computed, loaded = [], []
+    for each in wanted:
+        values = _needed(s, each, numbers, dear & before)
+        computed.append(tuple(sorted(values)))
+        loaded.append(tuple(sorted(values & dear & before)))
+        before |= values
+    kept = sorted(set().union(*map(set, loaded)))
+    return Passes(
+        wanted=tuple(tuple(sorted(each)) for each in wanted),
+        known=tuple(known),
+        numbers=frozenset(numbers),
+        kept=tuple(kept),
+        computed=tuple(computed),
+        loaded=tuple(loaded),
+    )
+
+
+def price(s: Structure, value: int) -> int:
+    """About how many instructions a vector of a value takes, once its arguments are there."""
+    op = s.nodes[value - len(s.inputs)].op if value >= len(s.inputs) else ""
+    return SCALARS[op].cost if op in SCALARS else 1
+
+
+def _needed(s: Structure, wanted: set[int], numbers: set[int], there: set[int]) -> set[int]:
+    """The values with an element for each of the row that ``wanted`` ones depend on, down to those that are there."""
+    found: set[int] = set()
+    left = [value for value in wanted if value not in numbers]
+    while left:
+        value = left.pop()
+        if value in found:
+            continue
+        found.add(value)
+        if value >= len(s.inputs) and value not in there:
+            left += [a for a in s.nodes[value - len(s.inputs)].args if a not in numbers]
+    return found
