@@ -79,8 +79,7 @@ def calls(monkeypatch):
 )
 def test_a_call_is_one_native_call(calls, function, shapes):
     arrays = [np.random.default_rng(at).random(shape) for at, shape in enumerate(shapes)]
-    jitted = engine.jit(function)
-    entered = []
+    jitted, entered = engine.jit(function), []
     for number in range(4):
         jitted(*arrays)
         # the walker called from Python, or by the native entry, whose name is that of einsum's
