@@ -50,11 +50,9 @@ def measure(jitted: Mapping[str, Any], arrays: Sequence[Any], settings: Settings
 
 def _rows(plan: Any) -> list[tuple]:
     """All that a walker is given, but for addresses."""
-    packed = [(step.args.packed, step.args.kernels, step.args.places) for step in plan.steps]
-    return [
-        (each.words, each.pool, each.pooled, [(word, table.tobytes()) for word, table in each.apart], kernels, places)
-        for each, kernels, places in packed
-    ]
+    rows = [step.args for step in plan.steps]
+    tables = [{word: table.tobytes() for word, table in row.tables.items()} for row in rows]
+    return [(row.words, row.kernels, row.tasks, row.places, found) for row, found in zip(rows, tables, strict=True)]
 
 
 def _factors(functions: Mapping[str, Any], arrays: Sequence[Any], settings: Settings) -> dict[str, float]:
