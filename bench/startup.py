@@ -87,7 +87,7 @@ def _probe(question: Any, cache: str, timeout: float, probe: str) -> dict[str, f
     environment = {**os.environ, "EINSUM_ENGINE_CACHE_DIR": cache}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", probe, json.dumps(question)],
+            [sys.executable, "-P", "-c", probe, json.dumps(question)],  # the installed package, not a folder of its name
             env=environment,
             capture_output=True,
             text=True,

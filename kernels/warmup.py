@@ -41,7 +41,8 @@ def missing(isa: ISA) -> list[str]:
 
 def _compile(waiting: Iterator[str], isa: ISA, bar) -> None:
     """Has a process of its own compile what is waiting, one after the other."""
-    command = [sys.executable, "-m", __name__, isa.name]
+    # -P: a folder of this name where it is called from, as a clone has, is not the package
+    command = [sys.executable, "-P", "-m", __name__, isa.name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         with suppress(BrokenPipeError):  # the process ended: its status says why
             for name in waiting:

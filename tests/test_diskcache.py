@@ -251,8 +251,12 @@ def test_a_folder_that_cannot_be_made_stores_nothing_and_says_nothing(tmp_path):
 
 
 def test_warm_up_compiles_what_is_missing(tmp_path, monkeypatch):
-    """By two processes, which take names in turn; a name that nothing generates ends one of them."""
+    """By two processes, which take names in turn, also where a folder of the package's name is not the package; a name
+    that nothing generates ends one of them."""
     monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    (tmp_path / "einsum_engine").mkdir()
+    (tmp_path / "einsum_engine" / "__init__.py").write_text("raise ImportError('not the package')")
+    monkeypatch.chdir(tmp_path)
     sums = [f"dotsum_{dtype}" for dtype in ("int8", "int16", "int32", "bool", "int64")]
     names = ["copy_plain", "copy_stream", "guard", "blocks", *sums]
     monkeypatch.setattr(warmup, "kernel_names", lambda row: names)
