@@ -32,7 +32,7 @@ RULES = (
     "Programs: what they write is restored for nobody between calls; JAX returns it, also in donated buffers; each is judged by one"
     " call on fresh arguments, within 100 eps of the largest component of NumPy's. share = one pass over the bytes of"
     " arguments and results at copy bandwidth / ours, of large ones; copy = the fastest of our, NumPy's and"
-    " PyTorch's copies that touch as many bytes, in the same rounds, for as many bytes moved / ours; -pass = without that pass:"
+    " PyTorch's copies that touch as many bytes, in the same rounds and by their median, for as many bytes moved / ours; -pass = without that pass:"
     " time / ours, steps, bytes moved / ours, or = for the same plan; again = the noise of these times.",
     "plan: path search included, and path given. first: the first call, kernels on disk. Steady state is 'ours'.",
 )
