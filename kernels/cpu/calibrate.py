@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import I64, Fn, Val, Var, scalar_type, size_of, vector_type
+from .tile import in_pairs
 
 # Vectors per round of the copy loops: enough to keep loads in flight, small against any footprint measured.
 _COPY_VECTORS = 4
@@ -48,8 +49,14 @@ def build_fma_peak(module: ir.Module, name: str, isa: ISA) -> None:
     places = [data + (2 + i) * width for i in range(chains(dtype, isa))]
     accumulators = [Var(f, f.load(ty, place)) for place in places]
     with f.range(0, iterations):
-        for slot in accumulators:
-            slot.set(_step(f, dtype, isa, slot.get(), a, b))
+        if in_pairs(isa, dtype):
+            for pair in zip(accumulators[::2], accumulators[1::2], strict=True):
+                products = f.together([slot.get() * a for slot in pair])
+                for slot, total in zip(pair, f.together([product + b for product in products])):
+                    slot.set(total)
+        else:
+            for slot in accumulators:
+                slot.set(_step(f, dtype, isa, slot.get(), a, b))
     for slot, place in zip(accumulators, places):
         f.store(slot.get(), place)
     f.ret()

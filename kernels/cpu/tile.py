@@ -50,6 +50,12 @@ class TileSpec:
         return cls(dtype=dtype, mv=mv, nr=nr, a_packed=a_packed, b_packed=b_packed, timed=name != plain)
 
 
+def in_pairs(isa: ISA, dtype: str) -> bool:
+    """Whether products are instructions of their own, and come in pairs. With narrower vectors there are too few
+    registers for it."""
+    return isa.vector_bits == 512 and dtype in ("int16", "int32", "int64")
+
+
 class Pairs:
     """Sums of products in the order of two products, two sums, two products: taken in turn, one by one, sums keep units
     that multiply from products."""
@@ -114,7 +120,7 @@ class TileEmitter:
             rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
             self.fetch_ahead(row, ahead)
             step = None if spec.b_packed else f.word(tkb, k)
-            pairs = Pairs(f, rows) if self._pairs() else None
+            pairs = Pairs(f, rows) if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0 else None
             for j in range(spec.nr):
                 column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
                 for part in range(self.parts):
@@ -189,12 +195,6 @@ class TileEmitter:
         if self.spec.dtype == "int8":
             return b * a + c  # there is no product of bytes: what LLVM makes of one prepares the second factor, once
         return self.f.fma(a, b, c) if self.isa.fma else a * b + c
-
-    def _pairs(self) -> bool:
-        """Whether products of integers are instructions of their own, and come in pairs. With narrower vectors there are too
-        few registers for it."""
-        even = self.spec.mv * self.spec.nr % 2 == 0
-        return even and self.isa.vector_bits == 512 and self.spec.dtype in ("int16", "int32", "int64")
 
     def add(self, a: Val, b: Val) -> Val:
         return a | b if self.spec.dtype == "bool" else a + b
