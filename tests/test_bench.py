@@ -453,6 +453,14 @@ def test_startup_reports_a_process_that_fails(monkeypatch):
         startup.measure()
 
 
+def test_a_fresh_process_finds_the_installed_package(monkeypatch, tmp_path):
+    """Also where the bench is called from within a folder that has one of its name, as a clone."""
+    (tmp_path / "einsum_engine.py").write_text("raise SystemExit('not the package')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(startup, "_PROBE", "import einsum_engine.kernels, json; print(json.dumps({'import': 1}))")
+    assert startup.measure() == {"cold": {"import": 1}, "warm": {"import": 1}}
+
+
 def test_startup_gives_cold_and_warm(monkeypatch):
     times = {"import": 1, "first_call": 2, "second_call": 3, "total": 4}
     monkeypatch.setattr(startup, "_PROBE", f"print('{json.dumps(times)}')")
