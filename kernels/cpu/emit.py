@@ -45,8 +45,9 @@ def vector_type(elem: ir.Type, lanes: int) -> ir.Type:
     return elem if lanes == 1 else vector_of(elem, lanes)
 
 
-# Ending of AVX-512 intrinsics
+# In names of AVX-512 intrinsics; their last argument: the current rounding
 _KINDS = {F32: "ps", F64: "pd"}
+_ROUNDING = ir.Constant(I32, 4)
 
 
 def _halves(lanes: int) -> tuple[range, range]:
@@ -356,51 +357,54 @@ class Fn:
 
     def scalef(self, value: Val, power: Val) -> Val:
         """``value * 2**power``, a whole number, rounded once; vectors of AVX-512, and pairs of these."""
-        ty, lanes = value.type, value.type.count
-        if size_of(ty) > 64:
-            halves = ([self.shuffle(x, x, part) for x in (value, power)] for part in _halves(lanes))
-            return self.shuffle(*(self.scalef(*half) for half in halves), range(lanes))
-        kind, bits = ("ps", 32 * lanes) if ty.element == F32 else ("pd", 64 * lanes)
-        mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
-        args = [value.v, power.v, value.v, mask, *([ir.Constant(I32, 4)] if bits == 512 else [])]
-        return self._intel(f"mask.scalef.{kind}.{bits}", ty, args)
+
+        def call(value: Val, power: Val) -> Val:
+            ty, lanes = value.type, value.type.count
+            bits = 8 * size_of(ty)
+            mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
+            args = [value.v, power.v, value.v, mask, *([_ROUNDING] if bits == 512 else [])]
+            return self._intel(f"mask.scalef.{_KINDS[ty.element]}.{bits}", ty, args)
+
+        return self._by_halves([value, power], call)
 
     def exponent(self, value: Val) -> Val:
         """The whole number k with ``2**k <= |value| < 2**(k + 1)``, -inf for 0, as floats; 512 bits of AVX-512, or
         twice that."""
-        return self._by_halves(value, lambda ty, args: self._intel(f"mask.getexp.{_KINDS[ty.element]}.512", ty, args))
+        return self._by_halves([value], lambda value: self._part("getexp", value))
 
     def fraction(self, value: Val) -> Val:
         """``value / 2**exponent(value)``; 1 of zeros and infinity, NaN of what is negative."""
         signs = ir.Constant(I32, 0b1100)  # from 1 to 2; zeros without their sign
+        return self._by_halves([value], lambda value: self._part("getmant", value, signs))
 
-        def call(ty: ir.Type, args: list[ir.Value]) -> Val:
-            return self._intel(f"mask.getmant.{_KINDS[ty.element]}.512", ty, [args[0], signs, *args[1:]])
+    def lookup(self, table: Sequence[float], index: Val, ty: ir.Type) -> Val:
+        """``table[index & 15]`` of 16 floats in registers, by one instruction; 512 bits of AVX-512, or twice that."""
 
-        return self._by_halves(value, call)
+        def call(index: Val) -> Val:
+            part = ir.VectorType(ty.element, index.type.count)
+            rows = [ir.Constant(part, list(map(float, table[at : at + part.count]))) for at in range(0, 16, part.count)]
+            name = "permvar.sf.512" if len(rows) == 1 else "vpermi2var.pd.512"
+            return self._intel(name, part, [rows[0], index.v, *rows[1:]])
 
-    def _by_halves(self, value: Val, call: Callable[[ir.Type, list[ir.Value]], Val]) -> Val:
-        """``call`` of a vector's type, it twice, a mask of all lanes and the current rounding, 512 bits at a time."""
-        ty, lanes = value.type, value.type.count
-        if size_of(ty) > 64:
-            halves = (self._by_halves(self.shuffle(value, value, part), call) for part in _halves(lanes))
-            return self.shuffle(*halves, range(lanes))
-        return call(ty, [value.v, value.v, ir.Constant(ir.IntType(lanes), -1), ir.Constant(I32, 4)])
+        return self._by_halves([index], call)
+
+    def _part(self, name: str, value: Val, *how: ir.Value) -> Val:
+        """Exponents or fractions of 512 bits."""
+        ty = value.type
+        mask = ir.Constant(ir.IntType(ty.count), -1)
+        return self._intel(f"mask.{name}.{_KINDS[ty.element]}.512", ty, [value.v, *how, value.v, mask, _ROUNDING])
+
+    def _by_halves(self, values: Sequence[Val], call: Callable[..., Val]) -> Val:
+        """``call`` of vectors of one size, of at most 512 bits at a time."""
+        ty = values[0].type
+        if size_of(ty) <= 64:
+            return call(*values)
+        halves = ([self.shuffle(x, x, part) for x in values] for part in _halves(ty.count))
+        return self.shuffle(*(self._by_halves(half, call) for half in halves), range(ty.count))
 
     def _intel(self, name: str, ty: ir.Type, args: Sequence[ir.Value]) -> Val:
         fn = self._declare(f"llvm.x86.avx512.{name}", ty, [arg.type for arg in args])
         return Val(self, self.b.call(fn, args))
-
-    def lookup(self, table: Sequence[float], index: Val, ty: ir.Type) -> Val:
-        """``table[index & 15]`` of 16 floats in registers, by one instruction; 512 bits of AVX-512, or twice that."""
-        lanes = ty.count
-        if size_of(ty) > 64:
-            half = ir.VectorType(ty.element, lanes // 2)
-            parts = (self.lookup(table, self.shuffle(index, index, part), half) for part in _halves(lanes))
-            return self.shuffle(*parts, range(lanes))
-        rows = [ir.Constant(ty, list(map(float, table[at : at + lanes]))) for at in range(0, 16, lanes)]
-        name = "permvar.sf.512" if len(rows) == 1 else "vpermi2var.pd.512"
-        return self._intel(name, ty, [rows[0], index.v, *rows[1:]])
 
     def splat(self, value: Val, lanes: int) -> Val:
         if lanes == 1:
