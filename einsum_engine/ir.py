@@ -311,21 +311,19 @@ class Builder:
 
         Two that were built alike are equal.
         """
-        found: dict[int, Var] = {}
-        ordered = [*inputs, *self._consts.values(), *(var for eqn in self._eqns for var in eqn.outputs)]
-        for number, var in enumerate(ordered):
-            found[var.number] = replace(var, number=number)
+        ordered = [*inputs, *self._consts.values(), *[var for eqn in self._eqns for var in eqn.outputs]]
+        found = {var.number: Var(number, var.shape, var.dtype) for number, var in enumerate(ordered)}
 
         def fresh(atom: Any) -> Any:
             return found[atom.number] if isinstance(atom, Var) else atom
 
         def all_fresh(atoms: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple(fresh(atom) for atom in atoms)
+            return tuple(map(fresh, atoms))
 
         return Program(
             inputs=all_fresh(inputs),
             outputs=all_fresh(outputs),
-            eqns=tuple(replace(e, inputs=all_fresh(e.inputs), outputs=all_fresh(e.outputs)) for e in self._eqns),
-            consts=tuple((fresh(var), const) for const, var in self._consts.items()),
-            links=tuple(replace(k, version=fresh(k.version), value=fresh(k.value)) for k in self.links),
+            eqns=tuple([Eqn(e.op, all_fresh(e.inputs), all_fresh(e.outputs), e.params, e.where) for e in self._eqns]),
+            consts=tuple([(fresh(var), const) for const, var in self._consts.items()]),
+            links=tuple([replace(k, version=fresh(k.version), value=fresh(k.value)) for k in self.links]),
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -23,6 +24,16 @@ from .errors import EngineIndexError, EngineTypeError, EngineValueError
 
 EXACT_WORK = 1_000_000  # steps of the exact overlap test, after which two views count as overlapping
 EXACT_SIZE = 1 << 16  # elements up to which a view with unusual strides is searched for repeated elements
+
+
+@lru_cache(maxsize=2048)
+def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Strides of a root; every access is compared with them."""
+    strides, step = [], item
+    for size in reversed(shape):
+        strides.append(step)
+        step *= int(size)
+    return tuple(reversed(strides))
 
 
 @dataclass(frozen=True)
@@ -41,11 +52,7 @@ class View:
     def whole(shape: Iterable[int], item: int = 1) -> View:
         """The root itself; ``item`` is the stride of its last axis."""
         shape = tuple(shape)
-        strides, step = [], item
-        for size in reversed(shape):
-            strides.append(step)
-            step *= size
-        return View(shape, tuple(reversed(strides)), 0)
+        return View(shape, _dense(shape, item), 0)
 
     @property
     def size(self) -> int:
@@ -228,9 +235,10 @@ class View:
 
     def is_contiguous(self, item: int = 1) -> bool:
         """Whether the elements are adjacent and in C order, strides being counted in units of ``1 / item``."""
-        if self.size == 0:
+        dense = _dense(self.shape, item)
+        if self.strides == dense or self.size == 0:
             return True
-        return all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, View.whole(self.shape, item).strides))
+        return all([n == 1 or s == t for n, s, t in zip(self.shape, self.strides, dense)])
 
     def offsets(self) -> np.ndarray:
         """Offset of every element, int64, with the shape of the view."""

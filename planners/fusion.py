@@ -10,6 +10,7 @@ part. Else the old version is copied.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import count
 from math import prod
 from typing import Any, Callable, Iterator
@@ -257,8 +258,7 @@ class Schedule(Placing):
         """`NotLowered` where no kernel has this map on these dtypes."""
         if eqn.op == "pow" and eqn.inputs[0].dtype.kind in "iu":
             indexed.guard_power(self, eqn)
-        graph = Graph(tuple(atom.dtype.name for atom in eqn.inputs))
-        apply(graph, eqn.op, list(range(len(eqn.inputs))), eqn.outputs[0].dtype.name)
+        _check_map(eqn.op, tuple([atom.dtype for atom in eqn.inputs]), eqn.outputs[0].dtype)
 
     def reduce(self, eqn: Eqn) -> None:
         (atom,), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
@@ -439,6 +439,12 @@ class Schedule(Placing):
                 late[0] = (self.aside(late[0][0]), late[0][1])
             else:
                 self.left(*late.pop(at), "its memory was not free when it was computed")
+
+
+@lru_cache(maxsize=1024)
+def _check_map(op: str, dtypes: tuple[np.dtype, ...], dtype: np.dtype) -> None:
+    """`NotLowered` where no kernel has this map; once for all equations like it."""
+    apply(Graph(tuple([each.name for each in dtypes])), op, list(range(len(dtypes))), dtype.name)
 
 
 def _store(group: FusedGroup, number: int, place: MemoryView) -> Stored:

@@ -291,9 +291,9 @@ class FusedPlan:
         return len(self.problem.structure.nodes) * self.problem.elements
 
 
-def fused_plan(group: FusedGroup, threads: int) -> FusedPlan:
-    """The plan of a group's step."""
-    problem = group.problem()
+def fused_plan(group: FusedGroup, threads: int, problem: FusedProblem | None = None) -> FusedPlan:
+    """The plan of a group's step; ``problem``: its own, where that is known already."""
+    problem = problem or group.problem()
     return FusedPlan(
         problem=problem,
         memory=tuple(group.operands()),

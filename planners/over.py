@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..kernels.fused import FusedProblem
 from ..kernels.fused_over import LONG_ROW, passes, price
 from ..kernels.fused_structure import LONG, MAX_OPERANDS
 from ..kernels.nest_rows import STREAM_BYTES
@@ -24,9 +25,9 @@ FEW_BYTES = 512  # bytes, from which a function of one number takes less than th
 FEWEST = 8  # rows, which threads share, and elements of one: shorter ones are better vectors along the others
 
 
-def over_rows(run: list[FusedGroup], steps: list[Scheduled]) -> tuple[slice, FusedGroup] | None:
-    """Those of a run's steps that can be one, and that one; what lies between has no memory from now on. ``steps``: all
-    there are."""
+def over_rows(run: list[FusedGroup], steps: list[Scheduled]) -> tuple[slice, FusedGroup, FusedProblem] | None:
+    """Those of a run's steps that can be one, that one, and its problem; what lies between has no memory from now on.
+    ``steps``: all there are."""
     part = _whole(run)
     core = run[part]
     reduced = [group for group in core if group.axes is not None]
@@ -37,11 +38,12 @@ def over_rows(run: list[FusedGroup], steps: list[Scheduled]) -> tuple[slice, Fus
         return None
     alone = folds(core, [0] * len(core), [step for step in steps if step not in core])
     found = made.group(set(alone))
-    if found is None or not _has_kernel(found):
+    problem = None if found is None else _served(found)
+    if problem is None:
         return None
     for value in (*made.gone, *(value for value, _, _ in alone.values())):
         value.nbytes, value.source = 0, None
-    return part, found
+    return part, found, problem
 
 
 def _whole(run: list[FusedGroup]) -> slice:
@@ -128,25 +130,27 @@ class _Together:
         return self.made if beside and last else None
 
 
-def _has_kernel(group: FusedGroup) -> bool:
-    """Whether operands are floats of one size that run along the row or do not move in it, and rows are neither few nor
-    too long."""
+def _served(group: FusedGroup) -> FusedProblem | None:
+    """The problem of a group where there is a kernel for it: operands are floats of one size that run along the row or
+    do not move in it, and rows are neither few nor too long."""
     places, row = group.places(), group.row
     dtypes = {*(place.dtype for place in places), *(group.members[n].dtype for n in group.used())} - {"bool"}
     if len(dtypes) != 1 or not dtypes <= {*FLOATS} or len(places) > MAX_OPERANDS:
-        return False
+        return None
     item, size = itemsize(places[0].dtype), group.shape[row]
     if size < FEWEST or size * item > LONGEST or prod(group.shape) < FEWEST * size:
-        return False
+        return None
     if any(place.dtype == "bool" or place.view.strides[row] not in (0, item) for place in places):
-        return False
-    structure = group.problem().structure
+        return None
+    problem = group.problem()
+    structure = problem.structure
     numbers = passes(structure).numbers
     count = len(structure.inputs) + len(structure.nodes)
     long = {value for value in range(count) if price(structure, value) >= LONG}
     if size * item < FEW_BYTES and long & numbers:
-        return False
+        return None
     if size * item > LONG_ROW and long - numbers and moved(group) < STREAM_BYTES:
-        return False  # one by one, such rows wait between passes for as long as passes of their own take from a cache
+        return None  # one by one, such rows wait between passes for as long as passes of their own take from a cache
     single = [store.place.view.strides[row] == 0 for store in group.stores]
-    return structure.over_rows and single == [out.value in numbers for out in structure.outputs]
+    served = structure.over_rows and single == [out.value in numbers for out in structure.outputs]
+    return problem if served else None

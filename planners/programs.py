@@ -263,10 +263,10 @@ class ProgramBuilder(PlanBuilder):
         found = over_rows(run, self.scheduled)
         if found is None:
             return False
-        part, together = found
+        part, together, problem = found
         for each in runs(run[: part.start]):
             self._fused(each)
-        operation = self._map(together, fused_plan(together, self.wanted.threads))
+        operation = self._map(together, fused_plan(together, self.wanted.threads, problem))
         self.did |= {id(group): [operation] for group in run[part]}
         self.list.operations.append(operation)
         for each in runs(run[part.stop :]):

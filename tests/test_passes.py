@@ -261,6 +261,13 @@ def test_passes_end():
     assert stages and optimised(found) == (found, []) and optimised(program, ()) == (program, [])
 
 
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_that_changes_nothing_makes_no_equation_again(name):
+    found, _ = optimised(engine.jit(lambda a: np.tanh(a[1:] * 2) + a.sum(), passes=()).program(A))
+    again = PASSES[name](found)
+    assert again == found and all(one is two for one, two in zip(again.eqns, found.eqns, strict=True))
+
+
 # -- that each is worth it ---------------------------------------------------------------------------------------------
 def brightened(a):
     """Of what is written, the second line reads what the first one wrote."""

@@ -17,27 +17,33 @@ Pass = Callable[[Program], Program]
 def renumbered(
     inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[Eqn], consts: Iterable[tuple[Var, Const]]
 ) -> Program:
-    """The program with values numbered from 0 as `Builder.finish` does, so that equal ones are equal."""
+    """The program with values numbered from 0 as `Builder.finish` does, so that equal ones are equal. What has its
+    numbers already is not made again."""
     consts = tuple(consts)
-    fresh: dict[int, Var] = {}
-    for var in (*inputs, *(var for var, _ in consts), *(var for eqn in eqns for var in eqn.outputs)):
-        number = len(fresh)
-        fresh[var.number] = var if var.number == number else Var(number, var.shape, var.dtype)
+    order = [*inputs, *(var for var, _ in consts), *(var for eqn in eqns for var in eqn.outputs)]
+    if all([var.number == number for number, var in enumerate(order)]):
+        return Program(tuple(inputs), tuple(outputs), tuple(eqns), consts)
+    fresh = {var.number: Var(number, var.shape, var.dtype) for number, var in enumerate(order)}
 
     def named(atoms: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(fresh[atom.number] if isinstance(atom, Var) else atom for atom in atoms)
+        return tuple([fresh[atom.number] if isinstance(atom, Var) else atom for atom in atoms])
 
     return Program(
         inputs=named(inputs),
         outputs=named(outputs),
-        eqns=tuple(Eqn(e.op, named(e.inputs), named(e.outputs), e.params, e.where) for e in eqns),
-        consts=tuple((fresh[var.number], const) for var, const in consts),
+        eqns=tuple([Eqn(e.op, named(e.inputs), named(e.outputs), e.params, e.where) for e in eqns]),
+        consts=tuple([(fresh[var.number], const) for var, const in consts]),
     )
+
+
+def has_regions(eqn: Eqn) -> bool:
+    """Whether programs are among its parameters."""
+    return any([isinstance(value, Program) for _, value in eqn.params])
 
 
 def in_regions(eqn: Eqn, change: Pass) -> Eqn:
     """The equation with its programs changed."""
-    if not any(isinstance(value, Program) for _, value in eqn.params):
+    if not has_regions(eqn):
         return eqn
     return replace(eqn, params=tuple((k, change(v) if isinstance(v, Program) else v) for k, v in eqn.params))
 

@@ -41,14 +41,16 @@ def selected(names: Sequence[str] | None) -> tuple[str, ...]:
 def optimised(program: Program, names: Sequence[str] | None = None) -> tuple[Program, list[tuple[str, Program]]]:
     """The program after passes, run in turn until none changes it; and each that changed something, with its result."""
     stages: list[tuple[str, Program]] = []
-    chosen = [name for name in selected(names) if name in PASSES]
-    for _ in range(ROUNDS):
-        before = program
-        for name in chosen:
-            found = PASSES[name](program)
-            if found != program:
-                stages.append((name, found))
-                program = found
-        if program is before:
-            break
+    turns = [name for _ in range(ROUNDS) for name in selected(names) if name in PASSES]
+    unchanged: set[str] = set()  # passes that have seen the program as it is now
+    for name in turns:
+        if name in unchanged:
+            continue
+        found = PASSES[name](program)
+        if found == program:
+            unchanged.add(name)
+        else:
+            stages.append((name, found))
+            program = found
+            unchanged.clear()
     return program, stages

@@ -16,11 +16,13 @@ from math import prod
 
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..views import View
-from .edit import Rewriter, in_regions, renumbered, with_params
+from .edit import Rewriter, has_regions, in_regions, renumbered, with_params
 
 
 def regions(program: Program) -> Program:
     """The program with the operands and results of its conds and whiles made fewer and smaller."""
+    if not any(map(has_regions, program.eqns)):
+        return program
     edit = Rewriter(program)
     for given in program.eqns:
         eqn = in_regions(edit.renamed(given), regions)
