@@ -59,7 +59,7 @@ class Compiled:
         self._same = self._same_constants(same or range(len(expr.inputs)))
         self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
         self._variants: dict[tuple[int, ...], Contractor] = {}
-        self._entry: Callable[..., Any] = self._first_call
+        self._entry: Callable[..., Any] = _not_yet
         self._into: Callable[..., Any] = _no_entry
 
     def __call__(self, *arrays: Any, out: Any = None, alpha: Any = None, beta: Any = None) -> Any:
@@ -81,6 +81,11 @@ class Compiled:
         expr, options = self._contractor.expr, self._contractor.options
         if len(arrays) != len(self._variables):
             raise self._count_error(len(arrays))
+        if self._entry is _not_yet and out is None and alpha is None and beta is None:
+            self._entry = self._quick()
+            result = self._entry(*arrays)
+            if result is not NotImplemented:
+                return result
         if traced_among((*arrays, out)):
             return self._traced(arrays, out, alpha, beta)
         operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
@@ -132,17 +137,19 @@ class Compiled:
 
     def prepare(self) -> Compiled:
         """Plan now what it was compiled for; otherwise the first call does. Returns the object."""
+        self._route()
+        return self
+
+    def _quick(self) -> Callable[..., Any]:
+        """The function that is tried first in every call. The first of them makes it: a plan that is only looked at, or
+        called with ``out``, needs none."""
         route = self._route()
         entry = self._entry_of(route)
-        if entry is not None and route.same:
-            entry = self._either(entry)
         if entry is None:
-            self._entry = _no_entry
-        elif self._constants:
-            self._entry = self._entry_with_constants(entry)
-        else:
-            self._entry = entry
-        return self
+            return _no_entry
+        if route.same:
+            entry = self._either(entry)
+        return self._entry_with_constants(entry) if self._constants else entry
 
     def _entry_of(self, route: Any) -> Callable[..., Any] | None:
         """The quick function of a route for all operands."""
@@ -173,10 +180,6 @@ class Compiled:
         for position, array in self._constants.items():
             found[position] = first.setdefault(id(array), position)
         return tuple(found) if found != list(range(len(found))) else ()
-
-    def _first_call(self, *arrays: Any) -> Any:
-        self.prepare()
-        return NotImplemented
 
     def _entry_with_constants(self, entry: Callable[..., Any]) -> Callable[..., Any]:
         count = len(self._variables)
@@ -305,6 +308,11 @@ def hand_back(result: np.ndarray, wrap: Callable[[np.ndarray], Any] | None) -> A
 
 
 def _no_entry(*arrays: Any) -> Any:
+    return NotImplemented
+
+
+def _not_yet(*arrays: Any) -> Any:
+    """In the place of a quick function that the first call makes."""
     return NotImplemented
 
 

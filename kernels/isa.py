@@ -14,9 +14,9 @@ from .. import config
 from ..errors import EngineValueError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ISA:
-    """One instruction set.
+    """One instruction set, a row of `ISAS`: equal to itself alone, since it is part of the key of many small caches.
 
     ``triple_arch`` is the first part of the LLVM target triple, ``cpu`` and ``features`` are LLVM's names (a feature
     carries its sign: ``+fma``), ``host_flags`` the flags that ``/proc/cpuinfo`` must show. ``registers`` counts vector

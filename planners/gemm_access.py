@@ -8,7 +8,7 @@ from .across import PAGE
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .packing import PACK_BYTES
-from .sides import LEFT, RIGHT, total
+from .sides import LEFT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 
 L1_BYTES = 24 << 10
@@ -38,9 +38,10 @@ class GemmAccess(GemmTables):
     @lazy
     def _lanes_contiguous(self) -> bool:
         """Whether the lanes of every panel are adjacent in a left operand whose layout is known."""
-        run = self.panels.run(LEFT, self.items[LEFT])
-        if run is None:
-            return bool(self.adjacent(self.tm_a, self.items[LEFT]).all())
+        item = self.items[LEFT]
+        run = self.panels.run(LEFT, item)
+        if run is None:  # the first two mostly tell, without a table of all
+            return self._lane_step() == item and bool(self.adjacent(self.tm_a, item).all())
         return max(lanes for count, lanes in self.panels.filled if count) <= run
 
     def _a_mode(self) -> str:
@@ -84,15 +85,23 @@ class GemmAccess(GemmTables):
 
     def _paged(self) -> bool:
         """Whether A is transposed from rows at distances of whole pages."""
-        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+        fast = self._fast_lanes()
         if fast is None or fast.size < FEW_LANES or self._pack_mode() not in (abi.K_RUN, abi.PANEL_RUN):
             return False
-        first, second = fast.table(LEFT)[:2]
-        return (second - first) % PAGE == 0
+        return self._lane_step() % PAGE == 0
+
+    def _fast_lanes(self) -> Dim | None:
+        """The dimension of the rows that is fastest in C, where there are rows."""
+        return self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+
+    def _lane_step(self) -> int:
+        """Bytes from the first lane to the second one in A."""
+        first, second = self._fast_lanes().table(LEFT)[:2]
+        return second - first
 
     def _lane_run(self) -> int:
         """Lanes that are adjacent in A, in every panel."""
-        fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut
+        fast = self._fast_lanes()
         return fast.size if fast is not None and fast.stride(LEFT) == self.items[LEFT] else 1
 
     # -- operand B -------------------------------------------------------------------------------------------
@@ -174,7 +183,7 @@ class GemmAccess(GemmTables):
         """Bytes from one lane to the next in an operand."""
         fast = self.n_dims[0]
         if side == LEFT:
-            fast = self.panels.lanes[0] if self.panels.lanes else self.panels.cut or self.m_dims[0]
+            fast = self._fast_lanes() or self.m_dims[0]
         return abs(fast.stride(side) or 0)
 
     # -- how much it is -----------------------------------------------------------------------------------------

@@ -179,8 +179,7 @@ def join_rows(dims: Sequence[Dim], item: int, most: int) -> list[Dim]:
             # A table of rows has an entry for each value of the dimension along which A runs, too.
             slow, *turns = cut(slow, largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
         rest, whole = turns + rest, not turns
-        table = (slow.table(LEFT)[:, None] + fast.table(LEFT)[None, :]).ravel()
-        strides, tables = {OUT: fast.strides[OUT]}, {LEFT: table}
+        strides, tables = {OUT: fast.strides[OUT]}, {LEFT: flat_table((slow, fast), LEFT)}
         fast = Dim(slow.indices + fast.indices, slow.size * fast.size, strides, tables)
     return [fast, *rest]
 

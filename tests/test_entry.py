@@ -380,3 +380,48 @@ def test_the_entry_writes_arguments_that_lie_apart():
     assert entry(*parts) is NotImplemented
     with pytest.raises(engine.EngineError):
         jitted(*parts)
+
+
+# -- of a compiled object ----------------------------------------------------------------------------------------------
+def test_a_compiled_object_that_is_not_called_has_no_entry_and_is_freed_at_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(fastcall, "make_entry", lambda **given: made.append(given))
+    gc.disable()
+    try:
+        compiled = engine.compile("ij,jk->ik", (3, 4), (4, 5))
+        assert compiled.plan.steps and compiled.explain() and not made
+        gone = weakref.ref(compiled)
+        del compiled
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("first", ["itself", "another dtype", "an output", "a factor"])
+def test_whatever_the_first_call_is_later_ones_have_the_entry(first):
+    x, y = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+    compiled, expected = engine.compile("ij,jk->ik", x, y), x @ y
+    if first == "another dtype":
+        assert np.array_equal(compiled(x.astype("f4"), y.astype("f4")), expected.astype("f4"))
+    elif first == "an output":
+        assert np.array_equal(compiled(x, y, out=np.empty((3, 5))), expected)
+    elif first == "a factor":
+        assert np.array_equal(compiled(x, y, alpha=2), 2 * expected)
+    for _ in range(2):
+        assert np.array_equal(compiled(x, y), expected)
+    assert np.array_equal(compiled._entry(x, y), expected)
+
+
+def test_threads_make_the_entry_of_a_compiled_object_together():
+    x, y = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+    for _ in range(20):
+        compiled, start, found = engine.compile("ij,jk->ik", x, y), threading.Barrier(4), []
+
+        def call():
+            start.wait()
+            found.append(compiled(x, y))
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(found) == 4 and all(np.array_equal(each, x @ y) for each in found)
