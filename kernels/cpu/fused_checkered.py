@@ -10,8 +10,10 @@
 Each colour is every second element of a row, so nothing is computed that is not wanted. Neighbours along a row are the
 other vector as it is, or shifted by one.
 
-The last row is left with its first colour in memory, and met again as the row before the next ones. So the second
-colour of the last row is left to others, and the first colour of the row before the first one is there.
+The last row has its first colour, which the next pairs need, as they need that colour of the row above it. Both wait in
+scratch for them, so each row is loaded and stored once: fewer lines go between the first level of cache and the second,
+and fewer lie at the same places in a page. After the last pair, its last row is stored with its first colour. So the
+second colour of that row is left to others, and the first colour of the row before the first one is there.
 """
 
 from __future__ import annotations
@@ -20,19 +22,22 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ..fused_structure import Point, row_reach
+from . import fused_abi as ua
 from .emit import I1, Val, Var, vector_type
 from .fused_near import VectorRows
 from .fused_rows import Kernel
+from .stream import LINE
 
 Halves = list[Val]  # the elements in even places, and those in odd places
-Pair = tuple[Val, Val]  # the numbers of a step's vectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One row: where it lies, where it begins and ends, counted from the first vector's first lane, and what was loaded
-    (``before``: one step ago, ``here``: for this one, where it was loaded already) and found in the first colour."""
+    """One row: which one, where it lies, where it begins and ends, counted from the first vector's first lane, and what
+    was loaded (``before``: one step ago, ``here``: for this one, where it was loaded already) and found in the first
+    colour."""
 
+    row: int
     at: Val
     exists: tuple[Val, Val]
     before: list[Var]
@@ -59,9 +64,34 @@ class CheckeredRows(VectorRows):
         self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
+        self.kept = _Kept(self, self._needed_above())
 
     def emit(self) -> None:
+        self._enter()
         self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
+        self._leave()
+
+    def _needed_above(self) -> list[tuple[int, int]]:
+        """What is read of the two rows above a pair: rows and halves."""
+        second = [point for point in self.points if (point.row, point.stage) == (1, 1)]
+        above = {_place(point, along)[0] for point in second for down, along in point.structure.near if down == -1}
+        return [*((-2, half) for half in sorted(above)), (-1, 0), (-1, 1)]
+
+    def _enter(self) -> None:
+        """The rows above the first pair to scratch."""
+        for row in self.kept.rows:
+            reach = self._reach(row, 1)
+            exists = (self.head + reach[0], self.head + reach[1] + self.last)
+            with self.f.range(-1, self.steps + 2) as i:
+                self.known = {}
+                self.kept.store(row, i, self._load(self.origin + row * self.down, exists, i, True))
+
+    def _leave(self) -> None:
+        """The last row to where it belongs."""
+        at = self.origin + (self.k.nj * 2 - 1) * self.down
+        with self.f.range(0, self.steps) as i:
+            self.known = {}
+            self._store(-1, at, self.kept.load(-1, i), i, True)
 
     def _pairs(self, j: Val, many: int) -> None:
         """The first colour of ``many`` pairs of rows from j on, the second one of as many rows from the one before."""
@@ -73,7 +103,11 @@ class CheckeredRows(VectorRows):
                 reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
         reaches = {row: self._reach(row, many) for row in reads}
         exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
-        lines = {row: self._line(at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
+        lines = {row: self._line(row, at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
+        for row in self.kept.rows:
+            if min(set().union(*reads[row])) < 0:
+                below = lines[row + 2 * many]
+                self.kept.store(row, self.f.i64(-1), self._load(below.at, below.exists, self.f.i64(-1), True))
         begin, end = self._whole(list(reaches.values()))
         coming = self.coming(at + self.down, self.down, self.size, 2 * many, j + many < self.k.nj, 2)
         with f.while_() as leave:
@@ -104,15 +138,15 @@ class CheckeredRows(VectorRows):
         ]
         return min(found), max(found)
 
-    def _line(self, at: Val, exists: tuple[Val, Val], first: set[int], second: set[int]) -> _Line:
+    def _line(self, row: int, at: Val, exists: tuple[Val, Val], first: set[int], second: set[int]) -> _Line:
         """``first``, ``second``: by how many vector elements what each colour reads of it is shifted."""
         none = [self.none] * 2
         held = [
-            self._load(at, exists, (self.f.i64(2 * step), self.f.i64(2 * step + 1)), True) if used else none
+            self._read(row, at, exists, self.f.i64(step), True) if used else none
             for step, used in ((-1, min(first) < 0), (0, max(first) > 0), (-1, min(second, default=0) < 0))
         ]
         before, here, one, two = ([Var(self.f, half) for half in halves] for halves in (*held, none))
-        return _Line(at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two)
+        return _Line(row=row, at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two)
 
     def _lanes(self, k: Val, first: Val, last: Val) -> Val:
         """`mask`, found once in a step."""
@@ -120,23 +154,27 @@ class CheckeredRows(VectorRows):
             self.known[k, first, last] = self.mask(k, first, last)
         return self.known[k, first, last]
 
-    def _load(self, at: Val, exists: tuple[Val, Val], pair: Pair, edge: bool) -> Halves:
+    def _read(self, row: int, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
+        return self.kept.load(row, step) if row in self.kept.rows else self._load(at, exists, step, edge)
+
+    def _load(self, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
         low, high = (
-            self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None) for k in pair
+            self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None)
+            for k in (step * 2, step * 2 + 1)
         )
         low, high = (self.f.bitcast(value, self.bits) for value in (low, high))
         return [self.f.shuffle(low, high, range(first, 2 * self.w, 2)) for first in (0, 1)]
 
-    def _store(self, row: int, line: _Line, halves: Halves, pair: Pair, edge: bool) -> None:
+    def _store(self, row: int, at: Val, halves: Halves, step: Val, edge: bool) -> None:
         f, w = self.f, self.w
         order = [lane // 2 + w * (lane % 2) for lane in range(2 * w)]
-        for half, k in enumerate(pair):
+        for half, k in enumerate((step * 2, step * 2 + 1)):
             value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
             value = f.bitcast(value, vector_type(self.elem, w))
             if edge:
                 colours = [self._covered(point, k) for point in self.points if point.row == row % 2]
                 mask = colours[0] | colours[1]
-            self.k.ops.store(self.dtype, value, line.at + k * self.size, mask)
+            self.k.ops.store(self.dtype, value, at + k * self.size, mask)
 
     def _whole(self, reaches: list[tuple[int, int]]) -> tuple[Val, Val]:
         """Steps from here to there are whole in all rows and all points, and so are those beside them."""
@@ -158,12 +196,11 @@ class CheckeredRows(VectorRows):
     def _step(self, i: Val, lines: dict[int, _Line], many: int, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
         self.known = {}
-        late, here, ahead = ((step, step + 1) for step in ((i - 1) * 2, i * 2, (i + 1) * 2))
         states: dict[int, _State] = {}
-        for row in range(min(lines), 2 * many + 2):
+        for row in range(min(lines), 2 * many + 1):
             if row in lines:
                 line = lines[row]
-                loaded = self._load(line.at, line.exists, ahead if line.here else here, edge)
+                loaded = self._read(row, line.at, line.exists, i + 1 if line.here else i, edge)
                 states[row] = _State(line, loaded)
             for point in self._at(row - 1, 0, many):
                 half, state = point.element % 2, states[row - 1]
@@ -172,9 +209,11 @@ class CheckeredRows(VectorRows):
             for point in self._at(row - 2, 1, many):
                 value = self._value(point, lambda down: states[row - 2 + down].second())
                 states[row - 2].final[point.element % 2] = value
-            if -1 <= row - 2 < 2 * many:
+            if row > 0:
                 # a step late: loads have the same place in a page as what is stored in rows that are pages apart
-                self._store(row - 2, lines[row - 2], states[row - 2].final, late, edge)
+                self._store(row - 2, lines[row - 2].at, states[row - 2].final, i - 1, edge)
+        for row in self.kept.rows:
+            self.kept.store(row, i, states[row + 2 * many].now)
         for state in states.values():
             state.leave()
 
@@ -191,6 +230,30 @@ class CheckeredRows(VectorRows):
             values.append(self.window(*pair, first))
         self.k.compute(values, s=s)
         return self.f.bitcast(values[s.outputs[0].value], self.bits)
+
+
+class _Kept:
+    """What pairs of rows need of those above them, in scratch: of each step, from the one before the first on, vectors
+    of some halves of rows."""
+
+    def __init__(self, rows: CheckeredRows, halves: list[tuple[int, int]]):
+        f, self.f, self.bits, self.none = rows.f, rows.f, rows.bits, rows.none
+        self.halves, self.rows = halves, sorted({row for row, _ in halves})
+        self.size, self.step = rows.size, rows.size * len(halves)
+        room = f.word(rows.k.args, ua.R_KEEP)
+        self.first = room + ((f.i64(0) - room) & (LINE - 1)) + self.step
+
+    def _at(self, place: tuple[int, int], step: Val) -> Val:
+        return self.first + step * self.step + self.halves.index(place) * self.size
+
+    def load(self, row: int, step: Val) -> Halves:
+        places = [(row, half) for half in (0, 1)]
+        return [self.f.load(self.bits, self._at(p, step)) if p in self.halves else self.none for p in places]
+
+    def store(self, row: int, step: Val, halves: Halves) -> None:
+        for half, value in enumerate(halves):
+            if (row, half) in self.halves:
+                self.f.store(value, self._at((row, half), step))
 
 
 class _State:
