@@ -337,8 +337,8 @@ class _Lowering:
         """Words of two rows of the output in scratch, or of one that is read."""
         nbytes = self.o.count * self.items[0]
         if self.s.near:
-            # with points, up to three vectors for each two of a row, of which every second element is counted
-            place, self.scratch = self.scratch, self.scratch + nbytes * (3 if self.s.points else 1) + ua.NEAR_SCRATCH
+            # with points, every second element is counted, three vectors are kept for each two, and there is another row
+            place, self.scratch = self.scratch, self.scratch + nbytes * (5 if self.s.points else 1) + ua.NEAR_SCRATCH
             return {ua.U_NEAR: self.p.dims[1][1] // self.apart, ua.U_NEAR_STAGE: place}
         stride = -(-nbytes // LINE) * LINE + ua.PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride

@@ -1,9 +1,9 @@
 """Two maps over the two colours of a checkerboard, the second of which reads what the first wrote, in one pass.
 
 Gauss-Seidel in two colours has two steps, each of which reads the whole array and writes half of it. Both are done in
-one pass, the second one a row behind the first. Tasks take pairs of rows that lie together. Of each task the first
-colour of its first pair and of its last, which its neighbours read, is computed before, and the second colour of its
-first pair and of its last two afterwards: of a row for the second time, from the same elements.
+one pass, the second one a row behind the first. Tasks take pairs of rows that lie together. Between two tasks lie two
+pairs that neither of them has: their first colour, which both tasks read, is computed before, and their second colour
+afterwards.
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ class Checkered:
 
     def parts(self) -> Iterator[tuple[FusedGroup, FusedPlan]]:
         """What is done instead, in order."""
-        rows = self.plans[0].problem.dims[0][0]
-        tasks, many = self.tasks, rows // self.tasks
-        rest = (tasks * many, 1, rows % tasks)  # first, step, how many
-        for edge in ((0, many, tasks), (many - 1, many, tasks), rest):
-            if edge[2]:
-                yield self.groups[0], self._part(self.plans[0], *edge)
+        rows, many = self.plans[0].problem.dims[0][0], self._many()
+        # between tasks, the last pair of one and the first of the next: (first, step, how many); and what is left over
+        edges = [(many + n, many + 2, self.tasks - 1) for n in (0, 1)]
+        done = self.tasks * (many + 2) - 2
+        edges = [edge for edge in (*edges, (done, 1, rows - done)) if edge[2]]
+        for edge in edges:
+            yield self.groups[0], self._part(self.plans[0], *edge)
         yield self.groups[1], self._inner(many)
-        for edge in ((0, many, tasks), (many - 2, many, tasks), (many - 1, many, tasks), rest):
-            if edge[2]:
-                yield self.groups[1], self._part(self.plans[1], *edge)
+        for edge in edges:
+            yield self.groups[1], self._part(self.plans[1], *edge)
+
+    def _many(self) -> int:
+        """Pairs of a task."""
+        return (self.plans[0].problem.dims[0][0] - 2 * (self.tasks - 1)) // self.tasks
 
     def _part(self, plan: FusedPlan, first: int, step: int, count: int) -> FusedPlan:
         problem = plan.problem
@@ -57,18 +61,18 @@ class Checkered:
         return replace(plan, problem=replace(problem, dims=dims, operands=operands), share=count / rows)
 
     def _inner(self, many: int) -> FusedPlan:
-        """All other pairs: their first colour, and the second colour of as many rows from the one before on."""
+        """All other pairs."""
         plan, number = self.plans[0], self.structure.operands
-        (_, down, *_), (columns, along, *_) = plan.problem.dims
-        at = plan.problem.operands[self.first].offset + down
-        dims = [(columns, *[along] * number), (many - 2, *[down] * number)]
+        (rows, down, *_), (columns, along, *_) = plan.problem.dims
+        at = plan.problem.operands[self.first].offset
+        dims = [(columns, *[along] * number), (many, *[down] * number)]
         if self.tasks > 1:
-            dims.append((self.tasks, *[many * down] * number))
+            dims.append((self.tasks, *[(many + 2) * down] * number))
         # operands are the array, all of them: its kernel knows where they lie
         operands = tuple(Operand(slot=slot, offset=at) for slot in range(number))
         made = FusedProblem(structure=self.structure, dims=tuple(dims), operands=operands, late=True)
         target, read = self.plans[1].memory[0], plan.memory[self.first]
-        return replace(plan, problem=made, memory=(target, *[read] * (number - 1)), share=1 - 2 / many)
+        return replace(plan, problem=made, memory=(target, *[read] * (number - 1)), share=many * self.tasks / rows)
 
 
 def checkered(run: list[FusedGroup], plans: list[FusedPlan], threads: int) -> Checkered | None:

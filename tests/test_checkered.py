@@ -71,20 +71,19 @@ def test_two_colours_in_one_pass(isa, name):
         assert fs.goes_checkered(structure) and fs.parse(structure.text()) == structure
         for number, size in enumerate((1, 2, 7, 8, 9, 16, 25, 40, 77)):
             pairs, item = (1, 2, 3, 6)[number % 4], np.dtype(dtype).itemsize
-            # a row more than what has its first colour computed; and a row above and below, where they are read
-            shape = 2 * pairs + 1 + top + bottom, high - low + 2 * size - 1 + 5 * (number % 2)
+            # a row above and below, where they are read
+            shape = 2 * pairs + top + bottom, high - low + 2 * size - 1 + 5 * (number % 2)
             rng = np.random.default_rng(number)
             # the first element that is written begins a vector, or lies anywhere, up to the end of what may be read
             skip, nbytes = ((64 // item + low) * (number % 3 == 0), shape[0] * shape[1] * item)
             memory = oracle.guarded(nbytes + skip * item, "start" if number % 3 < 2 else "end")[skip * item :]
             x = memory.view(dtype).reshape(shape)
             x[...] = rng.integers(0, 9, shape)
-            start, expected = (top + 1, -low), x.copy()
+            start, expected = (top, -low), x.copy()
             for n, spot in enumerate(spots):
-                first = -(spot[0] & spot[2])
-                write(expected, start, size, spot, near, n + 2, range(first, first + pairs))
+                write(expected, start, size, spot, near, n + 2, range(pairs))
             down = x.strides[0]
-            at = (top + 1) * down - low * item
+            at = top * down - low * item
             many = structure.operands
             problem = fused.FusedProblem(
                 structure=structure,

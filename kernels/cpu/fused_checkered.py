@@ -12,8 +12,10 @@ other vector as it is, or shifted by one.
 
 The last row has its first colour, which the next pairs need, as they need that colour of the row above it. Both wait in
 scratch for them, so each row is loaded and stored once: fewer lines go between the first level of cache and the second,
-and fewer lie at the same places in a page. After the last pair, its last row is stored with its first colour. So the
-second colour of that row is left to others, and the first colour of the row before the first one is there.
+and fewer lie at the same places in a page. After the last pair, the second colour of its last row is computed.
+
+The rows above the first pair and below the last one are read as they are: their first colour is there already, if they
+have one. What would be the second colour of the row above goes to scratch.
 """
 
 from __future__ import annotations
@@ -29,6 +31,19 @@ from .fused_rows import Kernel
 from .stream import LINE
 
 Halves = list[Val]  # the elements in even places, and those in odd places
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """Rows whose first colour is computed, from the same row on as those whose second one is, but one row further."""
+
+    first: range
+    second: range
+
+    def placed(self, points: list[Point]) -> list[tuple[Point, int]]:
+        """Points and their rows."""
+        rows = (self.first, self.second)
+        return [(point, row) for point in points for row in rows[point.stage] if row % 2 == point.row]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +84,7 @@ class CheckeredRows(VectorRows):
     def emit(self) -> None:
         self._enter()
         self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
-        self._leave()
+        self._span(self.k.nj, _Span(first=range(0), second=range(-1, 0)))
 
     def _needed_above(self) -> list[tuple[int, int]]:
         """What is read of the two rows above a pair: rows and halves."""
@@ -78,61 +93,61 @@ class CheckeredRows(VectorRows):
         return [*((-2, half) for half in sorted(above)), (-1, 0), (-1, 1)]
 
     def _enter(self) -> None:
-        """The rows above the first pair to scratch."""
-        for row in self.kept.rows:
-            reach = self._reach(row, 1)
-            exists = (self.head + reach[0], self.head + reach[1] + self.last)
-            with self.f.range(-1, self.steps + 2) as i:
-                self.known = {}
-                self.kept.store(row, i, self._load(self.origin + row * self.down, exists, i, True))
-
-    def _leave(self) -> None:
-        """The last row to where it belongs."""
-        at = self.origin + (self.k.nj * 2 - 1) * self.down
-        with self.f.range(0, self.steps) as i:
+        """The row above the first pair to scratch, as far as that reads it."""
+        shifts = [
+            point.element + along
+            for point in self.points
+            for down, along in point.structure.near
+            if point.row + down == -1
+        ]
+        reach = (min(shifts), max(shifts) + self.last) if shifts else (0, 0)
+        exists = (self.head + reach[0], self.head + reach[1])
+        with self.f.range(-1, self.steps + 2) as i:
             self.known = {}
-            self._store(-1, at, self.kept.load(-1, i), i, True)
+            self.kept.store(-2, i, [self.none] * 2)
+            self.kept.store(-1, i, self._load(self.origin - self.down, exists, i, True))
 
     def _pairs(self, j: Val, many: int) -> None:
         """The first colour of ``many`` pairs of rows from j on, the second one of as many rows from the one before."""
-        f, i, at = self.f, self.f.var(0), self.origin + j * (self.down * 2)
-        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, 2 * many)}
-        for point, row in self._placed(many):
+        self._span(j, _Span(first=range(2 * many), second=range(-1, 2 * many - 1)))
+
+    def _span(self, j: Val, span: _Span) -> None:
+        f, i, at, count = self.f, self.f.var(0), self.origin + j * (self.down * 2), len(span.first)
+        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, count)}
+        for point, row in span.placed(self.points):
             for down, along in point.structure.near:
                 _, shift = _place(point, along)
                 reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
-        reaches = {row: self._reach(row, many) for row in reads}
+        reaches = {row: self._reach(row, span) for row in reads}
         exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
-        lines = {row: self._line(row, at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
-        for row in self.kept.rows:
+        ats = {row: at + row * self.down for row in reads}
+        ats[-1] = f.select(j.eq(0), self.kept.behind(self.steps), ats[-1])
+        lines = {row: self._line(row, ats[row], exists[reaches[row]], *reads[row]) for row in reads}
+        for row in self.kept.rows if count else []:
             if min(set().union(*reads[row])) < 0:
-                below = lines[row + 2 * many]
-                self.kept.store(row, self.f.i64(-1), self._load(below.at, below.exists, self.f.i64(-1), True))
+                below = lines[row + count]
+                self.kept.store(row, f.i64(-1), self._load(below.at, below.exists, f.i64(-1), True))
         begin, end = self._whole(list(reaches.values()))
-        coming = self.coming(at + self.down, self.down, self.size, 2 * many, j + many < self.k.nj, 2)
+        coming = self.coming(at + self.down, self.down, self.size, count, j + count // 2 < self.k.nj, 2)
         with f.while_() as leave:
             leave(i.get() > self.steps)
             with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
-                coming.ask()
-                self._step(n, lines, many, edge=False)
+                if count:
+                    coming.ask()
+                self._step(n, lines, span, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() <= self.steps):
-                self._step(i.get(), lines, many, edge=True)
+                self._step(i.get(), lines, span, edge=True)
                 i.add(1)
 
-    def _placed(self, many: int) -> list[tuple[Point, int]]:
-        """Points and their rows."""
-        rows = range(0, 2 * many, 2)
-        return [(point, row + point.row - 2 * (point.row & point.stage)) for point in self.points for row in rows]
-
-    def _reach(self, row: int, many: int) -> tuple[int, int]:
+    def _reach(self, row: int, span: _Span) -> tuple[int, int]:
         """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as
         far as these reach, those beside them as far as they are read."""
-        if -1 <= row < 2 * many:
+        if row in span.first or row in span.second:
             return row_reach(self.points, row % 2)
         found = [
             point.element + along
-            for point, place in self._placed(many)
+            for point, place in span.placed(self.points)
             for down, along in point.structure.near
             if place + down == row
         ]
@@ -193,32 +208,32 @@ class CheckeredRows(VectorRows):
         first = (self.head + (point.element - point.element % 2)) // 2
         return self.mask(step, first, first + self.k.no)
 
-    def _step(self, i: Val, lines: dict[int, _Line], many: int, edge: bool) -> None:
+    def _step(self, i: Val, lines: dict[int, _Line], span: _Span, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
         self.known = {}
         states: dict[int, _State] = {}
-        for row in range(min(lines), 2 * many + 1):
+        for row in range(min(lines), span.second.stop + 2):
             if row in lines:
                 line = lines[row]
                 loaded = self._read(row, line.at, line.exists, i + 1 if line.here else i, edge)
                 states[row] = _State(line, loaded)
-            for point in self._at(row - 1, 0, many):
+            for point in self._at(row - 1, 0, span):
                 half, state = point.element % 2, states[row - 1]
                 value = self._value(point, lambda down: states[row - 1 + down].first())
                 state.now[half] = self.f.select(self._mine(point, i), value, state.now[half]) if edge else value
-            for point in self._at(row - 2, 1, many):
+            for point in self._at(row - 2, 1, span):
                 value = self._value(point, lambda down: states[row - 2 + down].second())
                 states[row - 2].final[point.element % 2] = value
-            if row > 0:
+            if row - 2 in span.second:
                 # a step late: loads have the same place in a page as what is stored in rows that are pages apart
                 self._store(row - 2, lines[row - 2].at, states[row - 2].final, i - 1, edge)
-        for row in self.kept.rows:
-            self.kept.store(row, i, states[row + 2 * many].now)
+        for row in self.kept.rows if span.first else []:
+            self.kept.store(row, i, states[row + len(span.first)].now)
         for state in states.values():
             state.leave()
 
-    def _at(self, row: int, stage: int, many: int) -> list[Point]:
-        return [point for point, place in self._placed(many) if place == row and point.stage == stage]
+    def _at(self, row: int, stage: int, span: _Span) -> list[Point]:
+        return [point for point, place in span.placed(self.points) if place == row and point.stage == stage]
 
     def _value(self, point: Point, read: Callable[[int], tuple[Halves, Halves, Halves]]) -> Val:
         """``read``: what lies to the left, there and to the right, so many rows down."""
@@ -245,6 +260,10 @@ class _Kept:
 
     def _at(self, place: tuple[int, int], step: Val) -> Val:
         return self.first + step * self.step + self.halves.index(place) * self.size
+
+    def behind(self, steps: Val) -> Val:
+        """Room for a row, behind all that is kept in so many steps and three more."""
+        return self.first + (steps + 2) * self.step
 
     def load(self, row: int, step: Val) -> Halves:
         places = [(row, half) for half in (0, 1)]
