@@ -130,18 +130,19 @@ def by_rows(u, f):
     return red_black(u, f, ((1, 1), (2, 1), (1, 2), (2, 2)))
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", ["1", "2", "3"])
+@pytest.mark.parametrize("shape", [(42, 50), (70, 36), (141, 150), (142, 151), (135, 143)], ids=str)
 @pytest.mark.parametrize("body, once", [(red_black, True), (black_red, True), (by_rows, False)])
-def test_programs_go_through_both_colours_at_once(body, once, threads, monkeypatch):
+def test_programs_go_through_both_colours_at_once(body, once, shape, threads, monkeypatch):
+    """Also where a colour has one element more in some rows than in others, or one row more than the other colour."""
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", threads)
     monkeypatch.setattr(program_plans, "rows_of_a_block", lambda *run: 4)
     monkeypatch.setattr(checkered, "SHORTEST", 64)
     monkeypatch.setattr(checkered, "share", lambda nbytes, threads: 8 if threads > 1 else 1)
     rng = np.random.default_rng(1)
-    for shape in (42, 50), (70, 36):
-        for dtype in ("float64", "float32"):
-            u, f = rng.random((2, *shape)).astype(dtype)
-            u[5, 7], u[9, 3], u[20, 11], u[30, 0] = np.nan, np.inf, -0.0, 5e-324
-            steps = assert_like_numpy(body, u, f).plan(u, f).steps
-            found = [step for step in steps if step.args is not None and step.args.words.get(fused_abi.U_NEAR)]
-            assert len(found) == once
+    for dtype in ("float64", "float32"):
+        u, f = rng.random((2, *shape)).astype(dtype)
+        u[5, 7], u[9, 3], u[20, 11], u[30, 0] = np.nan, np.inf, -0.0, 5e-324
+        steps = assert_like_numpy(body, u, f).plan(u, f).steps
+        found = [step for step in steps if step.args is not None and step.args.words.get(fused_abi.U_NEAR)]
+        assert len(found) == once
