@@ -3,14 +3,13 @@
 Gauss-Seidel in two colours has two steps, each of which reads the whole array and writes half of it; or four, where the
 colours have not as many elements in odd rows as in even ones. All are done in one pass, the second colour a row behind
 the first, as far as there are pairs of rows and of columns. Tasks take pairs of rows that lie together. Between two
-tasks lie two pairs that neither of them has: their first colour, which both tasks read, is computed before, and their
-second colour afterwards. So are a last row and a last column that have no other of their pair.
+tasks lies a pair that neither of them has: its first colour, which both tasks read, is computed before, and its second
+colour afterwards. So are those of a last row and a last column that have no other of their pair.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Iterator
 
 from ..kernels.fused import FusedProblem
@@ -55,18 +54,18 @@ class Checkered:
     @property
     def _many(self) -> int:
         """Pairs of a task."""
-        return (self.rows - 2 * (self.tasks - 1)) // self.tasks
+        return (self.rows + 1) // self.tasks - 1
 
     def _edges(self, plan: FusedPlan) -> Iterator[FusedPlan]:
         """Of one step, all that tasks leave over."""
         many, (rows, columns) = self._many, (dim[0] for dim in plan.problem.dims)
-        done = self.tasks * (many + 2) - 2
-        between = ((many, many + 2, self.tasks - 1), (0, 1, 2)), (0, 1, columns)
-        last_rows = ((done, 1, rows - done),), (0, 1, columns)
-        last_columns = ((0, 1, done),), (self.columns, 1, columns - self.columns)
-        for edge in (between, last_rows, last_columns):
-            if edge[0][0][2] and edge[1][2]:
-                yield _part(plan, *edge)
+        done = self.tasks * (many + 1) - 1
+        behind = (many, many + 1, self.tasks - (rows == done)), (0, 1, columns)  # each task, if there is another row
+        last_rows = (done + 1, 1, rows - done - 1), (0, 1, columns)
+        last_columns = (0, 1, done), (self.columns, 1, columns - self.columns)
+        for down, along in (behind, last_rows, last_columns):
+            if down[2] > 0 and along[2]:
+                yield _part(plan, down, along)
 
     def _inner(self) -> FusedPlan:
         """All pairs of all tasks."""
@@ -76,7 +75,7 @@ class Checkered:
         at = plan.problem.operands[output].offset
         dims = [(self.columns, *[along] * number), (many, *[down] * number)]
         if self.tasks > 1:
-            dims.append((self.tasks, *[(many + 2) * down] * number))
+            dims.append((self.tasks, *[(many + 1) * down] * number))
         # operands are the array, all of them: its kernel knows where they lie
         operands = tuple(Operand(slot=slot, offset=at) for slot in range(number))
         made = FusedProblem(structure=self.structure, dims=tuple(dims), operands=operands, late=True)
@@ -170,15 +169,16 @@ def _alike(run: list[FusedGroup], plans: list[FusedPlan], memory: object, item: 
     )
 
 
-def _part(plan: FusedPlan, rows: tuple[Part, ...], columns: Part) -> FusedPlan:
-    """These rows, by one loop or several, and columns of a step."""
-    problem = plan.problem
+def _part(plan: FusedPlan, rows: Part, columns: Part) -> FusedPlan:
+    """These rows and columns of a step."""
+    problem, parts = plan.problem, (rows, columns)
     (size, *down), (length, *along) = problem.dims
-    loops = [*((part, down) for part in rows), (columns, along)]
-    shifts = [sum(part[0] * strides[n] for part, strides in loops) for n in range(len(down))]
-    operands = tuple(Operand(slot=o.slot, offset=o.offset + s) for o, s in zip(problem.operands, shifts, strict=True))
-    dims = tuple((count, *(stride * step for stride in strides)) for (_, step, count), strides in loops)
-    share = prod(part[2] for part, _ in loops) / (size * length)
+    operands = tuple(
+        Operand(slot=o.slot, offset=o.offset + sum(part[0] * stride for part, stride in zip(parts, strides)))
+        for o, strides in zip(problem.operands, zip(down, along), strict=True)
+    )
+    dims = tuple((count, *(s * step for s in strides)) for (_, step, count), strides in zip(parts, (down, along)))
+    share = rows[2] * columns[2] / (size * length)
     return replace(plan, problem=replace(problem, dims=dims, operands=operands), share=share)
 
 
