@@ -74,8 +74,6 @@ class CheckeredRows(VectorRows):
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
         self.vectors = self.steps * 2
-        firsts = {element: self.head + element for element in elements}
-        self.bounds = {element: (first, first + self.last) for element, first in firsts.items()}
         self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
@@ -187,8 +185,7 @@ class CheckeredRows(VectorRows):
             value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
             value = f.bitcast(value, vector_type(self.elem, w))
             if edge:
-                colours = [self._covered(point, k) for point in self.points if point.row == row % 2]
-                mask = colours[0] | colours[1]
+                mask = self._covered(row % 2, k)
             self.k.ops.store(self.dtype, value, at + k * self.size, mask)
 
     def _whole(self, reaches: list[tuple[int, int]]) -> tuple[Val, Val]:
@@ -199,14 +196,19 @@ class CheckeredRows(VectorRows):
         end = self.f.max(self.head + high + self.last, 0) // (2 * self.w)
         return self.f.ceil_div(self.f.max(self.head + low, 0), 2 * self.w) + 1, end - 1
 
-    def _covered(self, point: Point, k: Val) -> Val:
+    def _covered(self, row: int, k: Val) -> Val:
         """Lanes of vector k that are a point's."""
-        return self.every[point.element % 2] & self._lanes(k, *self.bounds[point.element])
+        low, high = sorted(point.element for point in self.points if point.row == row)
+        ends = [(first, first + self.last) for first in (self.head + low, self.head + high)]
+        if high - low == 1:  # together without a gap
+            return self._lanes(k, ends[0][0], ends[1][1])
+        one, other = (self._lanes(k, *end) & self.every[e % 2] for e, end in zip((low, high), ends))
+        return one | other
 
     def _mine(self, point: Point, step: Val) -> Val:
         """Of the vector of its colour, those that are a point's."""
         first = (self.head + (point.element - point.element % 2)) // 2
-        return self.mask(step, first, first + self.k.no)
+        return self._lanes(step, first, first + self.k.no)
 
     def _step(self, i: Val, lines: dict[int, _Line], span: _Span, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
