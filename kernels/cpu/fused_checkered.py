@@ -35,7 +35,7 @@ Halves = list[Val]  # the elements in even places, and those in odd places
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """Rows whose first colour is computed, from the same row on as those whose second one is, but one row further."""
+    """Rows whose first colour is computed, and those whose second one is, which begin and end a row before them."""
 
     first: range
     second: range
@@ -74,7 +74,6 @@ class CheckeredRows(VectorRows):
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
         self.vectors = self.steps * 2
-        self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
         self.kept = _Kept(self, self._needed_above())
@@ -101,7 +100,6 @@ class CheckeredRows(VectorRows):
         reach = (min(shifts), max(shifts) + self.last) if shifts else (0, 0)
         exists = (self.head + reach[0], self.head + reach[1])
         with self.f.range(-1, self.steps + 2) as i:
-            self.known = {}
             self.kept.store(-2, i, [self.none] * 2)
             self.kept.store(-1, i, self._load(self.origin - self.down, exists, i, True))
 
@@ -110,13 +108,38 @@ class CheckeredRows(VectorRows):
         self._span(j, _Span(first=range(2 * many), second=range(-1, 2 * many - 1)))
 
     def _span(self, j: Val, span: _Span) -> None:
-        f, i, at, count = self.f, self.f.var(0), self.origin + j * (self.down * 2), len(span.first)
-        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, count)}
+        """All of a span that begins with pair j."""
+        f, i, count = self.f, self.f.var(0), len(span.first)
+        reads = self._reads(span)
+        reaches = {row: self._reach(row, span) for row in reads}
+        lines = self._lines(j, span, reads, reaches)
+        begin, end = self._whole(list(reaches.values()))
+        unread = self.origin + (j * 2 + 1) * self.down
+        coming = self.coming(unread, self.down, self.size, count, j + count // 2 < self.k.nj, 2) if count else None
+        with f.while_() as leave:
+            leave(i.get() > self.steps)
+            with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
+                if coming is not None:
+                    coming.ask()
+                self._step(n, lines, span, edge=False)
+                i.set(n + 1)
+            with f.if_(i.get() <= self.steps):
+                self._step(i.get(), lines, span, edge=True)
+                i.add(1)
+
+    def _reads(self, span: _Span) -> dict[int, list[set[int]]]:
+        """By how many vector elements what each colour reads of a row is shifted."""
+        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, len(span.first))}
         for point, row in span.placed(self.points):
             for down, along in point.structure.near:
                 _, shift = _place(point, along)
                 reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
-        reaches = {row: self._reach(row, span) for row in reads}
+        return reads
+
+    def _lines(self, j: Val, span: _Span, reads: dict[int, list[set[int]]], reaches: dict) -> dict[int, _Line]:
+        """The rows of a span, as they are before its first step. Of those that the next pairs need, what lies before
+        that goes to scratch."""
+        f, at, count = self.f, self.origin + j * (self.down * 2), len(span.first)
         exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
         ats = {row: at + row * self.down for row in reads}
         ats[-1] = f.select(j.eq(0), self.kept.behind(self.steps), ats[-1])
@@ -125,18 +148,7 @@ class CheckeredRows(VectorRows):
             if min(set().union(*reads[row])) < 0:
                 below = lines[row + count]
                 self.kept.store(row, f.i64(-1), self._load(below.at, below.exists, f.i64(-1), True))
-        begin, end = self._whole(list(reaches.values()))
-        coming = self.coming(at + self.down, self.down, self.size, count, j + count // 2 < self.k.nj, 2)
-        with f.while_() as leave:
-            leave(i.get() > self.steps)
-            with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
-                if count:
-                    coming.ask()
-                self._step(n, lines, span, edge=False)
-                i.set(n + 1)
-            with f.if_(i.get() <= self.steps):
-                self._step(i.get(), lines, span, edge=True)
-                i.add(1)
+        return lines
 
     def _reach(self, row: int, span: _Span) -> tuple[int, int]:
         """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as
@@ -159,20 +171,16 @@ class CheckeredRows(VectorRows):
             for step, used in ((-1, min(first) < 0), (0, max(first) > 0), (-1, min(second, default=0) < 0))
         ]
         before, here, one, two = ([Var(self.f, half) for half in halves] for halves in (*held, none))
-        return _Line(row=row, at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two)
-
-    def _lanes(self, k: Val, first: Val, last: Val) -> Val:
-        """`mask`, found once in a step."""
-        if (k, first, last) not in self.known:
-            self.known[k, first, last] = self.mask(k, first, last)
-        return self.known[k, first, last]
+        return _Line(
+            row=row, at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two
+        )
 
     def _read(self, row: int, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
         return self.kept.load(row, step) if row in self.kept.rows else self._load(at, exists, step, edge)
 
     def _load(self, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
         low, high = (
-            self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None)
+            self.k.ops.load(self.dtype, at + k * self.size, self.mask(k, *exists) if edge else None)
             for k in (step * 2, step * 2 + 1)
         )
         low, high = (self.f.bitcast(value, self.bits) for value in (low, high))
@@ -201,18 +209,17 @@ class CheckeredRows(VectorRows):
         low, high = sorted(point.element for point in self.points if point.row == row)
         ends = [(first, first + self.last) for first in (self.head + low, self.head + high)]
         if high - low == 1:  # together without a gap
-            return self._lanes(k, ends[0][0], ends[1][1])
-        one, other = (self._lanes(k, *end) & self.every[e % 2] for e, end in zip((low, high), ends))
+            return self.mask(k, ends[0][0], ends[1][1])
+        one, other = (self.mask(k, *end) & self.every[e % 2] for e, end in zip((low, high), ends))
         return one | other
 
     def _mine(self, point: Point, step: Val) -> Val:
         """Of the vector of its colour, those that are a point's."""
         first = (self.head + (point.element - point.element % 2)) // 2
-        return self._lanes(step, first, first + self.k.no)
+        return self.mask(step, first, first + self.k.no)
 
     def _step(self, i: Val, lines: dict[int, _Line], span: _Span, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
-        self.known = {}
         states: dict[int, _State] = {}
         for row in range(min(lines), span.second.stop + 2):
             if row in lines:
