@@ -17,7 +17,7 @@ from ..kernels.fused_structure import Output, Point, Structure, goes_checkered, 
 from ..kernels.nest_rows import share
 from ..kernels.row import Operand
 from .blocking import runs
-from .groups import FusedGroup, FusedPlan, Scheduled, fused_plan
+from .groups import FusedGroup, FusedPlan, Scheduled, Stored, fused_plan
 from .late import FEWEST, LONGEST, SHORTEST
 from .operations import itemsize
 
@@ -102,13 +102,16 @@ def checkered_runs(steps: list[Scheduled], threads: int) -> Iterator[tuple[list[
 
 def _board(steps: list[Scheduled], threads: int) -> Checkered | None:
     """The checkerboard that begins with the first of these steps."""
-    run, outputs = [], 0
+    run: list[FusedGroup] = []
+    stores: list[Stored] = []
     for step in steps:
-        if outputs == COLOURS or not isinstance(step, FusedGroup) or step.axes is not None or len(step.shape) < 2:
+        if len(stores) == COLOURS or not isinstance(step, FusedGroup) or step.axes is not None:
             break
         run.append(step)
-        outputs += len(step.stores)
-    return checkered(run, [fused_plan(group, threads) for group in run], threads) if outputs == COLOURS else None
+        stores += step.stores
+    if len(stores) != COLOURS or len({id(store.place.memory.memory) for store in stores}) > 1:
+        return None
+    return checkered(run, [fused_plan(group, threads) for group in run], threads)
 
 
 def checkered(run: list[FusedGroup], plans: list[FusedPlan], threads: int) -> Checkered | None:
