@@ -336,11 +336,10 @@ class _Lowering:
     def _late(self) -> dict[int, int]:
         """Words of two rows of the output in scratch, or of one that is read."""
         nbytes = self.o.count * self.items[0]
-        if self.s.points:
-            return {ua.U_NEAR: self.p.dims[1][1] // self.apart}
         if self.s.near:
-            place, self.scratch = self.scratch, self.scratch + nbytes + ua.NEAR_SCRATCH
-            return {ua.U_NEAR: self.p.dims[1][1], ua.U_NEAR_STAGE: place}
+            # with points, every second element is counted, three vectors are kept for each two, and there is another row
+            place, self.scratch = self.scratch, self.scratch + nbytes * (5 if self.s.points else 1) + ua.NEAR_SCRATCH
+            return {ua.U_NEAR: self.p.dims[1][1] // self.apart, ua.U_NEAR_STAGE: place}
         stride = -(-nbytes // LINE) * LINE + ua.PAGE
         place, self.scratch = self.scratch, self.scratch + 2 * stride
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}

@@ -28,11 +28,11 @@ from ..views import View
 from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
-from .checkered import checkered
+from .checkered import Checkered, checkered_runs
 from .build import PlanBuilder, Work, compute_dtype, lay_out
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved
-from .late import late
+from .late import Late, late
 from .memo import Planned
 from .operations import Operation, OperationList, Value, itemsize
 from .order import Order
@@ -186,8 +186,11 @@ class ProgramBuilder(PlanBuilder):
         for step in steps:
             if isinstance(step, Contraction):
                 drawn[id(step)] = self._drawn(step, steps, made, done)
-        for run in runs([step for step in steps if id(step) not in done]):
-            if isinstance(run[0], Region):
+        left = [step for step in steps if id(step) not in done]
+        for run, board in checkered_runs(left, self.wanted.threads):
+            if board is not None:
+                self._instead(run, board)
+            elif isinstance(run[0], Region):
                 start = len(self.list.operations)
                 self.rows.region(run[0])
                 self.did[id(run[0])] = self.list.operations[start:]
@@ -228,12 +231,8 @@ class ProgramBuilder(PlanBuilder):
         behind = lags(run, rows) if blocks > 1 else [0] * len(run)
         alone = folds(run, behind, others) if len(run) > 1 else {}
         folded = alone if blocks > 1 else {}
-        if over := late(run, plans, alone, threads, blocks > 1) or checkered(run, plans, threads):
-            for group, part in over.parts():
-                operation = self._map(group, part)
-                for each in run if part.problem.late else [group]:
-                    self.did.setdefault(id(each), []).append(operation)
-                self.list.operations.append(operation)
+        if over := late(run, plans, alone, threads, blocks > 1):
+            self._instead(run, over)
             return
         for value, several, pitch in () if shared else folded.values():
             value.nbytes = min(value.nbytes, several * rows * pitch)
@@ -257,6 +256,14 @@ class ProgramBuilder(PlanBuilder):
                     if shared and blocks > 1:
                         self.list.alone.add(id(operation))
                     self.list.operations.append(operation)
+
+    def _instead(self, run: list[FusedGroup], over: Late | Checkered) -> None:
+        """What is done in one pass instead of several."""
+        for group, part in over.parts():
+            operation = self._map(group, part)
+            for each in run if part.problem.late else [group]:
+                self.did.setdefault(id(each), []).append(operation)
+            self.list.operations.append(operation)
 
     def _over_rows(self, run: list[FusedGroup]) -> bool:
         """Whether groups, or most of them, are one that goes over each row as often as it takes; all are drawn up."""

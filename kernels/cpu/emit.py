@@ -148,6 +148,10 @@ class Val:
     def __ge__(self, other):
         return self._compare(">=", other)
 
+    def below(self, other: "Val") -> "Val":
+        """Of integers: whether it is from 0 on, and less than ``other``, which is not negative."""
+        return Val(self.f, self.f.b.icmp_unsigned("<", self.v, other.v))
+
     def eq(self, other) -> "Val":
         return self._compare("==", other)
 

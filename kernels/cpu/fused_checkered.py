@@ -10,8 +10,12 @@
 Each colour is every second element of a row, so nothing is computed that is not wanted. Neighbours along a row are the
 other vector as it is, or shifted by one.
 
-The last row is left with its first colour in memory, and met again as the row before the next ones. So the second
-colour of the last row is left to others, and the first colour of the row before the first one is there.
+The last row has its first colour, which the next pairs need, as they need that colour of the row above it. Both wait in
+scratch for them, so each row is loaded and stored once: fewer lines go between the first level of cache and the second,
+and fewer lie at the same places in a page. After the last pair, the second colour of its last row is computed.
+
+The rows above the first pair and below the last one are read as they are: their first colour is there already, if they
+have one. What would be the second colour of the row above goes to scratch.
 """
 
 from __future__ import annotations
@@ -20,19 +24,35 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ..fused_structure import Point, row_reach
+from . import fused_abi as ua
 from .emit import I1, Val, Var, vector_type
 from .fused_near import VectorRows
 from .fused_rows import Kernel
+from .stream import LINE
 
 Halves = list[Val]  # the elements in even places, and those in odd places
-Pair = tuple[Val, Val]  # the numbers of a step's vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """Rows whose first colour is computed, and those whose second one is, which begin and end a row before them."""
+
+    first: range
+    second: range
+
+    def placed(self, points: list[Point]) -> list[tuple[Point, int]]:
+        """Points and their rows."""
+        rows = (self.first, self.second)
+        return [(point, row) for point in points for row in rows[point.stage] if row % 2 == point.row]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One row: where it lies, where it begins and ends, counted from the first vector's first lane, and what was loaded
-    (``before``: one step ago, ``here``: for this one, where it was loaded already) and found in the first colour."""
+    """One row: which one, where it lies, where it begins and ends, counted from the first vector's first lane, and what
+    was loaded (``before``: one step ago, ``here``: for this one, where it was loaded already) and found in the first
+    colour."""
 
+    row: int
     at: Val
     exists: tuple[Val, Val]
     before: list[Var]
@@ -54,89 +74,127 @@ class CheckeredRows(VectorRows):
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
         self.vectors = self.steps * 2
-        firsts = {element: self.head + element for element in elements}
-        self.bounds = {element: (first, first + self.last) for element, first in firsts.items()}
-        self.known: dict[tuple[Val, ...], Val] = {}  # masks of a step
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
+        self.kept = _Kept(self, self._needed_above())
 
     def emit(self) -> None:
+        self._enter()
         self.all_rows(2 if self.k.unroll >= 4 else 1, self._pairs)
+        self._span(self.k.nj, _Span(first=range(0), second=range(-1, 0)))
+
+    def _needed_above(self) -> list[tuple[int, int]]:
+        """What is read of the two rows above a pair: rows and halves."""
+        second = [point for point in self.points if (point.row, point.stage) == (1, 1)]
+        above = {_place(point, along)[0] for point in second for down, along in point.structure.near if down == -1}
+        return [*((-2, half) for half in sorted(above)), (-1, 0), (-1, 1)]
+
+    def _enter(self) -> None:
+        """The row above the first pair to scratch, as far as that reads it."""
+        shifts = [
+            point.element + along
+            for point in self.points
+            for down, along in point.structure.near
+            if point.row + down == -1
+        ]
+        reach = (min(shifts), max(shifts) + self.last) if shifts else (0, 0)
+        exists = (self.head + reach[0], self.head + reach[1])
+        with self.f.range(-1, self.steps + 2) as i:
+            self.kept.store(-2, i, [self.none] * 2)
+            self.kept.store(-1, i, self._load(self.origin - self.down, exists, i, True))
 
     def _pairs(self, j: Val, many: int) -> None:
         """The first colour of ``many`` pairs of rows from j on, the second one of as many rows from the one before."""
-        f, i, at = self.f, self.f.var(0), self.origin + j * (self.down * 2)
-        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, 2 * many)}
-        for point, row in self._placed(many):
-            for down, along in point.structure.near:
-                _, shift = _place(point, along)
-                reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
-        reaches = {row: self._reach(row, many) for row in reads}
-        exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
-        lines = {row: self._line(at + row * self.down, exists[reaches[row]], *reads[row]) for row in reads}
+        self._span(j, _Span(first=range(2 * many), second=range(-1, 2 * many - 1)))
+
+    def _span(self, j: Val, span: _Span) -> None:
+        """All of a span that begins with pair j."""
+        f, i, count = self.f, self.f.var(0), len(span.first)
+        reads = self._reads(span)
+        reaches = {row: self._reach(row, span) for row in reads}
+        lines = self._lines(j, span, reads, reaches)
         begin, end = self._whole(list(reaches.values()))
-        coming = self.coming(at + self.down, self.down, self.size, 2 * many, j + many < self.k.nj, 2)
+        unread = self.origin + (j * 2 + 1) * self.down
+        coming = self.coming(unread, self.down, self.size, count, j + count // 2 < self.k.nj, 2) if count else None
         with f.while_() as leave:
             leave(i.get() > self.steps)
             with f.range(f.select(i.get() >= begin, i.get(), end), end) as n:
-                coming.ask()
-                self._step(n, lines, many, edge=False)
+                if coming is not None:
+                    coming.ask()
+                self._step(n, lines, span, edge=False)
                 i.set(n + 1)
             with f.if_(i.get() <= self.steps):
-                self._step(i.get(), lines, many, edge=True)
+                self._step(i.get(), lines, span, edge=True)
                 i.add(1)
 
-    def _placed(self, many: int) -> list[tuple[Point, int]]:
-        """Points and their rows."""
-        rows = range(0, 2 * many, 2)
-        return [(point, row + point.row - 2 * (point.row & point.stage)) for point in self.points for row in rows]
+    def _reads(self, span: _Span) -> dict[int, list[set[int]]]:
+        """By how many vector elements what each colour reads of a row is shifted."""
+        reads: dict[int, list[set[int]]] = {row: [{0}, set()] for row in range(-1, len(span.first))}
+        for point, row in span.placed(self.points):
+            for down, along in point.structure.near:
+                _, shift = _place(point, along)
+                reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
+        return reads
 
-    def _reach(self, row: int, many: int) -> tuple[int, int]:
+    def _lines(self, j: Val, span: _Span, reads: dict[int, list[set[int]]], reaches: dict) -> dict[int, _Line]:
+        """The rows of a span, as they are before its first step. Of those that the next pairs need, what lies before
+        that goes to scratch."""
+        f, at, count = self.f, self.origin + j * (self.down * 2), len(span.first)
+        exists = {reach: (self.head + reach[0], self.head + reach[1] + self.last) for reach in reaches.values()}
+        ats = {row: at + row * self.down for row in reads}
+        ats[-1] = f.select(j.eq(0), self.kept.behind(self.steps), ats[-1])
+        lines = {row: self._line(row, ats[row], exists[reaches[row]], *reads[row]) for row in reads}
+        for row in self.kept.rows if count else []:
+            if min(set().union(*reads[row])) < 0:
+                below = lines[row + count]
+                self.kept.store(row, f.i64(-1), self._load(below.at, below.exists, f.i64(-1), True))
+        return lines
+
+    def _reach(self, row: int, span: _Span) -> tuple[int, int]:
         """The first element of a row that there is, and the last, for the first of each point: rows of pairs exist as
         far as these reach, those beside them as far as they are read."""
-        if -1 <= row < 2 * many:
+        if row in span.first or row in span.second:
             return row_reach(self.points, row % 2)
         found = [
             point.element + along
-            for point, place in self._placed(many)
+            for point, place in span.placed(self.points)
             for down, along in point.structure.near
             if place + down == row
         ]
         return min(found), max(found)
 
-    def _line(self, at: Val, exists: tuple[Val, Val], first: set[int], second: set[int]) -> _Line:
+    def _line(self, row: int, at: Val, exists: tuple[Val, Val], first: set[int], second: set[int]) -> _Line:
         """``first``, ``second``: by how many vector elements what each colour reads of it is shifted."""
         none = [self.none] * 2
         held = [
-            self._load(at, exists, (self.f.i64(2 * step), self.f.i64(2 * step + 1)), True) if used else none
+            self._read(row, at, exists, self.f.i64(step), True) if used else none
             for step, used in ((-1, min(first) < 0), (0, max(first) > 0), (-1, min(second, default=0) < 0))
         ]
         before, here, one, two = ([Var(self.f, half) for half in halves] for halves in (*held, none))
-        return _Line(at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two)
+        return _Line(
+            row=row, at=at, exists=exists, before=before, here=here if max(first) > 0 else [], one=one, two=two
+        )
 
-    def _lanes(self, k: Val, first: Val, last: Val) -> Val:
-        """`mask`, found once in a step."""
-        if (k, first, last) not in self.known:
-            self.known[k, first, last] = self.mask(k, first, last)
-        return self.known[k, first, last]
+    def _read(self, row: int, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
+        return self.kept.load(row, step) if row in self.kept.rows else self._load(at, exists, step, edge)
 
-    def _load(self, at: Val, exists: tuple[Val, Val], pair: Pair, edge: bool) -> Halves:
+    def _load(self, at: Val, exists: tuple[Val, Val], step: Val, edge: bool) -> Halves:
         low, high = (
-            self.k.ops.load(self.dtype, at + k * self.size, self._lanes(k, *exists) if edge else None) for k in pair
+            self.k.ops.load(self.dtype, at + k * self.size, self.mask(k, *exists) if edge else None)
+            for k in (step * 2, step * 2 + 1)
         )
         low, high = (self.f.bitcast(value, self.bits) for value in (low, high))
         return [self.f.shuffle(low, high, range(first, 2 * self.w, 2)) for first in (0, 1)]
 
-    def _store(self, row: int, line: _Line, halves: Halves, pair: Pair, edge: bool) -> None:
+    def _store(self, row: int, at: Val, halves: Halves, step: Val, edge: bool) -> None:
         f, w = self.f, self.w
         order = [lane // 2 + w * (lane % 2) for lane in range(2 * w)]
-        for half, k in enumerate(pair):
+        for half, k in enumerate((step * 2, step * 2 + 1)):
             value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
             value = f.bitcast(value, vector_type(self.elem, w))
             if edge:
-                colours = [self._covered(point, k) for point in self.points if point.row == row % 2]
-                mask = colours[0] | colours[1]
-            self.k.ops.store(self.dtype, value, line.at + k * self.size, mask)
+                mask = self._covered(row % 2, k)
+            self.k.ops.store(self.dtype, value, at + k * self.size, mask)
 
     def _whole(self, reaches: list[tuple[int, int]]) -> tuple[Val, Val]:
         """Steps from here to there are whole in all rows and all points, and so are those beside them."""
@@ -146,40 +204,45 @@ class CheckeredRows(VectorRows):
         end = self.f.max(self.head + high + self.last, 0) // (2 * self.w)
         return self.f.ceil_div(self.f.max(self.head + low, 0), 2 * self.w) + 1, end - 1
 
-    def _covered(self, point: Point, k: Val) -> Val:
+    def _covered(self, row: int, k: Val) -> Val:
         """Lanes of vector k that are a point's."""
-        return self.every[point.element % 2] & self._lanes(k, *self.bounds[point.element])
+        low, high = sorted(point.element for point in self.points if point.row == row)
+        ends = [(first, first + self.last) for first in (self.head + low, self.head + high)]
+        if high - low == 1:  # together without a gap
+            return self.mask(k, ends[0][0], ends[1][1])
+        one, other = (self.mask(k, *end) & self.every[e % 2] for e, end in zip((low, high), ends))
+        return one | other
 
     def _mine(self, point: Point, step: Val) -> Val:
         """Of the vector of its colour, those that are a point's."""
         first = (self.head + (point.element - point.element % 2)) // 2
         return self.mask(step, first, first + self.k.no)
 
-    def _step(self, i: Val, lines: dict[int, _Line], many: int, edge: bool) -> None:
+    def _step(self, i: Val, lines: dict[int, _Line], span: _Span, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
-        self.known = {}
-        late, here, ahead = ((step, step + 1) for step in ((i - 1) * 2, i * 2, (i + 1) * 2))
         states: dict[int, _State] = {}
-        for row in range(min(lines), 2 * many + 2):
+        for row in range(min(lines), span.second.stop + 2):
             if row in lines:
                 line = lines[row]
-                loaded = self._load(line.at, line.exists, ahead if line.here else here, edge)
+                loaded = self._read(row, line.at, line.exists, i + 1 if line.here else i, edge)
                 states[row] = _State(line, loaded)
-            for point in self._at(row - 1, 0, many):
+            for point in self._at(row - 1, 0, span):
                 half, state = point.element % 2, states[row - 1]
                 value = self._value(point, lambda down: states[row - 1 + down].first())
                 state.now[half] = self.f.select(self._mine(point, i), value, state.now[half]) if edge else value
-            for point in self._at(row - 2, 1, many):
+            for point in self._at(row - 2, 1, span):
                 value = self._value(point, lambda down: states[row - 2 + down].second())
                 states[row - 2].final[point.element % 2] = value
-            if -1 <= row - 2 < 2 * many:
+            if row - 2 in span.second:
                 # a step late: loads have the same place in a page as what is stored in rows that are pages apart
-                self._store(row - 2, lines[row - 2], states[row - 2].final, late, edge)
+                self._store(row - 2, lines[row - 2].at, states[row - 2].final, i - 1, edge)
+        for row in self.kept.rows if span.first else []:
+            self.kept.store(row, i, states[row + len(span.first)].now)
         for state in states.values():
             state.leave()
 
-    def _at(self, row: int, stage: int, many: int) -> list[Point]:
-        return [point for point, place in self._placed(many) if place == row and point.stage == stage]
+    def _at(self, row: int, stage: int, span: _Span) -> list[Point]:
+        return [point for point, place in span.placed(self.points) if place == row and point.stage == stage]
 
     def _value(self, point: Point, read: Callable[[int], tuple[Halves, Halves, Halves]]) -> Val:
         """``read``: what lies to the left, there and to the right, so many rows down."""
@@ -191,6 +254,34 @@ class CheckeredRows(VectorRows):
             values.append(self.window(*pair, first))
         self.k.compute(values, s=s)
         return self.f.bitcast(values[s.outputs[0].value], self.bits)
+
+
+class _Kept:
+    """What pairs of rows need of those above them, in scratch: of each step, from the one before the first on, vectors
+    of some halves of rows."""
+
+    def __init__(self, rows: CheckeredRows, halves: list[tuple[int, int]]):
+        f, self.f, self.bits, self.none = rows.f, rows.f, rows.bits, rows.none
+        self.halves, self.rows = halves, sorted({row for row, _ in halves})
+        self.size, self.step = rows.size, rows.size * len(halves)
+        room = f.word(rows.k.args, ua.R_KEEP)
+        self.first = room + ((f.i64(0) - room) & (LINE - 1)) + self.step
+
+    def _at(self, place: tuple[int, int], step: Val) -> Val:
+        return self.first + step * self.step + self.halves.index(place) * self.size
+
+    def behind(self, steps: Val) -> Val:
+        """Room for a row, behind all that is kept in so many steps and three more."""
+        return self.first + (steps + 2) * self.step
+
+    def load(self, row: int, step: Val) -> Halves:
+        places = [(row, half) for half in (0, 1)]
+        return [self.f.load(self.bits, self._at(p, step)) if p in self.halves else self.none for p in places]
+
+    def store(self, row: int, step: Val, halves: Halves) -> None:
+        for half, value in enumerate(halves):
+            if (row, half) in self.halves:
+                self.f.store(value, self._at((row, half), step))
 
 
 class _State:

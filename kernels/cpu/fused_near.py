@@ -126,10 +126,10 @@ class VectorRows(BoxRows):
         return self.f.bitcast(value, vector_type(self.elem, self.w))
 
     def mask(self, k: Val, first: Val, last: Val) -> Val:
-        """Lanes of vector k that lie between two elements."""
+        """Lanes of vector k that lie between two elements, the first of which is not behind the last."""
         f, w = self.f, self.w
-        lanes, base = f.vector(I64, range(w)), k * w
-        return (lanes >= f.splat(first - base, w)) & (lanes < f.splat(last - base, w))
+        lanes = f.vector(I64, range(w)) + f.splat(k * w - first, w)
+        return lanes.below(f.splat(last - first, w))
 
 
 class NearRows(VectorRows):
