@@ -26,6 +26,15 @@ FETCHED_BELOW = 256  # columns from which on packing A waits for less than askin
 FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
 
 
+def block_of_k(terms: int, item: int) -> int:
+    """Terms of a block of K, all of about one length.
+
+    >>> block_of_k(1000, 8), block_of_k(256, 8)
+    (250, 256)
+    """
+    return -(-terms // -(-terms // KC[item]))
+
+
 class GemmAccess(GemmTables):
     """What is decided about each operand, from sizes and strides; dimensions and panels are known."""
 
@@ -189,9 +198,7 @@ class GemmAccess(GemmTables):
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy
     def _kc(self) -> int:
-        limit = KC[self.item]
-        turn = total(self.k_dims)
-        return -(-turn // -(-turn // limit))
+        return block_of_k(total(self.k_dims), self.item)
 
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""

@@ -7,6 +7,7 @@ from math import prod
 
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
+from .gemm_access import FEW_PANELS, L1_BYTES, block_of_k
 from .sides import panel_rows
 
 TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
@@ -14,6 +15,7 @@ SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
 CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
+FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 
 
@@ -41,13 +43,16 @@ def choose_tile(
     best, best_cost = ((0, 0), False), float("inf")
     scattered, extra = _scattered(isa, dtype, prod(rows[:together])) if contiguous else (SCATTER_COST, 0.0)
     total = prod(rows)
+    near = _near_columns(dtype, terms)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype, in_place):
         mv, nr = tile
         if nr < columns if across else nr > most:
             continue
         blocks = -(-columns // nr)
-        work = blocks * (mv * nr * terms * cycles + TILE_COST)
+        # With few panels of B, where A comes from counts for more.
+        far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
+        work = blocks * (mv * nr * terms * cycles * far + TILE_COST)
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
             continue
         if width not in cuts:
@@ -63,6 +68,16 @@ def choose_tile(
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best
+
+
+def _near_columns(dtype: str, terms: int) -> int:
+    """Columns of a panel of B that stays in L1 while tiles run.
+
+    >>> [_near_columns(dtype, 1024) for dtype in ("float32", "float64", "complex64", "complex128")]
+    [17, 12, 12, 8]
+    """
+    item = tile_table.ITEMSIZE[dtype]
+    return L1_BYTES // (block_of_k(terms, item) * item)
 
 
 def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:

@@ -5,6 +5,7 @@ import pytest
 from plan_cases import operands, plan, run
 
 from einsum_engine.kernels import isa, tiles
+from einsum_engine.planners.gemm_access import L1_BYTES, block_of_k
 from einsum_engine.planners.tile_choice import choose_tile
 
 AVX512 = isa.get("avx512")
@@ -28,6 +29,20 @@ def test_a_b_read_in_place_has_tiles_of_few_columns_where_broadcasts_cost_much(d
     assert in_place[1] <= most < packed[1]
     assert tiles.efficiency(row, dtype, packed) > tiles.efficiency(row, dtype, packed, True)
     assert tiles.efficiency(AVX512, dtype, (2, 6)) == tiles.efficiency(AVX512, dtype, (2, 6), True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "complex64", "complex128"])
+@pytest.mark.parametrize("size", [700, 1000, 2048, 4096])
+def test_panels_of_a_large_b_find_room_in_l1(dtype, size):
+    (_, nr), _ = choose_tile(AVX512, dtype, (size,), size, size, True)
+    item = tiles.ITEMSIZE[dtype]
+    assert nr * block_of_k(size, item) * item <= L1_BYTES
+
+
+@pytest.mark.parametrize("dtype, tile", [("float64", (2, 14)), ("complex128", (1, 12))])
+def test_few_panels_of_b_may_be_wide(dtype, tile):
+    rows = tile[0] * tiles.elements(AVX512, dtype) * 25
+    assert choose_tile(AVX512, dtype, (rows,), 2 * tile[1], 1024, True)[0] == tile
 
 
 @pytest.mark.parametrize("rows, columns, terms", [((4, 2, 2), 4, 4), ((8, 2), 4, 8)])
