@@ -32,7 +32,7 @@ from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
 
 FOLLOWED = 128 << 10  # most bytes of A in an outer iteration that is asked for during the one before
-PAGE = 4096  # bytes: an A of less is one stream, which hardware follows
+LONG_ENOUGH = 8 << 10  # bytes of A: less is there before asking for it pays
 FAR_BYTES = 1 << 20  # of A in all outer iterations: more is not in the cache of a core
 
 
@@ -131,7 +131,7 @@ class GemmNest:
         if self.tile.follows:
             far = word(abi.G_STREAM).ne(0)
         else:
-            far = (nbytes > PAGE) & (nbytes * word(abi.G_OUTER_TOTAL) > FAR_BYTES)
+            far = (nbytes > LONG_ENOUGH) & (nbytes * word(abi.G_OUTER_TOTAL) > FAR_BYTES)
         far_a, far_b = Var(f, f.i64(0)), Var(f, f.i64(0))
         with f.if_((o + 1 < end) & far & (nbytes <= FOLLOWED) & word(abi.G_KO).eq(1)):
             next_a, next_b, _ = self._outer_offsets(o + 1)
