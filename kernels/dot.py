@@ -23,6 +23,8 @@ from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
 BLOCK_BYTES = 256 << 10  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
+FAR_BYTES = 24 << 20  # larger operands come from memory
+IN_ORDER_BYTES = 256, 4096  # of adjacent rows that are read in order: of longer ones, hardware follows eight at once
 # Below this a second thread costs more than it brings.
 SHARED_TERMS = 1 << 16
 _SHARES = 2  # tasks per thread
@@ -149,6 +151,7 @@ def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
         da.D_SPLIT_STRIDE: split_stride,
         da.D_ACCUMULATE: int(p.accumulate),
         da.D_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
+        da.D_IN_ORDER: int(_in_order(p)),
     }
     tables = {
         da.D_TM_A: p.tm_a,
@@ -162,6 +165,15 @@ def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
     outer = outer_words(p.outer)
     count = int(np.prod(tasks)) * pieces if p.results else 0
     return Row(words=words | outer[0], tables=tables | outer[1], kernels={abi.FN: p.kernel}, tasks=count)
+
+
+def _in_order(p: DotProblem) -> bool:
+    """Whether one column reads short rows, one behind the other, that come from memory."""
+    item, (least, most) = ITEMSIZE[p.dtype], IN_ORDER_BYTES
+    row = p.k * item
+    if p.n != 1 or p.run < p.k or p.m < 2 or not least <= row <= most or p.outer_total * p.m * row < FAR_BYTES:
+        return False
+    return p.tm_a[1] - p.tm_a[0] == row
 
 
 def _k_block(p: DotProblem) -> int:

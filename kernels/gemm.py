@@ -52,8 +52,9 @@ class GemmProblem:
     contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
-    ``fetch_a``, ``fetch_b``: the block that is packed next is asked for while tiles run. ``across``: panels are unpacked
-    in groups of so many that are beside each other in A, times so many that are adjacent in C, lane by lane.
+    ``fetch_a``, ``fetch_b``: the block that is packed next, or terms of A that are read in place next, are asked for while
+    tiles run. ``across``: panels are unpacked in groups of so many that are beside each other in A, times so many that are
+    adjacent in C, lane by lane.
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
     ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end

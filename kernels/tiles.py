@@ -108,6 +108,12 @@ def most_in_place(dtype: str) -> int:
     return 4 if dtype in COMPLEX else 8
 
 
+def follows(tile: tuple[int, int]) -> bool:
+    """Whether a tile that reads A in place asks for what it reads of it later: few columns, by which memory bounds it."""
+    mv, nr = tile
+    return nr <= 4 and mv >= 3
+
+
 def shuffles(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool) -> int:
     """Of a k step where no load repeats an element: each takes a part of a cycle from multiplying and adding."""
     mv, nr = tile

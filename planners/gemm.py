@@ -21,7 +21,7 @@ from ..plan import Index, Layout
 from ..records import lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import Axes, BinaryContraction
-from .gemm_access import KC, LONG_SECONDS, GemmAccess
+from .gemm_access import KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
@@ -175,6 +175,9 @@ class _Planner(GemmAccess):
         if across is not None:
             self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)
         a_mode = self._a_mode()
+        self.in_rows = self._in_rows(a_mode)
+        if self.in_rows and self.n_total == 1 and (self.mv, 1) in tile_table.tiles(self.isa, c.dtype):
+            self.nr = 1  # tiles with an idle column are stored through the stack
         return self._decided(a_mode, self._b_mode(a_mode))
 
     def _cut(self, run: Dim | None, chosen: tuple[tuple[int, int], bool]) -> None:
@@ -265,7 +268,7 @@ class _Planner(GemmAccess):
         if b_mode == "prepack":
             pack_right = self._prepack_right()
             b_mode, b_stride = "panels", pack_right.stride
-        kc = self._kc
+        kc = ROWS_AT_ONCE if self.in_rows else self._kc
         decided = Decided(
             a_mode=a_mode,
             b_mode=b_mode,
@@ -273,7 +276,7 @@ class _Planner(GemmAccess):
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
-            fetch_a=a_mode == "pack" and self._fetches(LEFT, self.n_total),
+            fetch_a=self.in_rows or a_mode == "pack" and self._fetches(LEFT, self.n_total),
             fetch_b=b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
             kc=kc,
             chunk=self.chunk(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..kernels.cpu import abi
+from ..kernels.tiles import follows
 from ..records import lazy
 from .across import PAGE
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .packing import PACK_BYTES
-from .sides import LEFT, RIGHT, Dim, total
+from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 
 L1_BYTES = 24 << 10
@@ -24,6 +25,10 @@ FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
 FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles
 FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
+ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
+FEW_COLUMNS = 4  # with which memory bounds a product
+NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
+LONG_ROW = 1 << 10  # bytes from one row to the next: hardware follows shorter ones, which are read to the end at once
 
 
 def block_of_k(terms: int, item: int) -> int:
@@ -180,6 +185,17 @@ class GemmAccess(GemmTables):
                 return False
             return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
         return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
+
+    def _in_rows(self, a_mode: str) -> bool:
+        """Whether few columns read A from memory, in long rows: then blocks of K are so few rows that each is one stream
+        over all panels, which stays in cache for other columns, and C, in cache too, is added to for each block."""
+        few = self.n_total <= FEW_COLUMNS and follows((self.mv, self.nr))
+        if a_mode != "direct" or self.c.left is None or self.group[0] or self.panels.count < 2 or not few:
+            return False
+        if self.k_total < 4 * ROWS_AT_ONCE or self.m_dims[0].stride(OUT) != self.item:
+            return False
+        elements = total(self.b_dims) * total(self.m_dims) * self.k_total
+        return elements * self.item > NEAR_BYTES and abs(self.k_dims[0].stride(LEFT)) >= LONG_ROW
 
     def _goes_on(self) -> bool:
         """Whether short runs of panels that are packed across end within a line whose rest an outer loop reads."""

@@ -30,8 +30,8 @@ A, B, C = 0, 1, 2
 class Case:
     """``valid``: lanes of each panel; ``a``: ``direct``, ``panels`` or the name of a pack mode; ``b``: ``direct``,
     ``panels`` or the name of a pack mode; ``sources``: dtypes of A and B where tasks widen them while packing;
-    ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``fetch``: packed operands are
-    asked for early; ``flush``: side of the fences, "" for plain memory with
+    ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``fetch``: operands that are packed, and an A
+    that is read in place, are asked for early; ``flush``: side of the fences, "" for plain memory with
     ``gap`` bytes between rows."""
 
     dtype: str
@@ -116,7 +116,7 @@ def build(case: Case, isa: ISA) -> Ready:
         b_source=case.sources[1],
         pack_mode=getattr(abi, case.a, abi.SCATTERED),
         b_pack_mode=getattr(abi, case.b, abi.SCATTERED),
-        fetch_a=case.fetch and case.a not in ("direct", "panels") and not case.sources[0],
+        fetch_a=case.fetch and case.a != "panels" and not case.sources[0],
         fetch_b=case.fetch and case.b not in ("direct", "panels") and not case.sources[1],
         kc=case.kc,
         chunk=case.chunk,

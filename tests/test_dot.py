@@ -9,7 +9,9 @@ import strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import einsum_engine as engine
 from einsum_engine.kernels import dot, isa, tiles
+from einsum_engine.kernels.cpu import dot_abi as da
 from einsum_engine.kernels.gemm import Operand
 from einsum_engine.kernels.launch import Launch, run
 
@@ -86,6 +88,39 @@ def test_every_length_of_a_run(row, dtype):
     for length in range(1, 2 * row.vector_bits // (8 * tiles.ITEMSIZE[dtype]) + 3):
         for m, n in ((1, 1), (5, 1), (4, 4)):
             check(*problem(rng, dtype, outer=(1, 1), m=m, n=n, runs=1, length=length), row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("rows", [False, True], ids=["tile", "rows"])
+def test_rows_one_after_the_other(row, dtype, rows, monkeypatch):
+    """Numbers of rows around those of a tile, several tasks, lengths that end within a vector."""
+    monkeypatch.setattr(dot, "_in_order", lambda p: p.n == 1)
+    rng, lanes = np.random.default_rng(8), row.vector_bits // (8 * tiles.ITEMSIZE[dtype])
+    for m, length in ((1, 5), (2, 8 * lanes), (4, 17 * lanes + 3), (9, lanes - 1), (13, 3 * lanes)):
+        p, operands = problem(
+            rng, dtype, outer=(1, 2), m=m, n=1, runs=2, length=length, rows=rows, accumulate=m % 2 == 0, conj_b=m > 4
+        )
+        assert dot.lower(p)[0].words[da.D_IN_ORDER]
+        check(p, operands, row)
+
+
+@pytest.mark.parametrize(
+    "text, shapes, in_order",
+    [
+        ("ij,j->i", [(100000, 100), (100,)], True),
+        ("ij,ij->i", [(30000, 300), (30000, 300)], True),
+        ("bij,bj->bi", [(10, 10000, 100), (10, 100)], True),
+        ("ij,j->i", [(50000, 100), (100,)], False),  # stays in the shared cache
+        ("ij,j->i", [(400000, 20), (20,)], False),  # adding up lanes takes longer than reading
+        ("ij,j->i", [(5000, 1500), (1500,)], False),  # hardware follows eight
+        ("ij,kj->ik", [(100000, 100), (2, 100)], False),
+    ],
+)
+def test_short_rows_from_memory_are_read_in_order(monkeypatch, text, shapes, in_order):
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    (step,) = [step for step in engine.compile(text, *shapes, dtypes="float32", threads=1).plan.steps]
+    assert bool(step.family == "dot" and step.args.words[da.D_IN_ORDER]) == in_order
 
 
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)

@@ -1,13 +1,18 @@
 """Blocks that are asked for before they are packed: which plans do so, and that results stay the same wherever the next
 block lies: in K, in the loop over K outside, in the outer loops, in the task after this one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from dense import numpy_dtype
 
 import einsum_engine as engine
+from einsum_engine.executor import bind
+from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import gemm_access, gemm_tables, packing
+from einsum_engine.planners.build import build_plan
 
 # expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
 CASES = {
@@ -108,3 +113,67 @@ def test_a_task_finds_the_rest_of_lines_that_an_outer_loop_reads(dtype, threads)
     rng = np.random.default_rng(3)
     arrays = [rng.integers(0, 5, shape).astype(dtype) for shape in shapes]
     assert np.array_equal(f(*arrays), np.einsum(text, *arrays, optimize=True))
+
+
+FEW_COLUMNS = [  # expression, sizes: one column and several, rows that end within a panel, terms that end within a block
+    ("ij,i->j", dict(i=67, j=1300)),
+    ("ij,i->j", dict(i=9001, j=270)),
+    ("ij,ik->kj", dict(i=43, j=1300, k=3)),
+    ("ij,ki->kj", dict(i=40, j=1027, k=4)),
+    ("xij,xi->xj", dict(x=3, i=37, j=1025)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int64", "int16", "bool"])
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_rows_of_a_large_operand_with_few_columns(monkeypatch, row, dtype, threads):
+    """A few rows at a time over all panels, C added to, the next rows asked for."""
+    monkeypatch.setattr(gemm_access, "NEAR_BYTES", 0)
+    monkeypatch.setattr(gemm_access, "LONG_ROW", 256)
+    blocks, rng = set(), np.random.default_rng(4)
+    for text, sizes in FEW_COLUMNS:
+        shapes = [tuple(sizes[index] for index in term) for term in text.split("->")[0].split(",")]
+        arrays = [rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes]
+        request = engine.compile(text, *shapes, dtypes=dtype, threads=threads).plan.request
+        plan = build_plan(replace(request, isa=row.name))
+        blocks |= {step.args.words[abi.G_KC] for step in plan.steps if step.kernel.startswith("gemm_")}
+        expected = np.einsum(text, *(x.astype("c16" if dtype.startswith("complex") else "i8") for x in arrays))
+        out = np.empty(expected.shape, numpy_dtype(dtype))
+        bind(plan).run(arrays, out)
+        assert np.array_equal(out, expected.astype(out.dtype)), text
+    if row.repeats and dtype not in ("int16", "bool"):  # with narrow elements, rows have few panels
+        assert gemm_access.ROWS_AT_ONCE in blocks
+
+
+@pytest.mark.parametrize(
+    "text, shapes, rows",
+    [
+        ("ij,i->j", [(1100, 1024), (1100,)], True),
+        ("ij,i->j", [(1000, 1024), (1000,)], False),  # is read again from the caches
+        ("ij,i->j", [(18000, 64), (18000,)], False),  # short rows follow each other
+        ("ij,ik->kj", [(1100, 1024), (1100, 4)], True),
+        ("ij,ik->kj", [(1100, 1024), (1100, 5)], False),
+        ("ij,ik->jk", [(1100, 1024), (1100, 2)], False),  # C is not added to by vectors
+    ],
+)
+def test_few_columns_read_few_rows_of_a_large_operand_at_once(monkeypatch, text, shapes, rows):
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    f = engine.compile(text, *shapes, dtypes="float32", threads=1)
+    (words,) = [step.args.words for step in f.plan.steps if step.kernel.startswith("gemm_")]
+    assert (words[abi.G_KC] == gemm_access.ROWS_AT_ONCE) == rows
+    assert bool(words[abi.G_PACK_MODE] & abi.FETCH_A) == rows
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_operands_of_the_next_product_are_asked_for(row, threads):
+    """Many products, each of which fits a core's cache: all together do not."""
+    rng = np.random.default_rng(5)
+    for text, sizes in (("xij,xjk->xik", (40, 64, 61, 96)), ("xij,xkj->xik", (40, 90, 64, 64)), ("xij,jk->xik", (60, 64, 48, 96))):
+        of = dict(zip("xijk", sizes))
+        arrays = [rng.integers(0, 5, [of[i] for i in term]).astype("f8") for term in text.split("->")[0].split(",")]
+        request = engine.compile(text, *arrays, threads=threads).plan.request
+        out = np.empty([of[i] for i in text[-3:]])
+        bind(build_plan(replace(request, isa=row.name))).run(arrays, out)
+        assert np.array_equal(out, np.einsum(text, *arrays, optimize=True)), text

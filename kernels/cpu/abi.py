@@ -90,7 +90,8 @@ G_SHARES = 69  # of each task, in order: first panel, end, first column, end; 0:
 SHARE_WORDS = 4
 STAGED_A, STAGED_B = 0, 1
 
-# the operand is larger than the caches of a core: the block that is packed next is asked for early
+# the operand is larger than the caches of a core: the block that is packed next, or of an A that few columns read in
+# place the next block of K, is asked for early
 FETCH_A, FETCH_B = 16, 32
 # panels of B that were packed before come from memory
 FAR_B = 128

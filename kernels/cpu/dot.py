@@ -244,17 +244,19 @@ class _Nest:
                     self._rows(at, n)
 
     def _rows(self, at: "_Place", n: Val | None) -> None:
-        """One column, or paired rows: many rows at once, then four, then one."""
+        """One column, or paired rows: many rows at once, then four, then one; or one after the other, as one stream."""
         f, parts = self.f, self.lanes.parts
         many, few, start = stream_rows(self.lanes.dtype, self.lanes.isa), 4, self.m0
+        in_order = self.word(da.D_IN_ORDER).ne(0)
         if n is not None:
             start = Var(f, self.m0)
-            with f.range(self.m0, self.m1 - (many - 1), many) as m:
+            with f.range(self.m0, f.select(in_order, self.m0, self.m1) - (many - 1), many) as m:
                 self._tile(at, _Body(mt=many, nt=1), m, n)
                 start.set(m + many)
             start = start.get()
-        with f.range(start, self.m1, few) as m:
-            rows, column = f.min(self.m1 - m, few), m if n is None else n
+        step = f.select(in_order, f.i64(1), f.i64(few))
+        with f.range(start, self.m1, step) as m:
+            rows, column = f.min(self.m1 - m, step), m if n is None else n
             with f.if_else(rows > 1) as (several, one):
                 for branch, mt in ((several, few), (one, 1)):
                     with branch:

@@ -19,3 +19,4 @@ D_SPLIT = 51  # elements of each, at least 1
 D_SPLIT_STRIDE = 52  # bytes between the partial results of two splits
 D_ACCUMULATE = 53  # add to C instead of overwriting
 D_SIGNS = 54  # complex: bit 0 conjugate A, bit 1 conjugate B
+D_IN_ORDER = 55  # rows of A come from memory: one after the other

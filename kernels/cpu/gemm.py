@@ -32,6 +32,8 @@ from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
 
 FOLLOWED = 128 << 10  # most bytes of A in an outer iteration that is asked for during the one before
+LONG_ENOUGH = 8 << 10  # bytes of A: less is there before asking for it pays
+FAR_BYTES = 1 << 20  # of A in all outer iterations: more is not in the cache of a core
 
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
@@ -86,8 +88,8 @@ class GemmNest:
             self.outer = o
             a, b, c = self._outer_offsets(o)
             self.next_a, self.next_b = self._next_outer(o, o1)
-            if self.tile.follows:
-                self._follow(o, o1, a)
+            if self.tile.asks:
+                self._follow(o, o1, a, b)
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
@@ -121,15 +123,30 @@ class GemmNest:
                 b.set(next_b)
         return a.get(), b.get()
 
-    def _follow(self, o: Val, end: Val, a: Val) -> None:
-        """Tells tiles how far the A of the next outer iteration is, where all of it stays in cache until it is read; 0: not
-        to ask."""
+    def _follow(self, o: Val, end: Val, a: Val, b: Val) -> None:
+        """Tells tiles how far the operands of the next outer iteration are, where these stay in cache until they are read,
+        and all of them together do not; 0: not to ask."""
+        f, word, item = self.f, self.word, self.tile.item
+        nbytes = word(abi.G_M) * word(abi.G_K) * item
+        if self.tile.follows:
+            far = word(abi.G_STREAM).ne(0)
+        else:
+            far = (nbytes > LONG_ENOUGH) & (nbytes * word(abi.G_OUTER_TOTAL) > FAR_BYTES)
+        far_a, far_b = Var(f, f.i64(0)), Var(f, f.i64(0))
+        with f.if_((o + 1 < end) & far & (nbytes <= FOLLOWED) & word(abi.G_KO).eq(1)):
+            next_a, next_b, _ = self._outer_offsets(o + 1)
+            far_a.set(next_a - a)
+            far_b.set(next_b - b)
+        f.store(far_a.get(), self.coming)
+        f.store(far_b.get(), self.coming + 8)
+
+    def _follow_terms(self, k0: Val) -> None:
+        """Tells tiles how far the A of the next block of K is, where rows that are read in place come from memory."""
         f, word = self.f, self.word
-        nbytes = word(abi.G_M) * word(abi.G_K) * self.tile.item
-        far = Var(f, f.i64(0))
-        with f.if_((o + 1 < end) & word(abi.G_STREAM).ne(0) & (nbytes <= FOLLOWED) & word(abi.G_KO).eq(1)):
-            far.set(self._outer_offsets(o + 1)[0] - a)
-        f.store(far.get(), self.coming)
+        with f.if_((word(abi.G_PACK_MODE) & abi.FETCH_A).ne(0)):
+            after = f.min(k0 + word(abi.G_KC), word(abi.G_K) - 1)
+            far = f.word(word(abi.G_TK_A), after) - f.word(word(abi.G_TK_A), k0)
+            f.store(far, self.coming)
 
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""
@@ -162,6 +179,8 @@ class GemmNest:
                 else:
                     panels, stride = left, f.i64(0)
                 columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
+                if self.tile.follows:
+                    self._follow_terms(k0)
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 self._describe(a, b, turn, k0)
                 last = (turn + 1).eq(word(abi.G_KO)) & (k0 + klen).eq(total)

@@ -14,7 +14,7 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import TIMED, turns
+from ..tiles import TIMED, follows, turns
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 from .turned import Turned
 
@@ -163,21 +163,26 @@ class TileEmitter:
 
     @property
     def follows(self) -> bool:
-        """Whether it asks for A of the next outer iteration: few columns, by which memory bounds it."""
-        return not self.spec.a_packed and self.spec.nr <= 4 and self.spec.mv >= 3
+        """Whether it asks for A of the next outer iteration, or of the next block of K."""
+        return not self.spec.a_packed and follows((self.spec.mv, self.spec.nr))
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for anything of an A that is read in place."""
+        return self.follows or not self.spec.a_packed and self._fetches()
 
     def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
         """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs."""
-
-        def ask() -> None:
-            for i in range(1, self.spec.mv + 1):
-                self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
-
         if ahead is not None and self.follows:
             with self.f.if_(ahead.ne(0)):
-                ask()
+                self.fetch_row(row + ahead)
         elif ahead is not None and self._fetches():
-            ask()
+            self.fetch_row(row + ahead)
+
+    def fetch_row(self, row: Val) -> None:
+        """Asks for the lanes at ``row``."""
+        for i in range(1, self.spec.mv + 1):
+            self.f.prefetch(row + (i * self.vector_bytes - 1), locality=2)
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr

@@ -87,7 +87,7 @@ class TileLoop:
         if spec.a_packed and spec.b_packed:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
-        follows = f.word(self.coming) if tile.follows else None
+        follows = f.word(self.coming) if tile.asks else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -112,6 +112,9 @@ class TileLoop:
                     self.ahead = panels + f.word(tables["G_TM_A"], following) - a
                     if tile.follows:
                         self.ahead = follows
+                    elif tile.asks:
+                        with f.if_(follows.ne(0)):
+                            self._fetch_rows(a + follows, tka, klen, n)
                 edge = _Edge(
                     c=c,
                     tmc=tmc,
@@ -131,12 +134,23 @@ class TileLoop:
                             fetcher.ask()
                 self._tile(a, source, klen, tka, tkb, signs, edge)
 
+    def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
+        """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
+        f, nr = self.f, self.spec.nr
+        strips, strip = f.ceil_div(self.n1 - self.n0, nr), (n - self.n0) // nr
+        piece = f.ceil_div(klen, strips)
+        with f.range(strip * piece, f.min((strip + 1) * piece, klen)) as k:
+            self.tile.fetch_row(a + f.word(tka, k))
+
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
-        """Asks for the next columns of a B that is read in place: they come from memory while these are used."""
+        """Asks for the next columns of a B that is read in place, or the first ones of the next outer iteration: they come
+        from memory while these are used."""
         f, nr, item = self.f, self.spec.nr, self.tile.item
-        last = (self.n1 - 1) // nr * nr
-        with f.if_(n < last):
-            coming = tnb + (n + nr) * 8
+        more = n < (self.n1 - 1) // nr * nr
+        far = f.word(self.coming + 8) if self.tile.asks else f.i64(0)
+        b = f.select(more, b, b + far)
+        with f.if_(more | far.ne(0)):
+            coming = tnb + f.select(more, n + nr, self.n0) * 8
             first = f.word(tkb)
             step = f.word(tkb, f.min(f.i64(1), klen - 1)) - first
             with f.if_else(step.eq(item)) as (along, across):
