@@ -19,9 +19,8 @@ from ..plan import Axis, Index
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
+from .shared_lines import LARGE_BYTES, SMALL_SHARE
 
-SMALL_SHARE = 8  # how many times as many bytes the large operand has
-LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
 FEW_ROWS = 4  # that are worth a turn of the loops outside
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from .. import cost
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
+from .layout import dense_axes
 from .request import PlanRequest
+from .shared_lines import lanes_of_sum
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
@@ -245,7 +247,7 @@ class OperationList:
         if self._elements(x) * self._elements(y) >= LEAST_TERMS:
             chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
         if chosen is None:
-            return self.apply("gemm", (x, y), self.new(term, x.dtype))
+            return self._along_lines(x, y, term) or self.apply("gemm", (x, y), self.new(term, x.dtype))
         index, count = chosen
         piece = f"{index}'"
         for value in (x, y):
@@ -254,6 +256,20 @@ class OperationList:
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
         parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
         return self.apply("sum", (parts,), self.new(term, x.dtype))
+
+    def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
+        """The product as one whose lanes run along a sum, and a sum of these; None where that is nothing to gain."""
+        if self.request.layouts != "solve" or not self.request.fuse:
+            return None
+        small, large = sorted((x, y), key=self._elements)
+        summed = lanes_of_sum(small.axes, large.axes, term, x.dtype)
+        if not summed:
+            return None
+        kept = (*summed, *term)
+        order = sorted((i for i in large.term if i in kept), key=lambda i: abs(large.axes[i].stride))
+        order += [i for i in kept if i not in large.term]
+        lanes = self.new(kept, x.dtype, axes=dense_axes(order, self.sizes, itemsize(x.dtype)))
+        return self.apply("sum", (self.apply("gemm", (x, y), lanes),), self.new(term, x.dtype))
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
