@@ -39,7 +39,7 @@ def lanes_of_sum(
         return ()
     sizes = {i: axis.size for axes in (small, large) for i, axis in axes.items()}
     elements, copied, lanes = (prod(sizes[i] for i in indices) for indices in (large, small, {*kept, *summed}))
-    share = SMALL_SHARE * (2 if dtype in COMPLEX else 1)  # there is twice the arithmetic for each byte of these to hide it
+    share = SMALL_SHARE * (2 if dtype in COMPLEX else 1)  # twice the arithmetic for each byte
     if elements * item < LARGE_BYTES or max(copied, lanes) * share > elements:
         return ()
     rows = prod(sizes[i] for i in small if i not in summed and not (i in large and i in kept))
