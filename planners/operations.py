@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from .. import cost
+from ..kernels import isa as isa_table
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
 from .layout import dense_axes
@@ -235,7 +236,8 @@ class OperationList:
         if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
             return self._product_of_operands(x, y, term)
         if x.dtype == y.dtype:
-            return self.apply(kind, (x, y), self.new(term, x.dtype))
+            along = self._along_lines(x, y, term) if kind == "gemm" else None
+            return along or self.apply(kind, (x, y), self.new(term, x.dtype))
         conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
         x.conj = y.conj = False
         return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
@@ -259,15 +261,20 @@ class OperationList:
 
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
         """The product as one whose lanes run along a sum, and a sum of these; None where that is nothing to gain."""
-        if self.request.layouts != "solve" or not self.request.fuse:
-            return None
         small, large = sorted((x, y), key=self._elements)
-        summed = lanes_of_sum(small.axes, large.axes, term, x.dtype)
+        if self.request.layouts != "solve" or not self.request.fuse or large.kind != "input":
+            return None
+        order = sorted(large.term, key=lambda i: abs(large.axes[i].stride))
+        axes = small.axes
+        if axes is None:  # free: it lies as the large one does, where it has no index of its own
+            if not large.axes.keys() >= set(small.term):
+                return None
+            axes = dense_axes((i for i in order if i in small.term), self.sizes, itemsize(x.dtype))
+        summed = lanes_of_sum(axes, large.axes, term, x.dtype, isa_table.get(self.request.isa))
         if not summed:
             return None
         kept = (*summed, *term)
-        order = sorted((i for i in large.term if i in kept), key=lambda i: abs(large.axes[i].stride))
-        order += [i for i in kept if i not in large.term]
+        order = [i for i in order if i in kept] + [i for i in kept if i not in large.term]
         lanes = self.new(kept, x.dtype, axes=dense_axes(order, self.sizes, itemsize(x.dtype)))
         return self.apply("sum", (self.apply("gemm", (x, y), lanes),), self.new(term, x.dtype))
 

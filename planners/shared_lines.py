@@ -12,6 +12,7 @@ from itertools import takewhile
 from math import prod
 from typing import Collection, Iterable, Mapping
 
+from ..kernels.isa import ISA
 from ..kernels.tiles import COMPLEX, ITEMSIZE
 from ..plan import Axis, Index
 
@@ -22,7 +23,7 @@ MOST_ROWS = 1024  # of lanes in the small operand of one product, 64 KB of whole
 
 
 def lanes_of_sum(
-    small: Mapping[Index, Axis], large: Mapping[Index, Axis], kept: Collection[Index], dtype: str
+    small: Mapping[Index, Axis], large: Mapping[Index, Axis], kept: Collection[Index], dtype: str, isa: ISA
 ) -> tuple[Index, ...]:
     """The summed indices of a product along which lanes run; none where a matrix product reads whole lines as well.
 
@@ -31,8 +32,10 @@ def lanes_of_sum(
     item = ITEMSIZE[dtype]
     order = sorted(large, key=lambda i: abs(large[i].stride))
     summed = tuple(takewhile(lambda i: i in small and i not in kept, order))
-    if not summed or len(summed) == len(order) or any(small[i].stride == item for i in summed):
-        return ()  # nothing to keep, or both run along the sum: a dot product
+    if not summed or len(summed) == len(order):
+        return ()
+    if isa.vector_bits < 8 * LINE and any(small[i].stride == item for i in summed):
+        return ()  # a dot product, whose vectors are as long as the runs
     batch = order[len(summed)]
     adjacent = _adjacent(large, (*summed, batch), item)
     if batch not in small or not 2 * adjacent[-2] <= LINE <= adjacent[-1]:

@@ -35,10 +35,10 @@ def _axes(term, sizes, item):
     return axes
 
 
-def summed(small, large, kept, dtype="float32", **changed):
+def summed(small, large, kept, dtype="float32", row="avx512", **changed):
     sizes = dict(g=8, r=8, w=8, a=8, s=8, f=8, d=8, x=2) | changed
     item = tiles.ITEMSIZE[dtype]
-    return lanes_of_sum(_axes(small, sizes, item), _axes(large, sizes, item), kept, dtype)
+    return lanes_of_sum(_axes(small, sizes, item), _axes(large, sizes, item), kept, dtype, isa.get(row))
 
 
 def operands(expression, dtype, sizes=SIZES, seed=0):
@@ -55,6 +55,7 @@ def check(expression, arrays, conj=(), **options):
 def test_half_lines_that_the_batch_completes():
     assert summed("grwas", "fdwsar", "gafd") == ("r",)
     assert summed("grwas", "fdwsar", "gafd", "float64", r=4) == ("r",)
+    assert summed("grwas", "fdwsar", "gafd", row="avx2") == summed("gwasr", "fdwsar", "gafd") == ("r",)
     assert summed("gxrwas", "fdwsaxr", "gafd", r=4) == ("x", "r")[::-1]
 
 
@@ -68,7 +69,7 @@ def test_half_lines_that_the_batch_completes():
         "a batch that is fastest": ("grwas", "fdwsra", "gafd", {}),
         "columns that are fastest": ("grwas", "fwsard", "gafd", {}),
         "no batch": ("grws", "fdwsr", "gfd", dict(f=64)),
-        "both run along the sum": ("gwasr", "fdwsar", "gafd", {}),
+        "both run along the sum, a vector each": ("gwasr", "fdwsar", "gafd", dict(row="avx2")),
         "a small operand": ("grwas", "fdwsar", "gafd", dict(f=4)),
         "operands of one size": ("grwas", "fdwsar", "gafd", dict(g=64)),
         "few terms for each lane": ("grwas", "fdwsar", "gafd", dict(s=4)),
@@ -122,6 +123,18 @@ def test_lanes_that_fill_no_vectors(sizes):
 @pytest.mark.usefixtures("small_is_large")
 def test_conjugated(conj):
     assert check(PRODUCT, operands(PRODUCT, "complex64", SIZES | dict(s=8)), conj=conj) == LANES
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.usefixtures("small_is_large")
+def test_dot_products_in_short_runs(monkeypatch, row, dtype):
+    monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
+    sizes = dict(a=3, b=2, c=9, z=11, e=7, f=3, o=5)
+    lanes = ["batched", "sum"] if row.vector_bits == 512 else []
+    known, free = "abczef,abzef->abce", "abczef,oz,feabo->abce"  # the free operand lies as the large one does
+    assert check(known, operands(known, dtype, sizes))[-2:] == lanes or not lanes
+    assert check(free, operands(free, dtype, sizes))[-2:] == lanes or not lanes
 
 
 @pytest.mark.usefixtures("small_is_large")
