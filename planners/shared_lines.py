@@ -17,7 +17,7 @@ from ..kernels.tiles import COMPLEX, ITEMSIZE
 from ..plan import Axis, Index
 
 LINE = 64
-LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
+LEAST_BYTES = 1 << 14  # of the large operand, at least
 SMALL_SHARE = 8  # how many times as many elements it has as what is moved besides: the small one, and the lanes
 MOST_ROWS = 1024  # of lanes in the small operand of one product, 64 KB of whole lines: L2 keeps them beside the others
 
@@ -43,7 +43,7 @@ def lanes_of_sum(
     sizes = {i: axis.size for axes in (small, large) for i, axis in axes.items()}
     elements, copied, lanes = (prod(sizes[i] for i in indices) for indices in (large, small, {*kept, *summed}))
     share = SMALL_SHARE * (2 if dtype in COMPLEX else 1)  # twice the arithmetic for each byte
-    if elements * item < LARGE_BYTES or max(copied, lanes) * share > elements:
+    if elements * item < LEAST_BYTES or max(copied, lanes) * share > elements:
         return ()
     rows = prod(sizes[i] for i in small if i not in summed and not (i in large and i in kept))
     return summed if rows <= MOST_ROWS else ()

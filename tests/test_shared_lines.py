@@ -18,8 +18,8 @@ LANES = ["copy", "batched", "sum"]
 @pytest.fixture
 def small_is_large(monkeypatch):
     """The same plans for tensors that the oracle is done with soon."""
-    monkeypatch.setattr(shared_lines, "LARGE_BYTES", 1 << 11)
-    monkeypatch.setattr(beside, "LARGE_BYTES", 1 << 11)
+    monkeypatch.setattr(shared_lines, "LEAST_BYTES", 1 << 11)
+    monkeypatch.setattr(beside, "LEAST_BYTES", 1 << 11)
     memo.forget()
     engine.clear_cache()
     yield
@@ -70,7 +70,7 @@ def test_half_lines_that_the_batch_completes():
         "columns that are fastest": ("grwas", "fwsard", "gafd", {}),
         "no batch": ("grws", "fdwsr", "gfd", dict(f=64)),
         "both run along the sum, a vector each": ("gwasr", "fdwsar", "gafd", dict(row="avx2")),
-        "a small operand": ("grwas", "fdwsar", "gafd", dict(f=4)),
+        "little of it": ("grwas", "fdwsar", "gafd", dict(g=1, w=2, s=2, d=2, f=7)),
         "operands of one size": ("grwas", "fdwsar", "gafd", dict(g=64)),
         "few terms for each lane": ("grwas", "fdwsar", "gafd", dict(s=4)),
         "more rows than stay in cache": ("grwas", "fdwsar", "gafd", dict(g=16, s=16, f=64)),
