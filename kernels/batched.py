@@ -170,12 +170,16 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
 def collides(p: BatchedProblem, isa: ISA) -> bool:
     """Whether A and B are worked on in copies: where more rows start in one set of a first-level cache than it holds.
 
-    Such rows evict each other. Where a vector is a cache line and is read once, that hurts only what is fetched ahead.
+    Such rows evict each other. Where a vector is a cache line and is read once, that hurts only what is fetched ahead; and
+    with a single column, a copy of A takes as long as the product.
     """
     if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
         return False
     mt, nt = tile_for(isa, p.dtype, p.m, p.n)
-    once = p.m <= mt and p.n <= nt and isa.vector_bits == 8 * _LINE
+    whole = isa.vector_bits == 8 * _LINE
+    once = whole and p.m <= mt and p.n <= nt
+    if whole and p.n == 1 and not once:
+        return False
     starts = [np.unique(np.add.outer(x, y)) for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
     lines = np.concatenate(starts) // _LINE % (_WAY // _LINE)
     return int(np.bincount(lines).max(initial=0)) > (4 * _WAYS if once else _WAYS)

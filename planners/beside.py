@@ -19,9 +19,9 @@ from ..plan import Axis, Index
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
+from .shared_lines import LEAST_BYTES, SMALL_SHARE
 
-SMALL_SHARE = 8  # how many times as many bytes the large operand has
-LARGE_BYTES = 1 << 18  # of the large operand, at least: less is packed within the cache
+LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
 FEW_ROWS = 4  # that are worth a turn of the loops outside
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
@@ -46,7 +46,7 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     if not any(c.right[i].stride == item == c.out[i].stride != c.left[i].stride for i in c.batch):
         return None
     small, large = (item * prod(c.sizes[i] for i in indices) for indices in (left, (*c.batch, *c.n, *c.k)))
-    if small * SMALL_SHARE > large or large < LARGE_BYTES:
+    if small * SMALL_SHARE > large or large < LEAST_BYTES:
         return None
     order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
     run, adjacent = _adjacent(c, order, item)

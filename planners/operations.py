@@ -16,9 +16,12 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from .. import cost
+from ..kernels import isa as isa_table
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
+from .layout import dense_axes
 from .request import PlanRequest
+from .shared_lines import lanes_of_sum
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
@@ -233,7 +236,8 @@ class OperationList:
         if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
             return self._product_of_operands(x, y, term)
         if x.dtype == y.dtype:
-            return self.apply(kind, (x, y), self.new(term, x.dtype))
+            along = self._along_lines(x, y, term) if kind == "gemm" else None
+            return along or self.apply(kind, (x, y), self.new(term, x.dtype))
         conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
         x.conj = y.conj = False
         return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
@@ -245,7 +249,7 @@ class OperationList:
         if self._elements(x) * self._elements(y) >= LEAST_TERMS:
             chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
         if chosen is None:
-            return self.apply("gemm", (x, y), self.new(term, x.dtype))
+            return self._along_lines(x, y, term) or self.apply("gemm", (x, y), self.new(term, x.dtype))
         index, count = chosen
         piece = f"{index}'"
         for value in (x, y):
@@ -254,6 +258,25 @@ class OperationList:
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
         parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
         return self.apply("sum", (parts,), self.new(term, x.dtype))
+
+    def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
+        """The product as one whose lanes run along a sum, and a sum of these; None where that is nothing to gain."""
+        small, large = sorted((x, y), key=self._elements)
+        if self.request.layouts != "solve" or not self.request.fuse or large.kind != "input":
+            return None
+        order = sorted(large.term, key=lambda i: abs(large.axes[i].stride))
+        axes = small.axes
+        if axes is None:  # free: it lies as the large one does, where it has no index of its own
+            if not large.axes.keys() >= set(small.term):
+                return None
+            axes = dense_axes((i for i in order if i in small.term), self.sizes, itemsize(x.dtype))
+        summed = lanes_of_sum(axes, large.axes, term, x.dtype, isa_table.get(self.request.isa))
+        if not summed:
+            return None
+        kept = (*summed, *term)
+        order = [i for i in order if i in kept] + [i for i in kept if i not in large.term]
+        lanes = self.new(kept, x.dtype, axes=dense_axes(order, self.sizes, itemsize(x.dtype)))
+        return self.apply("sum", (self.apply("gemm", (x, y), lanes),), self.new(term, x.dtype))
 
     def _finish(self, value: Value, output: Value) -> None:
         """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""

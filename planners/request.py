@@ -40,7 +40,7 @@ class PlanRequest:
     ``order``: an `order.Order`; ``constants``: operand positions whose values never change; ``layouts``: one of
     `LAYOUTS`; ``same``: for each operand the first position that is the same array (memory, shape, strides and dtype),
     empty where each is another one. In the request of a plan it is empty unless the plan makes use of it. ``fuse``:
-    whether neighbouring operations become one step (`joining`), which may keep more values at a time.
+    whether operations become others that may keep more values at a time (`joining`, `shared_lines`).
     """
 
     expr: Any

@@ -102,7 +102,9 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     lanes = tile_table.elements(isa, c.dtype)
     for exchanged in (False, True):
         copied = beside(c.swapped() if exchanged else c, lanes)
-        if copied is not None and _batched_fits(view := _View(copied.contraction), isa):
+        if copied is None or not _batched_fits(view := _View(copied.contraction), isa):
+            continue
+        if isa.masks or view.batch[-1].size >= lanes:  # else most is done element by element
             return Choice(row=replace(_BATCHED, exchanged=exchanged), view=view, isa=isa, copied=copied)
     return None
 

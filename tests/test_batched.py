@@ -134,6 +134,8 @@ def test_collides():
     assert batched.collides(rows(8192, 8), wide)
     assert not batched.collides(rows(8192 + 64, 8), wide)
     assert not batched.collides(rows(8192, 2), wide)
+    column = replace(rows(8192, 8), tn_b=table(64, 1), tn_c=table(64, 1))
+    assert not batched.collides(column, wide) and batched.collides(column, isa.get("avx2"))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])

@@ -21,6 +21,7 @@ CHAIN = "abef,fpewaib,beop->beoawi"
 def small_is_large(monkeypatch):
     """The same plans for tensors that the oracle is done with soon."""
     monkeypatch.setattr(beside, "LARGE_BYTES", 1 << 11)
+    monkeypatch.setattr(beside, "LEAST_BYTES", 1 << 11)
     memo.forget()
     engine.clear_cache()
     yield
@@ -52,6 +53,15 @@ def test_the_small_operand_is_copied_and_the_large_one_read_in_place(dtype, thre
     copy, product = f.plan.steps
     assert copy.expr == "copy abef" and copy.flops == 0 and product.flops > 0
     assert f.plan.flops == product.flops
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_half_vectors_take_masks(row, monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
+    half = SIZES | dict(b=row.vector_bits // 64)
+    assert ("batched" in kinds(check(PRODUCT, operands(PRODUCT, "float32", half)))) == row.masks
+    whole = SIZES | dict(b=row.vector_bits // 32)
+    assert "batched" in kinds(check(PRODUCT, operands(PRODUCT, "float32", whole)))
 
 
 def test_either_operand_may_be_the_small_one():
