@@ -10,7 +10,9 @@ from dense import numpy_dtype
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, tiles
+from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import across, layouts, memo, parts
+from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layouts import LayoutSolver
 
 every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
@@ -98,3 +100,27 @@ def test_only_where_a_runs_along_other_rows_than_the_output():
     assert worth("adb,cd->cab", (100, 101, 102), (24, 101)) == [False]  # as in the output
     assert worth("adb,cd->cba", (100, 101, 102), (25, 101)) == [False]  # more columns than a tile
     assert worth("abd,cd->cba", (100, 102, 101), (24, 101)) == [False]  # along what is summed
+
+
+def test_how_far_ahead_lanes_are_asked_for(only_along_a, monkeypatch):
+    """All panels beside each other where the rows that they read share pages, some 2400 multiply-adds where they do not."""
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    cases = (
+        ("adb,cd->cba", ((168, 168, 168), (24, 168)), "float32", 11),
+        ("aebd,ce->dcba", ((48, 48, 40, 48), (24, 48)), "float64", 3),
+    )
+    for expression, shapes, dtype, ahead in cases:
+        request = engine.compile(expression, *shapes, dtypes=dtype, threads=1).plan.request
+        plan = build_plan(replace(request, isa="avx512"))
+        assert plan.steps[-1].args.words[abi.G_AHEAD] == ahead
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_tiles_ask_beyond_their_task(only_along_a, dtype, threads):
+    """Where a thread takes several tasks, and the last of them have fewer panels than tiles ask ahead for."""
+    rng = np.random.default_rng(2)
+    arrays = [oracle.random(rng, shape, numpy_dtype(dtype), True) for shape in ((100, 31, 150), (10, 31))]
+    compiled = engine.compile("adb,cd->cba", *arrays, threads=threads)
+    assert compiled.plan.steps[-1].tasks > 2
+    np.testing.assert_array_equal(compiled(*arrays), np.einsum("adb,cd->cba", *arrays))

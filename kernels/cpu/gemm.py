@@ -25,7 +25,7 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
-from .coming import C_WORDS, Describer, Side
+from .coming import C_COMES, C_FOLLOWS, C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
@@ -82,6 +82,8 @@ class GemmNest:
         self.coming = f.stack(8 * C_WORDS * 2)
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
+        if not self.spec.a_packed:
+            self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
             self.outer = o
             a, b, c = self._outer_offsets(o)
@@ -91,6 +93,14 @@ class GemmNest:
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
+
+    def _name_next_task(self, loops: Val) -> None:
+        """Tells tiles of an A that is read in place which panel comes behind the last of the task, where it is read so too: at
+        this place of the outer loops, in one block of K."""
+        f, word = self.f, self.word
+        after, _ = self._panels_after()
+        same = after.ne(0) & loops.eq(1) & (word(abi.G_KC) >= word(abi.G_K)) & word(abi.G_KO).eq(1)
+        f.store(f.select(same, self.p0 + after, f.i64(0)), self.coming + 8 * C_COMES)
 
     def _share(self, tp: Val, tn: Val) -> tuple[Val, ...]:
         """Panels and columns of a task: first and end of each."""
@@ -129,7 +139,7 @@ class GemmNest:
         far = Var(f, f.i64(0))
         with f.if_((o + 1 < end) & word(abi.G_STREAM).ne(0) & (nbytes <= FOLLOWED) & word(abi.G_KO).eq(1)):
             far.set(self._outer_offsets(o + 1)[0] - a)
-        f.store(far.get(), self.coming)
+        f.store(far.get(), self.coming + 8 * C_FOLLOWS)
 
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""

@@ -11,13 +11,11 @@ from llvmlite import ir
 from ..isa import ISA
 from . import abi
 from . import unpack_abi as ub
-from .coming import C_SOURCE, C_WORDS, Beside, Fetcher
+from .coming import C_COMES, C_FOLLOWS, C_SOURCE, C_WORDS, Beside, Fetcher
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import TileEmitter, TileSpec
-
-FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
 
 
 def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
@@ -87,8 +85,9 @@ class TileLoop:
         if spec.a_packed and spec.b_packed:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
-        follows = f.word(self.coming) if tile.follows else None
-        further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
+        follows = f.word(self.coming, C_FOLLOWS) if tile.follows else None
+        self.comes = None if spec.a_packed else f.word(self.coming, C_COMES)
+        further = word(abi.G_AHEAD)
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
@@ -108,8 +107,8 @@ class TileLoop:
                     a = panels + (p - self.p0) * stride
                 else:
                     a = panels + f.word(tables["G_TM_A"], p * tile.mr)
-                    following = f.min(p + further, self.p1 - 1) * tile.mr
-                    self.ahead = panels + f.word(tables["G_TM_A"], following) - a
+                    following = self._following(p + further, n)
+                    self.ahead = panels + f.word(tables["G_TM_A"], following * tile.mr) - a
                     if tile.follows:
                         self.ahead = follows
                 edge = _Edge(
@@ -130,6 +129,14 @@ class TileLoop:
                         for fetcher in self.fetchers:
                             fetcher.ask()
                 self._tile(a, source, klen, tka, tkb, signs, edge)
+
+    def _following(self, panel: Val, n: Val) -> Val:
+        """The panel whose lanes are asked for: ``panel``, or behind the last columns of a task one of the task that this
+        thread takes next."""
+        f = self.f
+        beyond = (panel >= self.p1) & (n + self.spec.nr >= self.n1) & self.comes.ne(0)
+        far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
+        return f.select(beyond, far, f.min(panel, self.p1 - 1))
 
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Asks for the next columns of a B that is read in place: they come from memory while these are used."""
