@@ -26,8 +26,6 @@ from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
-PAGE = 4096
-FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
 _FLAGS = np.array([1, 3], np.int64)  # of a panel whose lanes do not run in C, and of one whose lanes do
 
 
@@ -152,7 +150,6 @@ def lower(p: GemmProblem) -> Row:
         + abi.FETCH_A * p.fetch_a
         + abi.FETCH_B * p.fetch_b
         + abi.FAR_B * p.far_b,
-        abi.G_AHEAD: _ahead(p),
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
@@ -196,18 +193,6 @@ def lower(p: GemmProblem) -> Row:
         scratch += p.stage.nbytes
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
-
-
-def _ahead(p: GemmProblem) -> int:
-    """Panels from a tile to the one whose lanes it asks for: as far as a line is on its way. Where rows of A share pages,
-    all panels beside each other: the next ones lie on other pages, and what is asked for there is lost while the way to its
-    page is looked up, but for lines that the panel beside asks for as well.
-    """
-    beside, terms = p.across[0], len(p.tk_a)
-    ahead = FMAS_AHEAD // (min(p.kc, terms) * p.mv * p.nr) + 1
-    if beside > ahead and int(p.tk_a.max() - p.tk_a.min()) < terms * PAGE // 2:
-        return beside
-    return ahead
 
 
 def _flags(p: GemmProblem) -> np.ndarray:

@@ -10,9 +10,7 @@ from dense import numpy_dtype
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import across, layouts, memo, parts
-from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layouts import LayoutSolver
 
 every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
@@ -100,19 +98,6 @@ def test_only_where_a_runs_along_other_rows_than_the_output():
     assert worth("adb,cd->cab", (100, 101, 102), (24, 101)) == [False]  # as in the output
     assert worth("adb,cd->cba", (100, 101, 102), (25, 101)) == [False]  # more columns than a tile
     assert worth("abd,cd->cba", (100, 102, 101), (24, 101)) == [False]  # along what is summed
-
-
-def test_how_far_ahead_lanes_are_asked_for(only_along_a, monkeypatch):
-    """All panels beside each other where the rows that they read share pages, some 2400 multiply-adds where they do not."""
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
-    cases = (
-        ("adb,cd->cba", ((168, 168, 168), (24, 168)), "float32", 11),
-        ("aebd,ce->dcba", ((48, 48, 40, 48), (24, 48)), "float64", 3),
-    )
-    for expression, shapes, dtype, ahead in cases:
-        request = engine.compile(expression, *shapes, dtypes=dtype, threads=1).plan.request
-        plan = build_plan(replace(request, isa="avx512"))
-        assert plan.steps[-1].args.words[abi.G_AHEAD] == ahead
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -87,7 +87,6 @@ G_STAGE_TABLE = 66  # address of what it is called with: `fused_abi`
 G_STAGED = 67  # which operand is made so in the scratch memory of the worker: STAGED_A or STAGED_B
 G_STAGE_COLUMNS = 68  # B: columns that are made at a time; tasks have whole multiples
 G_SHARES = 69  # of each task, in order: first panel, end, first column, end; 0: blocks of PANEL_BLOCK and N_BLOCK
-G_AHEAD = 70  # panels from the one that is computed to the one whose lanes are asked for, where A is read in place
 SHARE_WORDS = 4
 STAGED_A, STAGED_B = 0, 1
 

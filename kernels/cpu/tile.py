@@ -20,6 +20,7 @@ from .turned import Turned
 
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
+BOTH_FROM = 12  # and from which on to ask for both lines of the first vector, beside a packed B
 ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
@@ -167,17 +168,18 @@ class TileEmitter:
         return not self.spec.a_packed and self.spec.nr <= 4 and self.spec.mv >= 3
 
     def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
-        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs."""
+        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs. Vectors
+        begin anywhere in a line: the one in which the first begins is asked for, too; where a row begins, no panel before has."""
 
-        def ask() -> None:
-            for i in range(1, self.spec.mv + 1):
-                self.f.prefetch(row + ahead + (i * self.vector_bytes - 1), locality=2)
+        def ask(first: int) -> None:
+            for i in range(first, self.spec.mv + 1):
+                self.f.prefetch(row + ahead + max(0, i * self.vector_bytes - 1), locality=2)
 
         if ahead is not None and self.follows:
             with self.f.if_(ahead.ne(0)):
-                ask()
+                ask(1)
         elif ahead is not None and self._fetches():
-            ask()
+            ask(0 if self.spec.b_packed and self.spec.nr >= BOTH_FROM else 1)
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr

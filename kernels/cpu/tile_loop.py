@@ -17,6 +17,8 @@ from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import TileEmitter, TileSpec
 
+FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
+
 
 def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
     """``void past(source, corner, lanes, columns, valid, count, run, spilled)``: a tile goes past the caches to ``corner`` and the
@@ -87,7 +89,7 @@ class TileLoop:
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
         follows = f.word(self.coming, C_FOLLOWS) if tile.follows else None
         self.comes = None if spec.a_packed else f.word(self.coming, C_COMES)
-        further = word(abi.G_AHEAD)
+        further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
