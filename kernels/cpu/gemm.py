@@ -82,7 +82,7 @@ class GemmNest:
         self.coming = f.stack(8 * C_WORDS * 2)
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
-        if not self.spec.a_packed:
+        if self.tile.asks_widely:
             self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
             self.outer = o

@@ -20,7 +20,7 @@ from .turned import Turned
 
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
-BOTH_FROM = 12  # and from which on to ask for both lines of the first vector, beside a packed B
+WIDE_FROM = 12  # and from which on to ask for more than that, beside a packed B
 ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
@@ -167,6 +167,11 @@ class TileEmitter:
         """Whether it asks for A of the next outer iteration: few columns, by which memory bounds it."""
         return not self.spec.a_packed and self.spec.nr <= 4 and self.spec.mv >= 3
 
+    @property
+    def asks_widely(self) -> bool:
+        """Whether it has time to ask for the lines in which rows of A begin, and beyond its task."""
+        return not self.spec.a_packed and self.spec.b_packed and self.spec.nr >= WIDE_FROM
+
     def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
         """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs. Vectors
         begin anywhere in a line: the one in which the first begins is asked for, too; where a row begins, no panel before has."""
@@ -179,7 +184,7 @@ class TileEmitter:
             with self.f.if_(ahead.ne(0)):
                 ask(1)
         elif ahead is not None and self._fetches():
-            ask(0 if self.spec.b_packed and self.spec.nr >= BOTH_FROM else 1)
+            ask(0 if self.asks_widely else 1)
 
     def _fetches(self) -> bool:
         columns = 0 if self.spec.b_packed else self.spec.nr

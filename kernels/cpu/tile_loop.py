@@ -88,7 +88,7 @@ class TileLoop:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
         follows = f.word(self.coming, C_FOLLOWS) if tile.follows else None
-        self.comes = None if spec.a_packed else f.word(self.coming, C_COMES)
+        self.comes = f.word(self.coming, C_COMES) if tile.asks_widely else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -133,9 +133,11 @@ class TileLoop:
                 self._tile(a, source, klen, tka, tkb, signs, edge)
 
     def _following(self, panel: Val, n: Val) -> Val:
-        """The panel whose lanes are asked for: ``panel``, or behind the last columns of a task one of the task that this
-        thread takes next."""
+        """The panel whose lanes are asked for: ``panel``, or where there is time, behind the last columns of a task, one of the
+        task that this thread takes next."""
         f = self.f
+        if self.comes is None:
+            return f.min(panel, self.p1 - 1)
         beyond = (panel >= self.p1) & (n + self.spec.nr >= self.n1) & self.comes.ne(0)
         far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
         return f.select(beyond, far, f.min(panel, self.p1 - 1))
