@@ -98,3 +98,14 @@ def test_only_where_a_runs_along_other_rows_than_the_output():
     assert worth("adb,cd->cab", (100, 101, 102), (24, 101)) == [False]  # as in the output
     assert worth("adb,cd->cba", (100, 101, 102), (25, 101)) == [False]  # more columns than a tile
     assert worth("abd,cd->cba", (100, 102, 101), (24, 101)) == [False]  # along what is summed
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_tiles_ask_beyond_their_task(only_along_a, dtype, threads):
+    """Where a thread takes several tasks, and the last of them have fewer panels than tiles ask ahead for."""
+    rng = np.random.default_rng(2)
+    arrays = [oracle.random(rng, shape, numpy_dtype(dtype), True) for shape in ((100, 31, 150), (10, 31))]
+    compiled = engine.compile("adb,cd->cba", *arrays, threads=threads)
+    assert compiled.plan.steps[-1].tasks > 2
+    np.testing.assert_array_equal(compiled(*arrays), np.einsum("adb,cd->cba", *arrays))

@@ -27,6 +27,9 @@ C_SHARE = 5  # lines before each tile
 C_AT_K, C_AT_LANE, C_AT_PANEL = 6, 7, 8  # the next line to ask for
 C_K_STEP, C_LANE_STEP, C_PANEL_STEP = 9, 10, 11  # a line further along the run
 C_WORDS = 12
+# The words of an A that is read in place.
+C_FOLLOWS, C_FOLLOWS_B = 0, 1  # bytes to where A and B are in the next outer iteration, 0: not to ask
+C_COMES = 2  # first panel of the task that this thread takes next, 0: there is none
 
 
 @dataclass(frozen=True, kw_only=True)

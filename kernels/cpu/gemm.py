@@ -25,7 +25,7 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
-from .coming import C_WORDS, Describer, Side
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
@@ -84,6 +84,8 @@ class GemmNest:
         self.coming = f.stack(8 * C_WORDS * 2)
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
+        if self.tile.asks_widely:
+            self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
             self.outer = o
             a, b, c = self._outer_offsets(o)
@@ -93,6 +95,14 @@ class GemmNest:
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
+
+    def _name_next_task(self, loops: Val) -> None:
+        """Tells tiles of an A that is read in place which panel comes behind the last of the task, where it is read so too: at
+        this place of the outer loops, in one block of K."""
+        f, word = self.f, self.word
+        after, _ = self._panels_after()
+        same = after.ne(0) & loops.eq(1) & (word(abi.G_KC) >= word(abi.G_K)) & word(abi.G_KO).eq(1)
+        f.store(f.select(same, self.p0 + after, f.i64(0)), self.coming + 8 * C_COMES)
 
     def _share(self, tp: Val, tn: Val) -> tuple[Val, ...]:
         """Panels and columns of a task: first and end of each."""
@@ -137,8 +147,8 @@ class GemmNest:
             next_a, next_b, _ = self._outer_offsets(o + 1)
             far_a.set(next_a - a)
             far_b.set(next_b - b)
-        f.store(far_a.get(), self.coming)
-        f.store(far_b.get(), self.coming + 8)
+        f.store(far_a.get(), self.coming + 8 * C_FOLLOWS)
+        f.store(far_b.get(), self.coming + 8 * C_FOLLOWS_B)
 
     def _follow_terms(self, k0: Val) -> None:
         """Tells tiles how far the A of the next block of K is, where rows that are read in place come from memory."""
@@ -146,7 +156,7 @@ class GemmNest:
         with f.if_((word(abi.G_PACK_MODE) & abi.FETCH_A).ne(0)):
             after = f.min(k0 + word(abi.G_KC), word(abi.G_K) - 1)
             far = f.word(word(abi.G_TK_A), after) - f.word(word(abi.G_TK_A), k0)
-            f.store(far, self.coming)
+            f.store(far, self.coming + 8 * C_FOLLOWS)
 
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""

@@ -20,6 +20,7 @@ from .turned import Turned
 
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
+WIDE_FROM = 12  # and from which on to ask for more than that, beside a packed B
 ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
@@ -171,16 +172,24 @@ class TileEmitter:
         """Whether it asks for anything of an A that is read in place."""
         return self.follows or not self.spec.a_packed and self._fetches()
 
+    @property
+    def asks_widely(self) -> bool:
+        """Whether it has time to ask for the lines in which rows of A begin, and beyond its task."""
+        return not self.spec.a_packed and self.spec.b_packed and self.spec.nr >= WIDE_FROM
+
     def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
-        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs."""
+        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs. Vectors
+        begin anywhere in a line: the one in which the first begins is asked for, too; where a row begins, no panel before has."""
         if ahead is not None and self.follows:
             with self.f.if_(ahead.ne(0)):
                 self.fetch_row(row + ahead)
         elif ahead is not None and self._fetches():
+            if self.asks_widely:
+                self.f.prefetch(row + ahead, locality=2)
             self.fetch_row(row + ahead)
 
     def fetch_row(self, row: Val) -> None:
-        """Asks for the lanes at ``row``."""
+        """Asks for the lines in which the vectors at ``row`` end."""
         for i in range(1, self.spec.mv + 1):
             self.f.prefetch(row + (i * self.vector_bytes - 1), locality=2)
 

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import abi
 from . import unpack_abi as ub
-from .coming import C_SOURCE, C_WORDS, Beside, Fetcher
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Fetcher
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
@@ -87,7 +87,8 @@ class TileLoop:
         if spec.a_packed and spec.b_packed:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
-        follows = f.word(self.coming) if tile.asks else None
+        follows = f.word(self.coming, C_FOLLOWS) if tile.asks else None
+        self.comes = f.word(self.coming, C_COMES) if tile.asks_widely else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
@@ -108,8 +109,8 @@ class TileLoop:
                     a = panels + (p - self.p0) * stride
                 else:
                     a = panels + f.word(tables["G_TM_A"], p * tile.mr)
-                    following = f.min(p + further, self.p1 - 1) * tile.mr
-                    self.ahead = panels + f.word(tables["G_TM_A"], following) - a
+                    following = self._following(p + further, n)
+                    self.ahead = panels + f.word(tables["G_TM_A"], following * tile.mr) - a
                     if tile.follows:
                         self.ahead = follows
                     elif tile.asks:
@@ -142,12 +143,22 @@ class TileLoop:
         with f.range(strip * piece, f.min((strip + 1) * piece, klen)) as k:
             self.tile.fetch_row(a + f.word(tka, k))
 
+    def _following(self, panel: Val, n: Val) -> Val:
+        """The panel whose lanes are asked for: ``panel``, or where there is time, behind the last columns of a task, one of the
+        task that this thread takes next."""
+        f = self.f
+        if self.comes is None:
+            return f.min(panel, self.p1 - 1)
+        beyond = (panel >= self.p1) & (n + self.spec.nr >= self.n1) & self.comes.ne(0)
+        far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
+        return f.select(beyond, far, f.min(panel, self.p1 - 1))
+
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Asks for the next columns of a B that is read in place, or the first ones of the next outer iteration: they come
         from memory while these are used."""
         f, nr, item = self.f, self.spec.nr, self.tile.item
         more = n < (self.n1 - 1) // nr * nr
-        far = f.word(self.coming + 8) if self.tile.asks else f.i64(0)
+        far = f.word(self.coming, C_FOLLOWS_B) if self.tile.asks else f.i64(0)
         b = f.select(more, b, b + far)
         with f.if_(more | far.ne(0)):
             coming = tnb + f.select(more, n + nr, self.n0) * 8
