@@ -105,6 +105,10 @@ class GemmTables:
         if d.a_mode != "panels":
             tm_a = (self.tm_a if d.left_layout is None else self.panels.offsets(LEFT)).ravel()
         n_dims, k_dims, k_outer = self.n_dims[::-1], k_dims[::-1], self.k_outer[::-1]
+        tm_c, valid = self.tm_c, self.valid
+        if self._fills(d.a_mode):
+            tm_c = tm_c[:, :1] + np.arange(self.mr) * self.item
+            valid = np.full(len(tm_c), self.mr, np.int64)
         return GemmProblem(
             dtype=c.dtype,
             mv=self.mv,
@@ -115,8 +119,8 @@ class GemmTables:
             c=_NOWHERE,
             outer=self._outer(d.pack_left, d.pack_right),
             tm_a=tm_a,
-            tm_c=self.tm_c.ravel(),
-            valid=self.valid,
+            tm_c=tm_c.ravel(),
+            valid=valid,
             run=self._runs(),
             tn_b=flat_table(n_dims, RIGHT),
             tn_c=flat_table(n_dims, OUT),
@@ -208,9 +212,22 @@ class GemmTables:
             return ones(panels.count)
         return (self.valid <= run).astype(np.int64)
 
-    def stored(self) -> tuple[int, int, int]:
+    def _fills(self, a_mode: str) -> bool:
+        """Whether lanes that do not exist are stored besides: where panels of A have some, and C is an intermediate in the
+        same panels, which nobody reads there. To store by mask takes longer."""
+        cut, room = self.panels.cut, self.panels.width * self.item
+        if a_mode != "panels" or cut is None or OUT not in cut.tables:  # what is not the plan's own has no such tables
+            return False
+        axes = self.known[OUT]
+        inside, (index,) = {dim.indices[0] for dim in self.panels.lanes}, cut.indices
+        apart = [axes[index].outer, *[axis.stride for i, axis in axes.items() if i not in inside and i != index]]
+        return axes[index].tile == self.panels.tile and min(apart) >= room and bool(self._runs().all())
+
+    def stored(self, a_mode: str) -> tuple[int, int, int]:
         """Panels that are stored as whole vectors, those whose lanes are adjacent but not all there, and the lanes of
         the others."""
+        if self._fills(a_mode):
+            return self.panels.count, 0, 0
         run = self._run_in_c
         if run is None:
             adjacent, valid = self.adjacent(self.tm_c, self.item), self.valid

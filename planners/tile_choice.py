@@ -30,16 +30,19 @@ def choose_tile(
     close: bool = False,
     in_place: bool = False,
     together: int = 1,
+    goes_on: int = 0,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
     efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
     of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
-    so the columns are read. ``together``: so many of the fastest dimensions are one run in C.
+    so the columns are read. ``together``: so many of the fastest dimensions are one run in C; ``goes_on``: pieces of so many
+    entries of the next one go on with that run, 0: none.
     """
     best, best_cost = ((0, 0), False), float("inf")
-    scattered, extra = _scattered(isa, dtype, prod(rows[:together])) if contiguous else (SCATTER_COST, 0.0)
+    run = prod(rows[:together])
+    scattered, extra = _scattered(isa, dtype, run) if contiguous else (SCATTER_COST, 0.0)
     total = prod(rows)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype, in_place):
@@ -57,8 +60,9 @@ def choose_tile(
             if close and box % rows[0] == 0 and columns > 1:
                 stores, besides = columns * box * CLOSE_COST, 0.0
             else:
-                stores = columns * (mv if contiguous and taken <= together else box * scattered)
-                besides = extra if taken > together else 0.0
+                adjacent = taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on)
+                stores = columns * (mv if contiguous and adjacent else box * scattered)
+                besides = 0.0 if adjacent else extra
             cost = padded // width * (work + stores) + besides
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
