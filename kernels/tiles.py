@@ -81,6 +81,12 @@ def elements(isa: ISA, dtype: str) -> int:
     return isa.vector_bits // (8 * ITEMSIZE[dtype])
 
 
+def moves(isa: ISA, dtype: str, run: int) -> int:
+    """In how many pieces a run of elements is moved: whole vectors, then powers of two."""
+    whole, rest = divmod(run, elements(isa, dtype))
+    return whole + rest.bit_count()
+
+
 def _lanes(isa: ISA, dtype: str) -> int:
     """Real numbers in a vector."""
     return elements(isa, dtype) * (2 if dtype in COMPLEX else 1)

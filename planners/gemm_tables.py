@@ -252,15 +252,25 @@ class GemmTables:
         return fast.size if fast.stride(OUT) == self.item and next_column == fast.size * self.item else 0
 
     def chunk(self) -> int:
-        """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
+        """The runs that scattered lanes of C come in, in all panels, where they are moved as vectors; 1: one by one. Runs
+        in several pieces take longer to begin: there should be less than half as many."""
         run, box, last = self._run_in_c, self.panels.box, self.panels.last_valid
         if run == 1 or run == box:
             return 1
         lanes = tile_table.elements(self.isa, self.c.dtype)
-        for size in (lanes, lanes // 2, lanes // 4):
-            if size > 1 and box % size == 0 and last % size == 0 and self._in_runs(size):
-                return size
-        return 1
+        sizes = [size for size in (lanes, lanes // 2, lanes // 4) if size > 1 and box % size == last % size == 0]
+        found = next((size for size in sizes if self._in_runs(size)), 1)
+        whole = self._whole_run()
+        return whole if 2 * tile_table.moves(self.isa, self.c.dtype, whole) * found < whole else found
+
+    def _whole_run(self) -> int:
+        """Lanes of the fastest dimensions that are adjacent in C: each panel consists of runs of so many."""
+        count = 1
+        for dim in self.panels.lanes:
+            if dim.stride(OUT) != count * self.item:
+                break
+            count *= dim.size
+        return count
 
     def _in_runs(self, size: int) -> bool:
         """Whether lanes of C are adjacent in runs of ``size``."""

@@ -73,10 +73,10 @@ def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:
     """What an element costs whose column is stored in runs of a fast dimension of size ``run``, and what the product
     costs besides. Runs of a vector or more are no reason to fill panels from several dimensions."""
     lanes = tile_table.elements(isa, dtype)
-    chunk = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
-    if run >= lanes or chunk == 1:
+    pieces = tile_table.moves(isa, dtype, run)
+    if run >= lanes or 2 * pieces >= run:
         return SCATTER_COST, 0.0
-    return RUN_COST / chunk + 1 / lanes, EXTEND_COST
+    return RUN_COST * pieces / run + 1 / lanes, EXTEND_COST
 
 
 @lru_cache(maxsize=None)
