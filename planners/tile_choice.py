@@ -15,6 +15,7 @@ RUN_COST = 4.0  # per scattered run of half a vector or a quarter
 CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
+_ONE_BY_ONE = ((SCATTER_COST, 0.0),)
 
 
 @lru_cache(maxsize=4096)
@@ -42,7 +43,7 @@ def choose_tile(
     """
     best, best_cost = ((0, 0), False), float("inf")
     run = prod(rows[:together])
-    scattered, extra = _scattered(isa, dtype, run) if contiguous else (SCATTER_COST, 0.0)
+    scattered = _scattered(isa, dtype, run) if contiguous else _ONE_BY_ONE
     total = prod(rows)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
     for tile, width, cycles in _tiles(isa, dtype, in_place):
@@ -57,26 +58,27 @@ def choose_tile(
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
+            panels = padded // width
             if close and box % rows[0] == 0 and columns > 1:
-                stores, besides = columns * box * CLOSE_COST, 0.0
+                cost = panels * (work + columns * box * CLOSE_COST)
+            elif taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on):
+                cost = panels * (work + columns * (mv if contiguous else box * SCATTER_COST))
             else:
-                adjacent = taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on)
-                stores = columns * (mv if contiguous and adjacent else box * scattered)
-                besides = 0.0 if adjacent else extra
-            cost = padded // width * (work + stores) + besides
+                cost = min([panels * (work + columns * box * each) + besides for each, besides in scattered])
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best
 
 
-def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:
+def _scattered(isa: ISA, dtype: str, run: int) -> tuple[tuple[float, float], ...]:
     """What an element costs whose column is stored in runs of a fast dimension of size ``run``, and what the product
-    costs besides. Runs of a vector or more are no reason to fill panels from several dimensions."""
-    lanes = tile_table.elements(isa, dtype)
-    pieces = tile_table.moves(isa, dtype, run)
+    costs besides; the least of several ways counts. Runs of a vector or more are no reason to fill panels from several
+    dimensions."""
+    lanes, pieces = tile_table.elements(isa, dtype), tile_table.moves(isa, dtype, run)
     if run >= lanes or 2 * pieces >= run:
-        return SCATTER_COST, 0.0
-    return RUN_COST * pieces / run + 1 / lanes, EXTEND_COST
+        return _ONE_BY_ONE
+    in_runs = RUN_COST * pieces / run + 1 / lanes, EXTEND_COST
+    return (in_runs,) if pieces == 1 else (in_runs, *_ONE_BY_ONE)
 
 
 @lru_cache(maxsize=None)
