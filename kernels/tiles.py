@@ -87,6 +87,12 @@ def moves(isa: ISA, dtype: str, run: int) -> int:
     return whole + rest.bit_count()
 
 
+def chunk(isa: ISA, dtype: str, run: int, equal: int) -> int:
+    """How many elements of a run are moved at a time: a vector or a part of it, ``equal``, or all of them in pieces. These
+    take longer to begin: there should be less than half as many."""
+    return run if 2 * moves(isa, dtype, run) * equal < run else equal
+
+
 def _lanes(isa: ISA, dtype: str) -> int:
     """Real numbers in a vector."""
     return elements(isa, dtype) * (2 if dtype in COMPLEX else 1)

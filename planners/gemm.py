@@ -166,12 +166,11 @@ class _Planner(GemmAccess):
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         close = self.together() if not along_a and self._stream(self._kc) else 0
+        in_c = {"together": together, "goes_on": goes_on}
         if not self._cut_in_place(run, along_a, (*work, contiguous), close):
-            given = {"together": together, "goes_on": goes_on}
-            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **given))
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
-            most = {"most": FAR_COLUMNS, "together": together, "goes_on": goes_on}
-            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, **most))
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
         if across is not None:
             self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)

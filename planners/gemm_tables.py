@@ -252,16 +252,14 @@ class GemmTables:
         return fast.size if fast.stride(OUT) == self.item and next_column == fast.size * self.item else 0
 
     def chunk(self) -> int:
-        """The runs that scattered lanes of C come in, in all panels, where they are moved as vectors; 1: one by one. Runs
-        in several pieces take longer to begin: there should be less than half as many."""
+        """The runs that scattered lanes of C come in, in all panels, where they are moved as vectors; 1: one by one."""
         run, box, last = self._run_in_c, self.panels.box, self.panels.last_valid
         if run == 1 or run == box:
             return 1
         lanes = tile_table.elements(self.isa, self.c.dtype)
         sizes = [size for size in (lanes, lanes // 2, lanes // 4) if size > 1 and box % size == last % size == 0]
         found = next((size for size in sizes if self._in_runs(size)), 1)
-        whole = self._whole_run()
-        return whole if 2 * tile_table.moves(self.isa, self.c.dtype, whole) * found < whole else found
+        return tile_table.chunk(self.isa, self.c.dtype, self._whole_run(), found)
 
     def _whole_run(self) -> int:
         """Lanes of the fastest dimensions that are adjacent in C: each panel consists of runs of so many."""

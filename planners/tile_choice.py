@@ -74,10 +74,13 @@ def _scattered(isa: ISA, dtype: str, run: int) -> tuple[tuple[float, float], ...
     """What an element costs whose column is stored in runs of a fast dimension of size ``run``, and what the product
     costs besides; the least of several ways counts. Runs of a vector or more are no reason to fill panels from several
     dimensions."""
-    lanes, pieces = tile_table.elements(isa, dtype), tile_table.moves(isa, dtype, run)
-    if run >= lanes or 2 * pieces >= run:
+    lanes = tile_table.elements(isa, dtype)
+    part = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
+    chunk = tile_table.chunk(isa, dtype, run, part)
+    if run >= lanes or chunk == 1:
         return _ONE_BY_ONE
-    in_runs = RUN_COST * pieces / run + 1 / lanes, EXTEND_COST
+    pieces = tile_table.moves(isa, dtype, chunk)
+    in_runs = RUN_COST * pieces / chunk + 1 / lanes, EXTEND_COST
     return (in_runs,) if pieces == 1 else (in_runs, *_ONE_BY_ONE)
 
 
