@@ -110,7 +110,9 @@ def test_a_panel_is_stored_whole_where_its_reader_has_room():
     for step in filled:
         _stays_inside(step, made.buffers[step.output], 4)
     if AVX512 in isa.host_isas():
-        oracle.check(run(made, arrays), oracle.einsum(TREE, *arrays))
+        wide = [array.astype(np.float64) for array in arrays]
+        expected = np.einsum(TREE, *wide, optimize=True)
+        assert np.allclose(run(made, arrays), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def _is_filled(step) -> bool:
