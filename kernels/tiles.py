@@ -81,6 +81,18 @@ def elements(isa: ISA, dtype: str) -> int:
     return isa.vector_bits // (8 * ITEMSIZE[dtype])
 
 
+def moves(isa: ISA, dtype: str, run: int) -> int:
+    """In how many pieces a run of elements is moved: whole vectors, then powers of two."""
+    whole, rest = divmod(run, elements(isa, dtype))
+    return whole + rest.bit_count()
+
+
+def chunk(isa: ISA, dtype: str, run: int, equal: int) -> int:
+    """How many elements of a run are moved at a time: a vector or a part of it, ``equal``, or all of them in pieces. These
+    take longer to begin: there should be less than half as many."""
+    return run if 2 * moves(isa, dtype, run) * equal < run else equal
+
+
 def _lanes(isa: ISA, dtype: str) -> int:
     """Real numbers in a vector."""
     return elements(isa, dtype) * (2 if dtype in COMPLEX else 1)

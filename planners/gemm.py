@@ -163,14 +163,14 @@ class _Planner(GemmAccess):
         along_a = across is not None
         contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
-        together = self._together() if c.left is None and contiguous else 1
+        together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         close = self.together() if not along_a and self._stream(self._kc) else 0
+        in_c = {"together": together, "goes_on": goes_on}
         if not self._cut_in_place(run, along_a, (*work, contiguous), close):
-            chosen = choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), together=together)
-            self._cut(run, chosen)
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
-            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, together=together))
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
         if across is not None:
             self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)
@@ -194,15 +194,19 @@ class _Planner(GemmAccess):
         self._cut(run, choose_tile(self.isa, self.c.dtype, *work, most=most, close=bool(close), in_place=True))
         return self._reads_b_in_place()
 
-    def _together(self) -> int:
-        """How many of the fastest dimensions of the rows are one run in C: those of a free operand stay apart. One that
-        is known would have to be packed.
+    def _together(self) -> tuple[int, int]:
+        """How many of the fastest dimensions of the rows are one run in C, and of how many entries of the next one pieces
+        are that go on with that run, as in a panel of C's reader: 0 where there are none. Those of a free operand stay
+        apart. One that is known would have to be packed.
         """
         count, run = 1, self.m_dims[0].size * self.item
         while count < len(self.m_dims) and self.m_dims[count].stride(OUT) == run:
             run *= self.m_dims[count].size
             count += 1
-        return count
+        if count == len(self.m_dims):
+            return count, 0
+        axis = self.known[OUT][self.m_dims[count].indices[0]]
+        return count, axis.tile if axis.stride == run and not axis.linear else 0
 
     def _along_a(self) -> Dim | None:
         """The dimension of panels that are adjacent in C, where lanes run along A; None where that is not to be had."""
@@ -322,7 +326,7 @@ class _Planner(GemmAccess):
             kc=d.kc,
             chunk=d.chunk,
             blocks=d.blocks,
-            stored=self.stored(),
+            stored=self.stored(d.a_mode),
             far_b=far,
             in_place=d.b_mode == "direct",
             across=self.group[1],

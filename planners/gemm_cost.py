@@ -68,8 +68,7 @@ def _cycles(w: GemmWork, isa: ISA, nbytes: int) -> float:
 def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
     """Cycles to write C, of ``nbytes``, once."""
     whole, runs, scattered = w.stored
-    run = max(1, min(w.chunk, tile_table.elements(isa, w.dtype)))
-    unused = max(0.0, 1 - run * tile_table.ITEMSIZE[w.dtype] / LINE) if nbytes > CACHE_BYTES else 0.0
+    unused = max(0.0, 1 - w.chunk * tile_table.ITEMSIZE[w.dtype] / LINE) if nbytes > CACHE_BYTES else 0.0
     if w.across:
         elements = tile_table.elements(isa, w.dtype)
         return w.outer * w.columns * w.panels * w.mv * ACROSS * elements / min(w.across, elements)
@@ -77,7 +76,7 @@ def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
         others = (w.rows - whole * w.mr) / tile_table.elements(isa, w.dtype)
         return w.outer * w.columns * (whole * w.mv * STORE + others * CLOSE)
     partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
-    moves = scattered / run * (MOVE + FAR * unused)
+    moves = scattered / w.chunk * tile_table.moves(isa, w.dtype, w.chunk) * (MOVE + FAR * unused)
     return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)
 
 

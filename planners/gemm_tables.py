@@ -105,6 +105,10 @@ class GemmTables:
         if d.a_mode != "panels":
             tm_a = (self.tm_a if d.left_layout is None else self.panels.offsets(LEFT)).ravel()
         n_dims, k_dims, k_outer = self.n_dims[::-1], k_dims[::-1], self.k_outer[::-1]
+        tm_c, valid = self.tm_c, self.valid
+        if self._fills(d.a_mode):
+            tm_c = tm_c[:, :1] + np.arange(self.mr) * self.item
+            valid = np.full(len(tm_c), self.mr, np.int64)
         return GemmProblem(
             dtype=c.dtype,
             mv=self.mv,
@@ -115,8 +119,8 @@ class GemmTables:
             c=_NOWHERE,
             outer=self._outer(d.pack_left, d.pack_right),
             tm_a=tm_a,
-            tm_c=self.tm_c.ravel(),
-            valid=self.valid,
+            tm_c=tm_c.ravel(),
+            valid=valid,
             run=self._runs(),
             tn_b=flat_table(n_dims, RIGHT),
             tn_c=flat_table(n_dims, OUT),
@@ -208,9 +212,22 @@ class GemmTables:
             return ones(panels.count)
         return (self.valid <= run).astype(np.int64)
 
-    def stored(self) -> tuple[int, int, int]:
+    def _fills(self, a_mode: str) -> bool:
+        """Whether lanes that do not exist are stored besides: where panels of A have some, and C is an intermediate in the
+        same panels, which nobody reads there. To store by mask takes longer."""
+        cut, room = self.panels.cut, self.panels.width * self.item
+        if a_mode != "panels" or cut is None or OUT not in cut.tables:  # what is not the plan's own has no such tables
+            return False
+        axes = self.known[OUT]
+        inside, (index,) = {dim.indices[0] for dim in self.panels.lanes}, cut.indices
+        apart = [axes[index].outer, *[axis.stride for i, axis in axes.items() if i not in inside and i != index]]
+        return axes[index].tile == self.panels.tile and min(apart) >= room and bool(self._runs().all())
+
+    def stored(self, a_mode: str) -> tuple[int, int, int]:
         """Panels that are stored as whole vectors, those whose lanes are adjacent but not all there, and the lanes of
         the others."""
+        if self._fills(a_mode):
+            return self.panels.count, 0, 0
         run = self._run_in_c
         if run is None:
             adjacent, valid = self.adjacent(self.tm_c, self.item), self.valid
@@ -235,15 +252,23 @@ class GemmTables:
         return fast.size if fast.stride(OUT) == self.item and next_column == fast.size * self.item else 0
 
     def chunk(self) -> int:
-        """The longest vector run that scattered lanes of C come in, in all panels; 1 if there is none."""
+        """The runs that scattered lanes of C come in, in all panels, where they are moved as vectors; 1: one by one."""
         run, box, last = self._run_in_c, self.panels.box, self.panels.last_valid
         if run == 1 or run == box:
             return 1
         lanes = tile_table.elements(self.isa, self.c.dtype)
-        for size in (lanes, lanes // 2, lanes // 4):
-            if size > 1 and box % size == 0 and last % size == 0 and self._in_runs(size):
-                return size
-        return 1
+        sizes = [size for size in (lanes, lanes // 2, lanes // 4) if size > 1 and box % size == last % size == 0]
+        found = next((size for size in sizes if self._in_runs(size)), 1)
+        return tile_table.chunk(self.isa, self.c.dtype, self._whole_run(), found)
+
+    def _whole_run(self) -> int:
+        """Lanes of the fastest dimensions that are adjacent in C: each panel consists of runs of so many."""
+        count = 1
+        for dim in self.panels.lanes:
+            if dim.stride(OUT) != count * self.item:
+                break
+            count *= dim.size
+        return count
 
     def _in_runs(self, size: int) -> bool:
         """Whether lanes of C are adjacent in runs of ``size``."""

@@ -17,6 +17,7 @@ CLOSE_COST = 0.3  # per element of a column that leaves together with the next o
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
+_ONE_BY_ONE = ((SCATTER_COST, 0.0),)
 
 
 @lru_cache(maxsize=4096)
@@ -32,16 +33,19 @@ def choose_tile(
     close: bool = False,
     in_place: bool = False,
     together: int = 1,
+    goes_on: int = 0,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
     ``contiguous``: the fastest one is contiguous in C. Costs are vector operations per batch: FMAs at the tile's
     efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
     of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
-    so the columns are read. ``together``: so many of the fastest dimensions are one run in C.
+    so the columns are read. ``together``: so many of the fastest dimensions are one run in C; ``goes_on``: pieces of so many
+    entries of the next one go on with that run, 0: none.
     """
     best, best_cost = ((0, 0), False), float("inf")
-    scattered, extra = _scattered(isa, dtype, prod(rows[:together])) if contiguous else (SCATTER_COST, 0.0)
+    run = prod(rows[:together])
+    scattered = _scattered(isa, dtype, run) if contiguous else _ONE_BY_ONE
     total = prod(rows)
     near = _near_columns(dtype, terms)
     cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
@@ -59,12 +63,13 @@ def choose_tile(
             variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
             cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
         for extend, padded, box, taken in cuts[width]:
+            panels = padded // width
             if close and box % rows[0] == 0 and columns > 1:
-                stores, besides = columns * box * CLOSE_COST, 0.0
+                cost = panels * (work + columns * box * CLOSE_COST)
+            elif taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on):
+                cost = panels * (work + columns * (mv if contiguous else box * SCATTER_COST))
             else:
-                stores = columns * (mv if contiguous and taken <= together else box * scattered)
-                besides = extra if taken > together else 0.0
-            cost = padded // width * (work + stores) + besides
+                cost = min([panels * (work + columns * box * each) + besides for each, besides in scattered])
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best
@@ -80,14 +85,18 @@ def _near_columns(dtype: str, terms: int) -> int:
     return L1_BYTES // (block_of_k(terms, item) * item)
 
 
-def _scattered(isa: ISA, dtype: str, run: int) -> tuple[float, float]:
+def _scattered(isa: ISA, dtype: str, run: int) -> tuple[tuple[float, float], ...]:
     """What an element costs whose column is stored in runs of a fast dimension of size ``run``, and what the product
-    costs besides. Runs of a vector or more are no reason to fill panels from several dimensions."""
+    costs besides; the least of several ways counts. Runs of a vector or more are no reason to fill panels from several
+    dimensions."""
     lanes = tile_table.elements(isa, dtype)
-    chunk = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
+    part = next((size for size in (lanes // 2, lanes // 4) if size > 1 and run % size == 0), 1)
+    chunk = tile_table.chunk(isa, dtype, run, part)
     if run >= lanes or chunk == 1:
-        return SCATTER_COST, 0.0
-    return RUN_COST / chunk + 1 / lanes, EXTEND_COST
+        return _ONE_BY_ONE
+    pieces = tile_table.moves(isa, dtype, chunk)
+    in_runs = RUN_COST * pieces / chunk + 1 / lanes, EXTEND_COST
+    return (in_runs,) if pieces == 1 else (in_runs, *_ONE_BY_ONE)
 
 
 @lru_cache(maxsize=None)

@@ -212,6 +212,7 @@ def _operand_c(case: Case, item: int, mr: int, rng) -> tuple:
         starts = np.full(panels, rows.begin(width)) + np.arange(panels) * rows.pitch
         groups = rng.permutation(mr // case.chunk) * 2 + 1
         lanes = ((groups[:, None] * case.chunk + np.arange(case.chunk)) * item).ravel()
+        lanes = np.concatenate([lanes, np.full(mr - len(lanes), lanes[-1])])  # a panel may not be full of runs
     else:
         starts = np.array([rows.begin(v * item) for v in case.valid]) + np.arange(panels) * rows.pitch
     tm_c = _lanes(case.valid, mr, starts, lanes)

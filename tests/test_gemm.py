@@ -203,13 +203,14 @@ def test_conjugation_is_a_sign(row, dtype, conj, accumulate):
 @every_dtype
 @pytest.mark.parametrize("flush", ["", "start", "end"])
 def test_scattered_lanes_in_runs(row, dtype, flush):
-    """Every length that the store has a path for, and lengths that it has none for."""
+    """Every length that the store has a path for, and lengths in pieces."""
     tile, modes = _first(row, dtype)
     height, elements = _height(row, dtype, tile), tiles.elements(row, dtype)
-    for chunk in sorted({1, 2, elements // 4, elements // 2, elements} - {0}):
-        if height % chunk:
+    for chunk in sorted({1, 2, 3, elements // 4, elements // 2, elements - 1, elements, elements + 3} - {0}):
+        most = height - height % chunk
+        if not most:
             continue
-        valid = tuple(v for v in range(chunk, height + 1, chunk) if v in (chunk, 3 * chunk, height))
+        valid = tuple(v for v in range(chunk, most + 1, chunk) if v in (chunk, 3 * chunk, most))
         for accumulate in (False, True):
             case = Case(dtype=dtype, tile=tile, valid=valid, n=3, k=2, scattered=True, chunk=chunk, flush=flush)
             run(build(with_modes(replace(case, accumulate=accumulate), modes), row), row)

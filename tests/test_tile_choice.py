@@ -1,10 +1,12 @@
 """Which tile a product gets, and whether lanes are filled from several dimensions."""
 
+import numpy as np
 import oracle
 import pytest
 from plan_cases import operands, plan, run
 
 from einsum_engine.kernels import isa, tiles
+from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners.gemm_access import L1_BYTES, block_of_k
 from einsum_engine.planners.tile_choice import choose_tile
 
@@ -81,3 +83,66 @@ def test_lanes_of_several_dimensions_compute_the_same(dtype, size):
     arrays = operands(equation, {letter: size for letter in "fghijkl"}, dtype)
     made = plan(equation, arrays)
     oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
+
+
+def test_pieces_that_go_on_with_a_run_fill_vectors_with_it():
+    """20 and 3 of 64 lanes, as the panels of the result's reader; 48 lanes would hold 2, which cross from piece to piece."""
+    rows = (20, 20, 8, 8)
+    assert choose_tile(AVX512, "float32", rows, 480, 64, True, goes_on=3) == ((4, 6), True)
+    assert not choose_tile(AVX512, "float32", rows, 480, 64, True)[1]
+    assert choose_tile(AVX512, "float32", rows, 480, 64, True, goes_on=7) == choose_tile(
+        AVX512, "float32", rows, 480, 64, True
+    )
+
+
+@pytest.mark.parametrize("run, several", [(5, True), (6, True), (7, True), (9, True), (11, False)])
+def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
+    assert choose_tile(AVX512, "float32", (run, 12, 12), 512, 24, True)[1] == several
+
+
+EVERY = [(row, dtype) for row in isa.host_isas() for dtype in tiles.DTYPES]
+TREE = "aef,cfj,dgj,beg->abcd"  # the third product reads what the second writes
+SIZES = dict(a=13, e=5, f=7, c=11, d=5, g=6, j=4, b=9)
+
+
+@pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize("policy", ["solve", "panels"])
+def test_products_of_products_in_every_width_of_panels(row, dtype, policy):
+    """d and pieces of c are in panels that the product before fills; c ends with a piece that is not whole."""
+    arrays = operands(TREE, SIZES, dtype)
+    made = plan(TREE, arrays, isa=row.name, layouts=policy, optimize=[(1, 2), (0, 2), (0, 1)])
+    oracle.check(run(made, arrays), oracle.einsum(TREE, *arrays))
+    for step in made.steps:
+        _stays_inside(step, made.buffers[step.output], tiles.ITEMSIZE.get(dtype, 0))
+
+
+def test_a_panel_is_stored_whole_where_its_reader_has_room():
+    """Lanes that do not exist are stored where panels of an intermediate have them, and nowhere else."""
+    arrays = operands(TREE, SIZES | dict(d=20, c=20, f=64, a=30, b=40), "float32")
+    made = plan(TREE, arrays, isa="avx512", optimize=[(1, 2), (0, 2), (0, 1)])
+    filled = [step for step in made.steps if _is_filled(step)]
+    assert filled and all(made.buffers[step.output].kind == "arena" for step in filled)
+    for step in filled:
+        _stays_inside(step, made.buffers[step.output], 4)
+    if AVX512 in isa.host_isas():
+        wide = [array.astype(np.float64) for array in arrays]
+        expected = np.einsum(TREE, *wide, optimize=True)
+        assert np.allclose(run(made, arrays), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def _is_filled(step) -> bool:
+    """More lanes are stored than elements exist."""
+    tables, words = step.args.tables, step.args.words
+    stored = tables[abi.G_VALID].sum() * words[abi.G_N] * words[abi.G_OUTER_TOTAL] if step.family == "gemm" else 0
+    return stored > np.prod([size for kind in "BMN" for _, size in step.dims[kind]])
+
+
+def _stays_inside(step, buffer, item: int) -> None:
+    """What a product stores ends within its buffer."""
+    if step.family != "gemm":
+        return
+    tables = step.args.tables
+    lanes = tables[abi.G_TM_C].reshape(len(tables[abi.G_VALID]), -1)
+    last = max(row[valid - 1] for row, valid in zip(lanes, tables[abi.G_VALID]))
+    loops = [tables[at + 3].max() for at in range(abi.G_OUTER, abi.G_OUTER + 16, 4) if at + 3 in tables]
+    assert last + tables[abi.G_TN_C].max() + sum(loops) + item <= buffer.nbytes

@@ -348,13 +348,17 @@ class TileEmitter:
             self._move(self.real, src + l * size_of(self.real), dst + l * size_of(self.real), acc)
 
     def _store_scattered(self, stack, c, tmc, tnc, valid, columns, acc, chunk) -> None:
-        """Lanes that come in runs of ``chunk`` elements are moved as vectors; 1: element by element."""
+        """Lanes that come in runs of ``chunk`` elements are moved as vectors and parts of them; 1: element by element."""
         sizes = [size for size in (self.elems, self.elems // 2, self.elems // 4) if size > 1]
         self._by_chunk(sizes, stack, c, tmc, tnc, valid, columns, acc, chunk)
 
     def _by_chunk(self, sizes, stack, c, tmc, tnc, valid, columns, acc, chunk) -> None:
         if not sizes:
-            self._scatter_loop(1, stack, c, tmc, tnc, valid, columns, acc)
+            with self.f.if_else(chunk > 1) as (several, one):
+                with several:
+                    self._run_loop(stack, c, tmc, tnc, valid, columns, acc, chunk)
+                with one:
+                    self._scatter_loop(1, stack, c, tmc, tnc, valid, columns, acc)
             return
         with self.f.if_else(chunk.eq(sizes[0])) as (then, otherwise):
             with then:
@@ -368,6 +372,24 @@ class TileEmitter:
             column, source = c + f.word(tnc, j), stack + j * (self.mr * self.item)
             with f.range(0, valid, size) as l:
                 self._move(ty, source + l * self.item, column + f.word(tmc, l), acc)
+
+    def _run_loop(self, stack, c, tmc, tnc, valid, columns, acc, run: Val) -> None:
+        """Runs of any length: whole vectors, then pieces of powers of two, each at most once."""
+        f = self.f
+        rest = run & (self.elems - 1)
+        pieces = [1 << n for n in reversed(range(self.elems.bit_length() - 1))]
+        with f.range(0, columns) as j:
+            column, source = c + f.word(tnc, j), stack + j * (self.mr * self.item)
+            with f.range(0, valid, run) as l:
+                here, there, at = source + l * self.item, column + f.word(tmc, l), f.var(0)
+                with f.range(0, run - rest, self.elems) as whole:
+                    self._move(self.vec, here + whole * self.item, there + whole * self.item, acc)
+                at.set(run - rest)
+                for size in pieces:
+                    with f.if_((rest & size).ne(0)):
+                        behind = at.get() * self.item
+                        self._move(vector_type(self.real, size * self.parts), here + behind, there + behind, acc)
+                        at.add(size)
 
     def _move(self, ty, src: Val, dst: Val, acc: Val) -> None:
         f = self.f
