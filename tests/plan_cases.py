@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import Iterator
+
 import numpy as np
 import oracle
 
+import einsum_engine as engine
 from einsum_engine import executor
 from einsum_engine.expr import parse
 from einsum_engine.kernels import isa
 from einsum_engine.plan import Plan
+from einsum_engine.planners import memo
 from einsum_engine.planners.build import PlanRequest, build_plan
 from einsum_engine.planners.order import find_order
+
+
+@contextmanager
+def made_anew() -> Iterator[None]:
+    """Plans that were made before are not found inside, nor those made inside afterwards: constants of planners differ."""
+    try:
+        memo.forget()
+        engine.clear_cache()
+        yield
+    finally:
+        memo.forget()
+        engine.clear_cache()
 
 
 def request(equation: str, arrays, *, optimize=False, out: np.ndarray | None = None, **more) -> PlanRequest:

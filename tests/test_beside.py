@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
+from plan_cases import made_anew
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, tiles
@@ -22,11 +23,8 @@ def small_is_large(monkeypatch):
     """The same plans for tensors that the oracle is done with soon."""
     monkeypatch.setattr(beside, "LARGE_BYTES", 1 << 11)
     monkeypatch.setattr(beside, "LEAST_BYTES", 1 << 11)
-    memo.forget()
-    engine.clear_cache()
-    yield
-    memo.forget()
-    engine.clear_cache()
+    with made_anew():
+        yield
 
 
 def operands(expression, dtype, sizes=SIZES, seed=0):

@@ -3,11 +3,12 @@
 import numpy as np
 import oracle
 import pytest
+from plan_cases import made_anew
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, tiles
 from einsum_engine.plan import Axis
-from einsum_engine.planners import beside, memo, shared_lines
+from einsum_engine.planners import beside, shared_lines
 from einsum_engine.planners.shared_lines import lanes_of_sum
 
 SIZES = dict(g=2, r=4, w=6, a=16, s=4, f=7, d=8)
@@ -20,11 +21,8 @@ def small_is_large(monkeypatch):
     """The same plans for tensors that the oracle is done with soon."""
     monkeypatch.setattr(shared_lines, "LEAST_BYTES", 1 << 11)
     monkeypatch.setattr(beside, "LEAST_BYTES", 1 << 11)
-    memo.forget()
-    engine.clear_cache()
-    yield
-    memo.forget()
-    engine.clear_cache()
+    with made_anew():
+        yield
 
 
 def _axes(term, sizes, item):
