@@ -351,10 +351,11 @@ class Fn:
         return a * b + c
 
     def together(self, values: Sequence[Val]) -> list[Val]:
-        """The same vectors, on x86: whatever needs one of them comes when all are there. No instruction."""
+        """The same vectors and integers, on x86: whatever needs one of them comes when all are there. No instruction."""
         types = ", ".join(str(v.type) for v in values)
         passed = ", ".join(f"{v.type} {v.v.get_reference()}" for v in values)
-        bound = ",".join(["=v"] * len(values) + [str(n) for n in range(len(values))])
+        places = ["=v" if isinstance(v.type, ir.VectorType) else "=r" for v in values]
+        bound = ",".join([*places, *map(str, range(len(values)))])
         tied = self.b.write(values[0].type, f'call {{ {types} }} asm "", "{bound}"({passed})').reference
         parts = (self.b.write(v.type, f"extractvalue {{ {types} }} {tied}, {n}") for n, v in enumerate(values))
         return [Val(self, part) for part in parts]

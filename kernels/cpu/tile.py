@@ -9,6 +9,7 @@ conjugation a choice of signs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable
 
 from llvmlite import ir
@@ -58,25 +59,39 @@ def in_pairs(isa: ISA, dtype: str) -> bool:
 
 
 class Pairs:
-    """Sums of products in the order of two products, two sums, two products: taken in turn, one by one, sums keep units
-    that multiply from products."""
+    """A step of K in the order of two products, the two sums of the pair before, two products: taken in turn, one by one, sums
+    keep units that multiply from products. Each product loads its own column, which it can repeat itself: an instruction that does
+    it once for all rows, between products and sums, would put the pairs out of turn. Rows are loaded one after the other, as
+    few registers are left beside so many products."""
 
-    def __init__(self, f: Fn, rows: list[Val]):
-        self.f, self.rows = f, rows
-        self.waiting: list[tuple[Var, Val]] = []
+    def __init__(self, f: Fn, row: Callable[[Val, int], Val], column: Callable[[Val, int], Val]):
+        """``row(at, i)`` and ``column(at, j)`` load from addresses."""
+        self.f, self.row, self.column = f, row, column
 
-    def add(self, slot: Var, i: int, b: Val) -> None:
-        """``slot`` += row ``i`` * b."""
-        self.waiting.append((slot, self.rows[i] * b))
-        if len(self.waiting) < 2:
-            return
-        slots, products = zip(*self.waiting)
-        sums = [product + slot.get() for slot, product in zip(slots, self.f.together(products))]
-        tied = self.f.together([*sums, *self.rows])  # later products wait for these sums
-        for slot, value in zip(slots, tied):
+    def emit(self, slots: list[list[Var]], at: list[Val]) -> None:
+        """``slots[i][j]`` += row i * column j, for all of them, an even number; ``at``: addresses of rows and of columns."""
+        rows: dict[int, Val] = {}
+        waiting: list[tuple[Var, Val]] = []  # products whose sums come later
+        places = [(i, j) for i, line in enumerate(slots) for j in range(len(line))]
+        for pair in zip(places[::2], places[1::2], strict=True):
+            if len(waiting) > 2:
+                at = self._sum(waiting[:2], at)
+                waiting = waiting[2:]
+            for i, j in pair:
+                if i not in rows:
+                    rows[i] = self.row(at[0], i)
+                waiting.append((slots[i][j], rows[i] * self.column(at[1], j)))
+            together = self.f.together([product for _, product in waiting])
+            waiting = [(slot, product) for (slot, _), product in zip(waiting, together, strict=True)]
+        for slot, product in waiting:
+            slot.set(product + slot.get())
+
+    def _sum(self, parts: list[tuple[Var, Val]], at: list[Val]) -> list[Val]:
+        """Later products, which load from the addresses that it gives, wait for these sums."""
+        tied = self.f.together([*(product + slot.get() for slot, product in parts), *at])
+        for (slot, _), value in zip(parts, tied):
             slot.set(value)
-        self.rows = tied[len(sums) :]
-        self.waiting.clear()
+        return tied[len(parts) :]
 
 
 class TileEmitter:
@@ -116,23 +131,19 @@ class TileEmitter:
         ]
         a_at, b_at = Var(f, a), Var(f, b if spec.b_packed else f.i64(0))
 
+        def column(at: Val, j: int) -> Val:
+            return at + (j * self.item if spec.b_packed else b[j])
+
         def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
-            rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
+            at = b_at.get() if spec.b_packed else f.word(tkb, k)
             self.fetch_ahead(row, ahead)
-            step = None if spec.b_packed else f.word(tkb, k)
-            pairs = Pairs(f, rows) if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0 else None
-            for j in range(spec.nr):
-                column = b_at.get() + j * self.item if spec.b_packed else b[j] + step
-                for part in range(self.parts):
-                    scalar = f.load(self.real, column + part * size_of(self.real))
-                    wide = f.splat(scalar, self.lanes)
-                    for i in range(spec.mv):
-                        slot = acc[part][i][j]
-                        if pairs:
-                            pairs.add(slot, i, wide)
-                        else:
-                            slot.set(self._fma(rows[i], wide, slot.get()))
+            if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
+                lanes = partial(self.load_a, mask_of=mask_of)
+                Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(acc[0], [row, at])
+            else:
+                rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
+                self._each_by_each(acc, rows, [column(at, j) for j in range(spec.nr)])
             if spec.a_packed:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
@@ -140,6 +151,19 @@ class TileEmitter:
 
         self.terms(klen, beside, term)
         return [[[v.get() for v in line] for line in part] for part in acc]
+
+    def _each_by_each(self, acc: list[list[list[Var]]], rows: list[Val], columns: list[Val]) -> None:
+        """A step of K, column by column."""
+        for j, column in enumerate(columns):
+            for part in range(self.parts):
+                wide = self.repeated(column + part * size_of(self.real))
+                for i, row in enumerate(rows):
+                    slot = acc[part][i][j]
+                    slot.set(self._fma(row, wide, slot.get()))
+
+    def repeated(self, address: Val) -> Val:
+        """A vector of what is there."""
+        return self.f.splat(self.f.load(self.real, address), self.lanes)
 
     def terms(self, klen: Val, beside, term: Callable[[Val], None]) -> None:
         """The loop over K; in pieces where something is done between them."""
