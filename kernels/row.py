@@ -93,7 +93,7 @@ class Row:
 def blocks_row(starts: Sequence[int], target: int) -> Row:
     """A row whose tasks are blocks of the rows behind it: ``starts`` has the first row of each block, counted from this one,
     and the row behind the last; ``target``: the row to go to."""
-    words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.PARALLEL: 1}
+    words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.PARALLEL: abi.IN_TURN}
     tables = {abi.BLOCK_STARTS: np.array(starts, np.int64)}
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
