@@ -4,7 +4,8 @@ Gauss-Seidel in two colours has two steps, each of which reads the whole array a
 colours have not as many elements in odd rows as in even ones. All are done in one pass, the second colour a row behind
 the first, as far as there are pairs of rows and of columns. Tasks take pairs of rows that lie together. Between two
 tasks lies a pair that neither of them has: its first colour, which both tasks read, is computed before, and its second
-colour afterwards. So are those of a last row and a last column that have no other of their pair.
+colour afterwards. So are those of pairs that are left over, and of a last row and a last column that have no other of
+their pair.
 """
 
 from __future__ import annotations
