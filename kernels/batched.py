@@ -133,7 +133,7 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
     run = block * ITEMSIZE[p.dtype]  # bytes of a row in scratch
     words = {
         **operand_words(p.c, p.a, p.b),
-        abi.PARALLEL: int(p.parallel),
+        abi.PARALLEL: abi.IN_BANDS * p.parallel,
         ba.B_OUTER_TOTAL: outer_total(p.outer),
         ba.B_M: p.m,
         ba.B_N: p.n,

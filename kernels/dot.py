@@ -134,7 +134,7 @@ def _row(p: DotProblem, threads: int, pieces: int, split_stride: int) -> Row:
         split = -(-split // 64) * 64  # whole vectors, so that only the last piece ends within one
     words = {
         **operand_words(p.c, p.a, p.b),
-        abi.PARALLEL: int(p.parallel),
+        abi.PARALLEL: abi.IN_BANDS * p.parallel,
         da.D_OUTER_TOTAL: total,
         da.D_M: p.m,
         da.D_N: p.n,

@@ -325,7 +325,7 @@ class _Lowering:
         }
         tasks = sharers if share else max(1, even(self.tasks, boxes))
         long = any(node.op in SCALARS and SCALARS[node.op].cost >= LONG for node in self.s.nodes)
-        words[abi.PARALLEL] = int(tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
+        words[abi.PARALLEL] = abi.IN_BANDS * (tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
         if not words[abi.PARALLEL] and not share:
             tasks = 1  # beginning one takes as long as two thousand elements
         table = np.concatenate([operands.ravel(), *odometers, *self._parts])

@@ -136,7 +136,7 @@ def lower(p: GemmProblem) -> Row:
     scratch_a = _scratch_a(p)
     words = {
         **operand_words(p.c, p.a, p.b),
-        abi.PARALLEL: int(p.parallel),
+        abi.PARALLEL: abi.IN_TURN * p.parallel,
         abi.G_OUTER_TOTAL: p.outer_total,
         abi.G_M: p.rows,
         abi.G_PANELS: p.panels,
@@ -292,7 +292,7 @@ def lower_pack(p: PackProblem) -> Row:
     shares = -(-len(p.valid) // p.block)
     words = {
         **operand_words(p.dst, p.src),
-        abi.PARALLEL: int(p.parallel),
+        abi.PARALLEL: abi.IN_TURN * p.parallel,
         abi.G_PANELS: len(p.valid),
         abi.G_N: p.width,
         abi.G_K: len(p.tk),

@@ -121,7 +121,7 @@ def lower(p: IndexedProblem, threads: int = 1) -> tuple[Row, ...]:
     outer = 8 * ia.X_WORDS * len(heads)
     words = {
         **operand_words(p.operands[0], p.operands[1]),
-        abi.PARALLEL: int(unit_tasks * rest_tasks > 1 and p.bytes >= PARALLEL_BYTES),
+        abi.PARALLEL: abi.IN_BANDS * (unit_tasks * rest_tasks > 1 and p.bytes >= PARALLEL_BYTES),
         ia.I_ARRAYS: len(heads),
         ia.I_INNER: inner[0],
         ia.I_DENSE: inner[1],

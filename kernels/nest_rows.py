@@ -86,7 +86,7 @@ class RowBuilder:
     def row(self, tasks: int, nbytes: int) -> Row:
         """The row in so many tasks; ``nbytes``: what it moves."""
         tables = {na.N_TABLE: np.concatenate(self._parts)}
-        self.words[abi.PARALLEL] = int(tasks > 1 and nbytes >= PARALLEL_BYTES)
+        self.words[abi.PARALLEL] = abi.IN_BANDS * (tasks > 1 and nbytes >= PARALLEL_BYTES)
         return Row(words=self.words, tables=tables, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks))
 
     # -- operands --------------------------------------------------------------------------------------------

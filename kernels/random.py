@@ -52,7 +52,7 @@ class RandomProblem:
         tasks = -(-blocks // each)
         words = {
             **operand_words(*self.operands),
-            abi.PARALLEL: int(tasks > 1 and 4 * self.bytes >= PARALLEL_BYTES),
+            abi.PARALLEL: abi.IN_BANDS * (tasks > 1 and 4 * self.bytes >= PARALLEL_BYTES),
             ra.R_COUNT: self.count,
             ra.R_STREAM: self.stream,
             ra.R_KEY_STEP: self.key_step,

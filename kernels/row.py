@@ -90,10 +90,11 @@ class Row:
         return made
 
 
-def blocks_row(starts: Sequence[int], target: int) -> Row:
-    """A row whose tasks are blocks of the rows behind it: ``starts`` has the first row of each block, counted from this one,
-    and the row behind the last; ``target``: the row to go to."""
-    words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.PARALLEL: 1}
+def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) -> Row:
+    """A row whose tasks are blocks of the rows behind it: ``starts`` has the first row of each block, counted from this
+    one, and the row behind the last; ``target``: the row to go to; ``parallel``: `abi.IN_BANDS` where blocks are parts
+    of arrays."""
+    words = {abi.KIND: abi.BLOCKS, abi.NEXT: target, abi.PARALLEL: parallel}
     tables = {abi.BLOCK_STARTS: np.array(starts, np.int64)}
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 

@@ -150,7 +150,7 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
     t_tasks = max(1, -(-p.t // max(1, t_share)))
     words = {
         **operand_words(p.c, p.a, p.b),
-        abi.PARALLEL: int(p.parallel),
+        abi.PARALLEL: abi.IN_BANDS * p.parallel,
         sa.S_OUTER_TOTAL: outer_total(p.outer),
         sa.S_T: p.t,
         sa.S_T_A: p.t_strides[0],

@@ -66,7 +66,7 @@ class SortProblem:
         signed, floating = row.kind in "ifhB", row.floating
         words = {
             **operand_words(*self.operands),
-            abi.PARALLEL: int(tasks > 1 and self.bytes >= PARALLEL_BYTES),
+            abi.PARALLEL: abi.IN_BANDS * (tasks > 1 and self.bytes >= PARALLEL_BYTES),
             sa.S_COUNT: self.line[0],
             sa.S_FROM: self.line[1],
             sa.S_TO: self.line[2],

@@ -4,7 +4,8 @@ Gauss-Seidel in two colours has two steps, each of which reads the whole array a
 colours have not as many elements in odd rows as in even ones. All are done in one pass, the second colour a row behind
 the first, as far as there are pairs of rows and of columns. Tasks take pairs of rows that lie together. Between two
 tasks lies a pair that neither of them has: its first colour, which both tasks read, is computed before, and its second
-colour afterwards. So are those of a last row and a last column that have no other of their pair.
+colour afterwards. So are those of pairs that are left over, and of a last row and a last column that have no other of
+their pair.
 """
 
 from __future__ import annotations
@@ -56,14 +57,20 @@ class Checkered:
         """Pairs of a task."""
         return (self.rows + 1) // self.tasks - 1
 
+    @property
+    def _ahead(self) -> int:
+        """Pairs before the first task. Those that are left over lie there: the caller, who does what comes after, takes
+        that task, while the last rows are in another core's cache."""
+        return (self.rows + 1) % self.tasks
+
     def _edges(self, plan: FusedPlan) -> Iterator[FusedPlan]:
         """Of one step, all that tasks leave over."""
-        many, (rows, columns) = self._many, (dim[0] for dim in plan.problem.dims)
-        done = self.tasks * (many + 1) - 1
-        behind = (many, many + 1, self.tasks - (rows == done)), (0, 1, columns)  # each task, if there is another row
-        last_rows = (done + 1, 1, rows - done - 1), (0, 1, columns)
-        last_columns = (0, 1, done), (self.columns, 1, columns - self.columns)
-        for down, along in (behind, last_rows, last_columns):
+        many, ahead, (rows, columns) = self._many, self._ahead, (dim[0] for dim in plan.problem.dims)
+        every = ahead - 1 if ahead else many  # from one pair to the next, a task lies between
+        single = (every, many + 1, -(-(rows - every) // (many + 1))), (0, 1, columns)
+        first_rows = (0, 1, every if ahead else 0), (0, 1, columns)
+        last_columns = (ahead, 1, self.rows - ahead), (self.columns, 1, columns - self.columns)
+        for down, along in (single, first_rows, last_columns):
             if down[2] > 0 and along[2]:
                 yield _part(plan, down, along)
 
@@ -72,7 +79,7 @@ class Checkered:
         number, many, (step, output) = self.structure.operands, self._many, self.first
         plan = self.plans[step]
         (rows, down, *_), (_, along, *_) = plan.problem.dims
-        at = plan.problem.operands[output].offset
+        at = plan.problem.operands[output].offset + self._ahead * down
         dims = [(self.columns, *[along] * number), (many, *[down] * number)]
         if self.tasks > 1:
             dims.append((self.tasks, *[(many + 1) * down] * number))

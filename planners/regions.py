@@ -269,7 +269,7 @@ class Control(Operation):
     def row(self, target: int) -> Row:
         """``target``: a row."""
         if self.blocks:
-            return blocks_row(range(1, self.blocks * self.rows + 2, self.rows), target)
+            return blocks_row(range(1, self.blocks * self.rows + 2, self.rows), target, abi.IN_BANDS)
         if self.flag is None:
             return Row(words={abi.KIND: abi.JUMP, abi.NEXT: target}, tasks=0)
         memory = self.flag.memory.memory

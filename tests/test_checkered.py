@@ -131,7 +131,7 @@ def by_rows(u, f):
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
-@pytest.mark.parametrize("shape", [(42, 50), (70, 36), (141, 150), (142, 151), (135, 143)], ids=str)
+@pytest.mark.parametrize("shape", [(42, 50), (70, 36), (141, 150), (142, 151), (135, 143), (143, 150)], ids=str)
 @pytest.mark.parametrize("body, once", [(red_black, True), (black_red, True), (by_rows, False)])
 def test_programs_go_through_both_colours_at_once(body, once, shape, threads, monkeypatch):
     """Also where a colour has one element more in some rows than in others, or one row more than the other colour."""

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import plan_cases
@@ -85,12 +86,12 @@ def _walk(table: Table, threads: int, helpers: int | None = None) -> None:
     assert table.walk(_Walk(library.address("walk", HOST))) == -1
 
 
-def _parallel(action, tasks: int) -> Table:
+def _parallel(action, tasks: int, parallel: int = abi.IN_TURN) -> Table:
     """One parallel row whose callback gets (share, worker)."""
     table = Table()
     task = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(lambda ctx, step, share, worker: action(share, worker))
     table.keep.append(task)
-    table.add(abi.RUN, FN=ctypes.cast(task, ctypes.c_void_p).value, NTASKS=tasks, PARALLEL=1)
+    table.add(abi.RUN, FN=ctypes.cast(task, ctypes.c_void_p).value, NTASKS=tasks, PARALLEL=parallel)
     table.add(abi.STOP)
     return table
 
@@ -109,16 +110,50 @@ def test_shares_run_at_once_on_workers_of_their_own(threads):
     assert shares == workers == set(range(threads)) and len(idents) == threads
 
 
+@pytest.mark.parametrize("threads, tasks", [(2, 8), (3, 10), (4, 4), (5, 7)])
+def test_in_bands_each_worker_has_tasks_side_by_side(threads, tasks):
+    """As long as all keep up: here nobody begins a task before each has begun one."""
+    least = tasks // threads
+    meeting, seen = threading.Barrier(threads), [[] for _ in range(threads)]
+
+    def action(share, worker):
+        if len(seen[worker]) < least:
+            meeting.wait(60)
+        seen[worker].append(share)
+
+    _walk(_parallel(action, tasks, abi.IN_BANDS), threads)
+    starts = [worker * tasks // threads for worker in range(threads)]
+    assert [shares[:least] for shares in seen] == [list(range(start, start + least)) for start in starts]
+    assert sorted(sum(seen, [])) == list(range(tasks))
+
+
+def test_what_a_late_worker_leaves_of_its_band_is_done_by_others():
+    seen, done, begun = [], threading.Event(), threading.Event()
+
+    def action(share, worker):
+        seen.append(share)
+        if share == 4:  # the first of the helper, which stays with it until all others are done
+            begun.set()
+            assert done.wait(60)
+        elif share == 0:
+            assert begun.wait(60)
+        elif len(seen) == 8:
+            done.set()
+
+    _walk(_parallel(action, 8, abi.IN_BANDS), 2)
+    assert [share for share in seen if share != 4] == [0, 1, 2, 3, 5, 6, 7]
+
+
 def test_every_share_runs_once_and_workers_stay_below_the_thread_count():
     """Also where helpers of a job before, for more threads, wake up only now: scratch is as many as the threads."""
     before = Table()  # so short that most helpers come too late for it
     nothing = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value
-    before.add(abi.RUN, FN=nothing, NTASKS=64, PARALLEL=1)
+    before.add(abi.RUN, FN=nothing, NTASKS=64, PARALLEL=abi.IN_BANDS)
     before.add(abi.STOP)
-    for threads in (2, 3) * 50:
+    for threads, parallel in [*product((2, 3), (abi.IN_TURN, abi.IN_BANDS))] * 25:
         seen = []
         _walk(before, 64)
-        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 60), threads, helpers=63)
+        _walk(_parallel(lambda share, worker: seen.append((share, worker)), 60, parallel), threads, helpers=63)
         assert sorted(share for share, _ in seen) == list(range(60))
         assert {worker for _, worker in seen} <= set(range(threads))
 

@@ -23,8 +23,12 @@ TILE_ROW = 10  # address of the row function that it calls
 TILE_TABLE = 11  # address of what it is called with: `fused_abi`
 EXTENT = 12  # address of an int64 that replaces NTASKS at run time, 0: none
 NEXT = 13  # for BRANCH, LOOP, JUMP and BLOCKS: the row to go to
-PARALLEL = 14  # worth waking the pool
+PARALLEL = 14  # how threads share the tasks: below
 TICKS = 15  # nanoseconds spent, accumulated when profiling is on
+
+# The calling thread does all of them; threads take one after the other, or each those beside its last one: where tasks
+# are parts of an array, each thread has the same part in every step and every call, which caches of its own may hold.
+ALONE, IN_TURN, IN_BANDS = 0, 1, 2
 
 # kinds of rows
 RUN, BRANCH, LOOP, STOP, JUMP, BLOCKS = 0, 1, 2, 3, 4, 5

@@ -55,7 +55,7 @@ class Pool:
         workers = min(workers, walker.MAX_WORKERS)
         with _lock:
             for index in range(int(self.words[walker.POOL_WORKERS]), workers):
-                self._semaphore(walker.POOL_WAKE + walker.SEM_WORDS * index)
+                self._semaphore(walker.POOL_LINES + walker.LINE_WORDS * (index + 1))
                 self._start(index)
                 self.words[walker.POOL_WORKERS] = index + 1
 

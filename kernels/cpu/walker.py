@@ -7,7 +7,9 @@ after a job they poll it for about a millisecond, because the next step of the s
 
 A caller never waits for a helper that has not started: on a busy machine it does the work itself.
 
-Which thread runs a task never changes a result: tasks write disjoint bytes and are cut by the plan, not by load.
+Which thread runs a task never changes a result: tasks write disjoint bytes and are cut by the plan, not by load. Tasks
+that lie side by side in memory are taken in bands (`abi.IN_BANDS`): each thread begins with those that it had in the
+call before, whose lines lie in caches of its own, and then takes what others have left.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from .emit import I8, I32, I64, Fn, Val, Var
 
 # words of the pool; each group on a cache line of its own
 POOL_BUSY = 0
-POOL_JOB = 8  # ctx, row, number of tasks, number of helpers
-POOL_NEXT = 16  # next task to take
+POOL_JOB = 8  # ctx, row, number of tasks, number of helpers, number of bands
 POOL_ACTIVE = 24  # helpers that look at the job or work on it
 POOL_OPEN = 32  # the job may be joined
 POOL_WORKERS = 40
 POOL_QUIT = 41
 POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST, POOL_YIELD = 42, 43, 44, 45  # addresses of libc functions
 POOL_SPIN = 46  # polls before sleeping; of the caller before yielding, a 32nd of them
-POOL_WAKE = 48  # one sem_t of SEM_WORDS per worker
-SEM_WORDS = 8
+POOL_LINES = 48  # one cache line for the caller and for each helper, LINE_WORDS apart: the sem_t of a helper, and
+LINE_TAKEN = 7  # how many tasks of a band are taken
+LINE_WORDS = 8
 MAX_WORKERS = 256
-POOL_WORDS = POOL_WAKE + SEM_WORDS * MAX_WORKERS
+POOL_WORDS = POOL_LINES + LINE_WORDS * (MAX_WORKERS + 1)
 
 _CLOCK_MONOTONIC = 1
 TURNS = 16  # jumps between two looks at the clock, which takes as long as a small row
@@ -96,7 +98,7 @@ def _run_row(f: Fn, ctx: Val, row: Val, dispatch: Fn, profile: Val, time: Val) -
     with f.if_(extent.ne(0)):
         tasks.set(f.word(extent))
     pool = f.word(ctx, abi.CTX_POOL)
-    shared = pool.ne(0) & f.word(row, abi.PARALLEL).ne(0) & (tasks.get() > 1)
+    shared = pool.ne(0) & f.word(row, abi.PARALLEL).ne(abi.ALONE) & (tasks.get() > 1)
     with f.if_else(shared) as (then, otherwise):
         with then:
             f.call(dispatch, [pool, ctx, row, tasks.get()])
@@ -159,12 +161,14 @@ def _build_dispatch(module: ir.Module) -> Fn:
             _run_alone(f, ctx, row, tasks)
         with free:
             helpers = f.min(f.min(f.word(ctx, abi.CTX_THREADS) - 1, f.word(pool, POOL_WORKERS)), tasks - 1)
-            for shift, value in enumerate((ctx, row, tasks, helpers)):
+            bands = f.select(f.word(row, abi.PARALLEL).eq(abi.IN_BANDS), helpers + 1, f.i64(1))
+            for shift, value in enumerate((ctx, row, tasks, helpers, bands)):
                 f.store(value, pool + 8 * (POOL_JOB + shift))
-            f.atomic_store(0, pool + 8 * POOL_NEXT)
+            with f.range(0, bands) as band:
+                f.atomic_store(0, _line(pool, band) + 8 * LINE_TAKEN)
             f.atomic_store(1, pool + 8 * POOL_OPEN)
-            with f.range(0, helpers) as w:
-                _semaphore(f, pool, POOL_SEM_POST, _wake(pool, w))
+            with f.range(0, helpers) as helper:
+                _semaphore(f, pool, POOL_SEM_POST, _line(pool, helper + 1))
             _take_tasks(f, pool, f.i64(0))
             f.atomic_store(0, pool + 8 * POOL_OPEN)
             _await_helpers(f, pool)
@@ -183,8 +187,9 @@ def _await_helpers(f: Fn, pool: Val) -> None:
             f.call(f.word(pool, POOL_YIELD), [], I32)
 
 
-def _wake(pool: Val, worker: Val) -> Val:
-    return pool + 8 * POOL_WAKE + worker * (8 * SEM_WORDS)
+def _line(pool: Val, worker: Val) -> Val:
+    """What belongs to one worker; the caller is number 0."""
+    return pool + 8 * POOL_LINES + worker * (8 * LINE_WORDS)
 
 
 def _semaphore(f: Fn, pool: Val, function: int, semaphore: Val) -> Val:
@@ -192,12 +197,16 @@ def _semaphore(f: Fn, pool: Val, function: int, semaphore: Val) -> Val:
 
 
 def _take_tasks(f: Fn, pool: Val, worker: Val) -> None:
-    ctx, row, tasks = (f.word(pool, POOL_JOB + i) for i in range(3))
+    """Those of the worker's own band, then what is left of each other one."""
+    ctx, row, tasks, _, bands = (f.word(pool, POOL_JOB + i) for i in range(5))
     fn = f.word(row, abi.FN)
-    with f.while_() as leave:
-        t = f.atomic_add(pool + 8 * POOL_NEXT, 1)
-        leave(t >= tasks)
-        f.call(fn, [ctx, row, t, worker])
+    with f.range(0, bands) as turn:
+        band = (worker + turn) % bands
+        first, last = band * tasks // bands, (band + 1) * tasks // bands
+        with f.while_() as leave:
+            t = first + f.atomic_add(_line(pool, band) + 8 * LINE_TAKEN, 1)
+            leave(t >= last)
+            f.call(fn, [ctx, row, t, worker])
 
 
 def _wait(f: Fn, pool: Val, semaphore: Val) -> None:
@@ -219,7 +228,7 @@ def build_worker_loop(module: ir.Module, name: str, isa: ISA) -> None:
     f = Fn(module, name, [I64] * 2)
     pool, worker = f.args
     with f.while_() as leave:
-        _wait(f, pool, _wake(pool, worker))
+        _wait(f, pool, _line(pool, worker + 1))
         leave(f.atomic_load(pool + 8 * POOL_QUIT).ne(0))
         # joining comes before looking: a caller that closes the job afterwards waits for this helper
         f.atomic_add(pool + 8 * POOL_ACTIVE, 1)
