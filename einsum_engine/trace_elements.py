@@ -92,10 +92,12 @@ implements(np.nanprod)(_without_nan(np.prod, 1))
 def _extreme(reduce: Any, filler: float) -> Callable[..., Any]:
     def found(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         x = as_tracer(a)
-        if x.dtype.kind != "f":
+        if x.dtype.kind not in "fc":
             return reduce(x, axis=axis, out=out, keepdims=keepdims)
         nan = np.isnan(x)
-        best = reduce(np.where(nan, x.dtype.type(filler), x), axis=axis, keepdims=keepdims)
+        # of complex numbers both parts: the imaginary one decides among equal real parts
+        least = x.dtype.type(filler if x.dtype.kind == "f" else complex(filler, filler))
+        best = reduce(np.where(nan, least, x), axis=axis, keepdims=keepdims)
         best = np.where(np.all(nan, axis=axis, keepdims=keepdims), x.dtype.type(np.nan), best)
         best = best if best.ndim else best[()]
         return best if out is None else np.positive(best, out=out)

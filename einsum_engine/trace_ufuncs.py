@@ -161,14 +161,14 @@ def _wide(dtype: np.dtype) -> np.dtype:
 
 
 def _not_nan(ufunc: np.ufunc) -> Callable[[Any, Any], Tracer]:
-    """`np.fmax`, `np.fmin`: of a NaN and a number, the number."""
+    """`np.fmax`, `np.fmin`: of a NaN and a number, the number; of two NaN the first."""
 
     def found(x: Any, y: Any) -> Tracer:
         best = ufunc(x, y)
         if best.dtype.kind not in "fc":
             return best
         x, y = (as_tracer(v).astype(best.dtype, copy=False) for v in (x, y))
-        best = apply_select(np.isnan(x), y, apply_select(np.isnan(y), x, best))
+        best = apply_select(np.isnan(y), x, apply_select(np.isnan(x), y, best))
         return best if best.shape else best[()]
 
     return found

@@ -303,3 +303,20 @@ def test_elements_in_c_order_of_arrays_in_any(function):
         np.testing.assert_equal(found, wanted)
         np.testing.assert_array_equal(given, eager)
         np.testing.assert_array_equal(two, one)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_numbers_are_preferred_to_nan(dtype):
+    """All that NaN may be in: either part of a complex number, either operand, both, a whole row."""
+    parts = (np.nan, -np.inf, np.inf, -1.0, -0.0, 2.0)
+    pool = np.array(parts) if dtype[0] == "f" else np.array([complex(x, y) for x in parts for y in parts])
+    x, y = (a.astype(dtype) for a in np.meshgrid(pool, pool))
+    x[2], y[3] = np.nan, y[3, ::-1]
+    functions = (
+        lambda x, y: (np.fmax(x, y), np.fmin(x, y)),
+        lambda x, y: [f(z, axis=axis) for f in (np.nanmax, np.nanmin) for z in (x, y) for axis in (None, 0)],
+        lambda x, y: [np.isnan(f(x, axis=1)) for f in (np.nanmax, np.nanmin)],
+    )
+    for function in functions:
+        np.testing.assert_equal(engine.jit(function)(x, y), function(x, y))
