@@ -48,7 +48,7 @@ def set_item(array: Tracer, key: Any, value: Any) -> None:
             scatter_into(array, key, value)
         return
     target = array.derive(lambda view: view.index(tuple(parts)))
-    if isinstance(value, Tracer) and value.root is target.root and value.view == target.view:
+    if isinstance(value, Tracer) and value.root is target.root and value.part == target.part:
         return  # `a[i] += x` has written already, and now stores the view in itself
     target.locked = array.locked
     if not target.shape and not array.scalar:
@@ -231,8 +231,8 @@ def _is_written_back(array: Tracer, parts: list[Any], value: Any) -> bool:
     if not isinstance(value, Tracer) or not isinstance(value.root, Picked):
         return False
     placed, root = _place(array, parts), value.root
-    same = root.base.root is array.root and root.base.view == placed.view.view
-    return same and root.places() == placed.indices and root.axes == placed.axes and value.view.is_whole(root.shape)
+    same = root.base.root is array.root and root.base.part == placed.view.part
+    return same and root.places() == placed.indices and root.axes == placed.axes and value.part.is_whole(root.shape)
 
 
 HANDLERS.update({"get": get_item, "set": set_item, "add_at": scatter_into})
