@@ -194,6 +194,11 @@ def _modf(x: Any) -> tuple[Tracer, Tracer]:
     return np.copysign(apply_select(np.isinf(x), whole.dtype.type(0), x - whole), x), whole
 
 
+def _positive(x: Any) -> Tracer:
+    dtype = loop_dtypes(np.positive, (given_dtype(x),))[0]  # not of bool
+    return fresh(emit("copy", lift(x, dtype)))
+
+
 def _square(x: Any) -> Tracer:
     x = x.astype(loop_dtypes(np.square, (x.dtype,))[0], copy=False)  # bool becomes int8
     return apply_map(np.multiply, x, x)
@@ -249,7 +254,7 @@ _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
     **{f: _scaled(f, np.pi / 180) for f in (np.deg2rad, np.radians)},
     **{f: _scaled(f, 180 / np.pi) for f in (np.rad2deg, np.degrees)},
     np.reciprocal: _reciprocal,
-    np.positive: lambda x: fresh(emit("copy", lift(x))),
+    np.positive: _positive,
     np.fabs: _fabs,
     np.divmod: lambda x, y: (apply_map(np.floor_divide, x, y), apply_map(np.remainder, x, y)),
     np.logaddexp: _logaddexp(np.logaddexp, np.exp, 1),

@@ -166,6 +166,14 @@ REFUSALS = {
     "flag as an index": (lambda a: a[True], "True is no index of a traced array", "None adds an axis"),
     "cube of observations": (lambda a: np.cov(a[None]), "np.cov", "at most two axes"),
     "powers of a matrix": (lambda a: np.vander(a), "np.vander", "shape (4, 5)"),
+    "view": (lambda a: a.view("i8"), ".view of a traced float64[4,5]", "not supported"),
+    "reshape": (lambda a: a.reshape(7), ".reshape()", "cannot reshape 20 elements into shape (7,)"),
+    "shape of another": (lambda a: np.zeros_like(a, shape=-1), "np.zeros_like", "shape (-1,)"),
+    "copyto": (lambda a: np.copyto(a.astype(int), 1.5), "np.copyto", "from float64 to int64 with casting rule"),
+    "copyto flags": (lambda a: np.copyto(a > 0, 3), "np.copyto", "from int64 to bool"),
+    "insert": (lambda a: np.insert(a.astype("u1"), 0, 300), "np.insert", "300 does not fit uint8"),
+    "choose": (lambda a: np.choose(a, [a, a]), "np.choose", "integers, not float64"),
+    "positive": (lambda a: +(a > 0), "np.positive", "no meaning for bool"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
 
@@ -176,6 +184,29 @@ def test_refusals_name_operation_and_line(name):
     with pytest.raises(engine.EngineError) as caught:
         engine.jit(function)(X.copy())
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i8", "u1"])
+@pytest.mark.parametrize("wrong", [2, 100, -1])
+def test_an_entry_without_a_choice_is_an_error_of_the_call(wrong, dtype):
+    chosen = engine.jit(lambda x: np.choose(x, [x * 2, x - 1]))
+    index = np.array([0, 1, 1, 0], dtype)
+    assert np.array_equal(chosen(index), chosen.function(index))
+    index[2] = np.array(wrong).astype(dtype)
+    with pytest.raises(ValueError, match="invalid entry"):
+        chosen.function(index)
+    with pytest.raises(IndexError, match="out of bounds for axis 0 with size 2"):
+        chosen(index)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i4", "i8", "f4"])
+@pytest.mark.parametrize("bounds", [(-1, 300), (None, 2**70), (-(2**70), None), (2, 2**40), (-200, 1)], ids=str)
+def test_bounds_that_no_element_reaches_do_not_clip(bounds, dtype):
+    x = np.array([0, 1, 2, 5, 100], dtype)
+    functions = lambda x: np.clip(x, *bounds), lambda x: x.clip(min=bounds[0], max=bounds[1])  # noqa: E731
+    for function in functions:
+        wanted, found = function(x), engine.jit(function)(x)
+        assert found.dtype == wanted.dtype and np.array_equal(found, wanted) and not np.shares_memory(found, x)
 
 
 def test_a_number_has_an_axis_for_argmax():
