@@ -186,6 +186,22 @@ def test_refusals_name_operation_and_line(name):
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?"])
+def test_middle_elements_beside_infinite_ones(dtype):
+    pool = (-np.inf, np.inf, np.nan, -0.0, 1, 2, 3.5) if dtype[0] == "f" else (0, 1, 255, 3, 100)
+    functions = (
+        lambda x: (np.median(x), np.median(x, 0), np.median(x, 1, keepdims=True)),
+        lambda x: [np.quantile(x, q, axis=1) for q in (0, 1, [0, 1], 0.0, 0.3)] if dtype != "?" else x,
+    )
+    for size in (1, 2, 3, 4, 5):
+        x = np.random.default_rng(size).choice(pool, (40, size)).astype(dtype)
+        for function in functions:
+            for one, two in zip(engine.jit(function)(x), function(x), strict=True):
+                np.testing.assert_allclose(one, two, rtol=1e-3 if dtype == "f2" else 1e-6)
+                assert one.dtype == two.dtype
+
+
 @pytest.mark.parametrize("dtype", ["i1", "i8", "u1"])
 @pytest.mark.parametrize("wrong", [2, 100, -1])
 def test_an_entry_without_a_choice_is_an_error_of_the_call(wrong, dtype):
