@@ -291,9 +291,14 @@ def _searchsorted(a: Any, v: Any, side: str = "left") -> Any:
     if side not in ("left", "right") or a.ndim != 1:
         raise EngineValueError(f"side={side!r}: 'left' or 'right'; the sorted array has one axis, not shape {a.shape}")
     wide = v[..., None] if v.ndim else v
-    below = np.less(a, wide) if side == "left" else ~np.less(wide, a)
-    found = np.sum(below, axis=-1, dtype=np.intp)
-    return found
+    below = _before(a, wide) if side == "left" else ~_before(wide, a)
+    return np.sum(below, axis=-1, dtype=np.intp)
+
+
+def _before(x: Tracer, y: Tracer) -> Tracer:
+    """Whether x comes before y in sorted arrays: NaN comes last."""
+    less = np.less(x, y)
+    return less | (np.isnan(y) & ~np.isnan(x)) if y.dtype.kind == "f" else less
 
 
 @implements(np.digitize)

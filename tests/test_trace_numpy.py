@@ -186,6 +186,17 @@ def test_refusals_name_operation_and_line(name):
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "f8"), ("f2", "i8"), ("i8", "f8"), ("u1", "i8")], ids=str)
+def test_places_where_nan_comes_last(dtypes, side):
+    pool = (-np.inf, -0.0, 1, 2, np.inf, np.nan, np.nan)
+    x, y = (np.array([v for v in pool if np.isfinite(v) and v >= 0 or d[0] == "f"], d) for d in dtypes)
+    for a in (x, x[:-2], x[-1:]):
+        function = lambda a, y: (np.searchsorted(a, y, side), np.digitize(y, np.unique(x), side == "right"))  # noqa: E731
+        pairs = zip(engine.jit(function)(a, y), function(a, y), strict=True)
+        assert all(one.dtype == two.dtype and np.array_equal(one, two) for one, two in pairs)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?"])
 def test_middle_elements_beside_infinite_ones(dtype):
