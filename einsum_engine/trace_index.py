@@ -31,10 +31,13 @@ def get_item(array: Tracer, key: Any) -> Any:
             return fresh(found.read())  # NumPy gives a scalar: a copy of the element as it is now
         return found
     placed = _place(array, parts)
+    dots = any(part is Ellipsis for part in parts)
     if placed.picks_one:
         picked = Picked(placed.view, placed.indices, placed.axes)
-        return whole_root(picked, placed.view.locked) if picked.shape else fresh(current().version(picked))
+        return whole_root(picked, placed.view.locked) if picked.shape or dots else fresh(current().version(picked))
     result = fresh(emit("gather", placed.view.read(), *placed.indices, axes=placed.axes), _gathered(placed, parts))
+    if dots:
+        result.scalar = False
     return result.derive(placed.to_numpy) if placed.front else result
 
 
@@ -94,15 +97,14 @@ def _set_masked(array: Tracer, mask: Tracer, value: Any) -> None:
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 def _parts(array: Tracer, key: Any) -> list[Any]:
-    """The key with one entry per axis (and None): ints, slices, index arrays, integers that are traced."""
+    """The key with one entry per axis (and None): ints, slices, index arrays, integers that are traced; and Ellipsis,
+    where it stands for no axis: NumPy's result of rank 0 is an array then."""
     parts = [_part(item) for item in (key if isinstance(key, tuple) else (key,))]
     widths = [0 if item is None or item is Ellipsis else item[1] if isinstance(item, tuple) else 1 for item in parts]
     used = sum(widths)
     if used > array.ndim:
         raise EngineIndexError(f"{used} indices for {array.ndim} axes of shape {array.shape}")
-    if not any(item is Ellipsis for item in parts):
-        if all(isinstance(item, int) for item in parts) and len(parts) == array.ndim:
-            return parts
+    if used < array.ndim and not any(item is Ellipsis for item in parts):
         parts.append(Ellipsis)
     found: list[Any] = []
     for item in parts:
@@ -138,8 +140,8 @@ def _part(item: Any) -> Any:
         raise EngineIndexError(f"{item} is no index of a traced array: None adds an axis, [:0] empties one")
     if array.dtype == bool:
         return (array, array.ndim)
-    if array.ndim == 0 and array.dtype.kind in "iu":
-        return int(array)
+    if array.ndim == 0 and array.dtype.kind in "iu" and not isinstance(item, np.ndarray):
+        return int(array)  # of an array of rank 0, as of any other, NumPy's result is a copy
     if array.dtype.kind not in "iu" and array.size:
         raise EngineIndexError(f"{item!r:.100} is no index: integers, slices, None, ellipsis, arrays of integers are")
     return array.astype(np.intp)
@@ -196,7 +198,9 @@ def _place(array: Tracer, parts: list[Any]) -> _Placed:
     view = array.derive(lambda v: v.index(tuple(basic)))
     adjacent = places == list(range(places[0], places[0] + len(places)))
     one = all(not atom.shape for atom in indices) and all(
-        isinstance(part, int) or part.scalar for part in parts if isinstance(part, (int, np.ndarray, Tracer))
+        isinstance(part, int) or (isinstance(part, Tracer) and part.scalar)
+        for part in parts
+        if isinstance(part, (int, np.ndarray, Tracer))
     )
     return _Placed(view, tuple(axes), tuple(indices), axes[0] if adjacent and not one else 0, one)
 
