@@ -73,6 +73,8 @@ def scatter_into(array: Tracer, key: Any, value: Any, add: bool = False) -> None
     rest = tuple(n for i, n in enumerate(view.shape) if i not in placed.axes)
     source = as_tracer(value) if not isinstance(value, (int, float, complex)) else fresh(lift(value, array.dtype))
     source = source.astype(array.dtype, copy=False)
+    while not add and source.ndim > len(shape + rest) and source.shape[0] == 1:  # as `Tracer.write`
+        source = source.derive(lambda v: v.squeeze([0]))
     if placed.front and source.ndim:
         numpy_shape = placed.to_numpy(View.whole(shape + rest)).shape
         if source.ndim > len(numpy_shape):

@@ -89,3 +89,26 @@ def test_parts_at_integers_and_arrays_of_rank_0(name, shape, index):
         for one, two in zip(wanted, found) if function is written else [(wanted, found)]:
             assert type(one) is type(two) and np.array_equal(one, two)
         assert np.array_equal(eager, given)
+
+
+@pytest.mark.parametrize("index", [np.int64(-1), np.array(1), np.array([0, 2])], ids=["scalar", "array", "axis"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 2), (1, 3, 2)], ids=str)
+def test_leading_axes_of_size_1_are_dropped_by_a_write(shape, index):
+    x, y = np.zeros((3, 2)), np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+
+    def at_the_end(x, i, y):
+        x[..., i % 2] = y
+
+    def in_front(x, i, y):
+        x[i, ...] = y
+
+    for function in (at_the_end, in_front):
+        eager, given = x.copy(), x.copy()
+        try:
+            function(eager, index, y)
+        except ValueError:
+            with pytest.raises(engine.EngineValueError, match="broadcast"):
+                engine.jit(function)(given, index, y)
+            continue
+        engine.jit(function)(given, index, y)
+        assert np.array_equal(eager, given)
