@@ -391,7 +391,7 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
             if leaf.root not in places:
                 places[leaf.root] = len(outputs)
                 outputs.append(scope.version(leaf.root))
-            leaves.append(Leaf(kind="output", at=places[leaf.root], view=leaf.view, locked=locked))
+            leaves.append(Leaf(kind="output", at=places[leaf.root], view=leaf.part, locked=locked))
         else:
             leaves.append(Leaf(kind="output", at=len(outputs), scalar=leaf.scalar, locked=locked and not leaf.scalar))
             outputs.append(lift(leaf))

@@ -49,9 +49,11 @@ def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tu
     for at, member in zip(group, members):
         offset = member.__array_interface__["data"][0] - low
         if member.dtype != members[0].dtype or offset % item or any(s % item for s in member.strides):
+            first, other = members[0], members[max(1, group.index(at))]
             raise EngineValueError(
-                f"array arguments {group[0]} and {at} share memory, but not as elements of one array (dtypes "
-                f"{members[0].dtype} and {member.dtype}), and the function writes its arguments: pass a copy"
+                f"array arguments {group[0]} and {max(at, group[1])} share memory, but not as elements of one array "
+                f"(dtypes {first.dtype} and {other.dtype}, strides of {first.strides} and {other.strides} bytes), and "
+                "the function writes its arguments: pass a copy"
             )
         views.append(View(member.shape, tuple(s // item for s in member.strides), offset // item))
     return low, (high - low) // item, tuple(views)

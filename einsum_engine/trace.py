@@ -175,7 +175,7 @@ class Scope:
         """Note an edge of the view tree for the listing."""
         root = tracer.root
         if root in self.latest:
-            link = Link(event, root.number, self.latest[root], tracer.view, value, source_line())
+            link = Link(event, root.number, self.latest[root], tracer.part, value, source_line())
             self.builder.links.append(link)
 
 
@@ -226,24 +226,25 @@ _KEEP = f"keep it an array; .astype converts, np.sqrt takes the place of math.sq
 
 
 class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
-    """A view of a root. ``memory`` is the view that NumPy would have, in bytes: it decides what a reshape is.
+    """A view of a root: ``part`` of it. ``memory`` is the view that NumPy would have, in bytes: it decides what a
+    reshape is.
 
     ``scalar``: NumPy would have a scalar here, which nothing mutates. ``locked``: why it cannot be written, or "".
     """
 
-    __slots__ = ("root", "view", "memory", "scalar", "locked")
+    __slots__ = ("root", "part", "memory", "scalar", "locked")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1000
     is_masked = False
 
-    def __init__(self, root: Root, view: View, memory: View, scalar: bool = False, locked: str = "") -> None:
-        self.root, self.view, self.memory, self.scalar = root, view, memory, scalar
+    def __init__(self, root: Root, part: View, memory: View, scalar: bool = False, locked: str = "") -> None:
+        self.root, self.part, self.memory, self.scalar = root, part, memory, scalar
         self.locked = locked or root.locked
 
     # -- what is known of it
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.view.shape
+        return self.part.shape
 
     @property
     def dtype(self) -> np.dtype:
@@ -251,11 +252,11 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        return self.view.ndim
+        return self.part.ndim
 
     @property
     def size(self) -> int:
-        return self.view.size
+        return self.part.size
 
     @property
     def itemsize(self) -> int:
@@ -276,7 +277,7 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
     # -- reading and writing
     def read(self) -> Atom:
         """The value that it has now."""
-        return current().read(self.root, self.view)
+        return current().read(self.root, self.part)
 
     def check_writable(self) -> None:
         """Raises `EngineValueError` where NumPy would refuse the write."""
@@ -290,22 +291,23 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         self.check_writable()
         scope = current()
         version = scope.version(self.root)
-        scope.update(self.root, emit("assign", version, atom, view=self.view))
+        scope.update(self.root, emit("assign", version, atom, view=self.part))
         scope.link("copy", self, atom)
 
     def write(self, value: Any, casting: str = "unsafe") -> None:
         """Write anything that broadcasts to this shape; it is cast by the rule ``casting``."""
         self.check_writable()
         atom = value.read() if isinstance(value, Tracer) else lift(value, self.dtype if weak(value) else None)
-        if not np.can_cast(atom.dtype, self.dtype, casting):
-            raise EngineTypeError(f"cannot cast from {atom.dtype} to {self.dtype} with casting rule {casting!r}")
+        given = np.result_type(self.dtype, value) if weak(value) else atom.dtype
+        if not np.can_cast(given, self.dtype, casting):
+            raise EngineTypeError(f"cannot cast from {given} to {self.dtype} with casting rule {casting!r}")
         while len(atom.shape) > self.ndim and atom.shape[0] == 1:  # NumPy drops leading axes of size 1
             atom = emit("access", atom, view=View.whole(atom.shape).squeeze([0]))
         self.write_atom(cast_atom(atom, self.dtype))
 
     def derive(self, change: Callable[[View], View], locked: str = "") -> Tracer:
         """The view that ``change`` makes of this one."""
-        view = change(self.view)
+        view = change(self.part)
         found = Tracer(self.root, view, change(self.memory), self.scalar and not view.shape, locked or self.locked)
         current().link("view", found)
         return found

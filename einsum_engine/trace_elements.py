@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, fresh, implements, lift
-from .trace_ufuncs import apply_select, select_dtype
+from .trace_ufuncs import apply_select, finish, select_dtype
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------
@@ -24,12 +24,29 @@ def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     return found
 
 
+@implements(np.clip)
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    x = a = as_tracer(a)
+    if a.dtype.kind in "iu":  # a Python integer that the dtype does not hold may be a bound that nothing reaches
+        info = np.iinfo(a.dtype)
+        low = None if type(low) is int and low <= info.min else low
+        high = None if type(high) is int and high >= info.max else high
+    x = x if low is None else np.maximum(x, low)
+    x = x if high is None else np.minimum(x, high)
+    return finish(x if x is not a else a.copy(), out)
+
+
 @implements(np.choose)
 def _choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     if mode != "raise" or out is not None:
         raise EngineTypeError("np.choose takes neither mode= nor out= in a traced function")
-    parts = [choices[i] for i in range(len(choices))]
-    return _select([np.equal(a, i) for i in range(len(parts) - 1)], parts[:-1], parts[-1])
+    parts, index = [choices[i] for i in range(len(choices))], as_tracer(a)
+    if index.dtype.kind not in "biu":
+        raise EngineTypeError(f"np.choose takes integers, not {index.dtype}")
+    # where no choice has that number, taking the numbers themselves is an error of the call, as any bad index
+    index = np.take(np.arange(len(parts), like=index), np.where(index < 0, len(parts), index.astype(np.int64)))
+    return _select([np.equal(index, i) for i in range(len(parts) - 1)], parts[:-1], parts[-1])
 
 
 @implements(np.piecewise)
@@ -92,10 +109,12 @@ implements(np.nanprod)(_without_nan(np.prod, 1))
 def _extreme(reduce: Any, filler: float) -> Callable[..., Any]:
     def found(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         x = as_tracer(a)
-        if x.dtype.kind != "f":
+        if x.dtype.kind not in "fc":
             return reduce(x, axis=axis, out=out, keepdims=keepdims)
         nan = np.isnan(x)
-        best = reduce(np.where(nan, x.dtype.type(filler), x), axis=axis, keepdims=keepdims)
+        # of complex numbers both parts: the imaginary one decides among equal real parts
+        least = x.dtype.type(filler if x.dtype.kind == "f" else complex(filler, filler))
+        best = reduce(np.where(nan, least, x), axis=axis, keepdims=keepdims)
         best = np.where(np.all(nan, axis=axis, keepdims=keepdims), x.dtype.type(np.nan), best)
         best = best if best.ndim else best[()]
         return best if out is None else np.positive(best, out=out)

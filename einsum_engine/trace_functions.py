@@ -154,14 +154,6 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return apply_select(condition, x, y)
 
 
-@implements(np.clip)
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    low, high = (a_min if min is None else min), (a_max if max is None else max)
-    x = a if low is None else np.maximum(a, low)
-    x = x if high is None else np.minimum(x, high)
-    return finish(x if x is not a else a.copy(), out)
-
-
 @implements(np.round, np.around)
 def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     x = as_tracer(a)

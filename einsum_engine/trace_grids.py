@@ -131,7 +131,7 @@ def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     size = x.shape[axis]
     if not -size <= obj <= size:
         raise EngineValueError(f"place {obj} is out of bounds for axis {axis} with size {size} of shape {x.shape}")
-    row = as_tracer(values).astype(x.dtype, copy=False)
+    row = fresh(lift(values, x.dtype)).astype(x.dtype, copy=False)
     row = np.broadcast_to(row, (*x.shape[:axis], *x.shape[axis + 1 :])) if row.ndim < x.ndim else row
     row = expand_dims(row, axis) if row.ndim < x.ndim else np.moveaxis(row, 0, axis)
     before = (slice(None),) * axis

@@ -31,10 +31,13 @@ def get_item(array: Tracer, key: Any) -> Any:
             return fresh(found.read())  # NumPy gives a scalar: a copy of the element as it is now
         return found
     placed = _place(array, parts)
+    dots = any(part is Ellipsis for part in parts)
     if placed.picks_one:
         picked = Picked(placed.view, placed.indices, placed.axes)
-        return whole_root(picked, placed.view.locked) if picked.shape else fresh(current().version(picked))
+        return whole_root(picked, placed.view.locked) if picked.shape or dots else fresh(current().version(picked))
     result = fresh(emit("gather", placed.view.read(), *placed.indices, axes=placed.axes), _gathered(placed, parts))
+    if dots:
+        result.scalar = False
     return result.derive(placed.to_numpy) if placed.front else result
 
 
@@ -48,7 +51,7 @@ def set_item(array: Tracer, key: Any, value: Any) -> None:
             scatter_into(array, key, value)
         return
     target = array.derive(lambda view: view.index(tuple(parts)))
-    if isinstance(value, Tracer) and value.root is target.root and value.view == target.view:
+    if isinstance(value, Tracer) and value.root is target.root and value.part == target.part:
         return  # `a[i] += x` has written already, and now stores the view in itself
     target.locked = array.locked
     if not target.shape and not array.scalar:
@@ -70,6 +73,8 @@ def scatter_into(array: Tracer, key: Any, value: Any, add: bool = False) -> None
     rest = tuple(n for i, n in enumerate(view.shape) if i not in placed.axes)
     source = as_tracer(value) if not isinstance(value, (int, float, complex)) else fresh(lift(value, array.dtype))
     source = source.astype(array.dtype, copy=False)
+    while not add and source.ndim > len(shape + rest) and source.shape[0] == 1:  # as `Tracer.write`
+        source = source.derive(lambda v: v.squeeze([0]))
     if placed.front and source.ndim:
         numpy_shape = placed.to_numpy(View.whole(shape + rest)).shape
         if source.ndim > len(numpy_shape):
@@ -94,15 +99,14 @@ def _set_masked(array: Tracer, mask: Tracer, value: Any) -> None:
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 def _parts(array: Tracer, key: Any) -> list[Any]:
-    """The key with one entry per axis (and None): ints, slices, index arrays, integers that are traced."""
+    """The key with one entry per axis (and None): ints, slices, index arrays, integers that are traced; and Ellipsis,
+    where it stands for no axis: NumPy's result of rank 0 is an array then."""
     parts = [_part(item) for item in (key if isinstance(key, tuple) else (key,))]
     widths = [0 if item is None or item is Ellipsis else item[1] if isinstance(item, tuple) else 1 for item in parts]
     used = sum(widths)
     if used > array.ndim:
         raise EngineIndexError(f"{used} indices for {array.ndim} axes of shape {array.shape}")
-    if not any(item is Ellipsis for item in parts):
-        if all(isinstance(item, int) for item in parts) and len(parts) == array.ndim:
-            return parts
+    if used < array.ndim and not any(item is Ellipsis for item in parts):
         parts.append(Ellipsis)
     found: list[Any] = []
     for item in parts:
@@ -138,8 +142,8 @@ def _part(item: Any) -> Any:
         raise EngineIndexError(f"{item} is no index of a traced array: None adds an axis, [:0] empties one")
     if array.dtype == bool:
         return (array, array.ndim)
-    if array.ndim == 0 and array.dtype.kind in "iu":
-        return int(array)
+    if array.ndim == 0 and array.dtype.kind in "iu" and not isinstance(item, np.ndarray):
+        return int(array)  # of an array of rank 0, as of any other, NumPy's result is a copy
     if array.dtype.kind not in "iu" and array.size:
         raise EngineIndexError(f"{item!r:.100} is no index: integers, slices, None, ellipsis, arrays of integers are")
     return array.astype(np.intp)
@@ -196,7 +200,9 @@ def _place(array: Tracer, parts: list[Any]) -> _Placed:
     view = array.derive(lambda v: v.index(tuple(basic)))
     adjacent = places == list(range(places[0], places[0] + len(places)))
     one = all(not atom.shape for atom in indices) and all(
-        isinstance(part, int) or part.scalar for part in parts if isinstance(part, (int, np.ndarray, Tracer))
+        isinstance(part, int) or (isinstance(part, Tracer) and part.scalar)
+        for part in parts
+        if isinstance(part, (int, np.ndarray, Tracer))
     )
     return _Placed(view, tuple(axes), tuple(indices), axes[0] if adjacent and not one else 0, one)
 
@@ -231,8 +237,8 @@ def _is_written_back(array: Tracer, parts: list[Any], value: Any) -> bool:
     if not isinstance(value, Tracer) or not isinstance(value.root, Picked):
         return False
     placed, root = _place(array, parts), value.root
-    same = root.base.root is array.root and root.base.view == placed.view.view
-    return same and root.places() == placed.indices and root.axes == placed.axes and value.view.is_whole(root.shape)
+    same = root.base.root is array.root and root.base.part == placed.view.part
+    return same and root.places() == placed.indices and root.axes == placed.axes and value.part.is_whole(root.shape)
 
 
 HANDLERS.update({"get": get_item, "set": set_item, "add_at": scatter_into})

@@ -32,13 +32,14 @@ def _size(a: Any, axis: Any = None) -> Any:
 
 def new_shape(shape: Any, size: int) -> tuple[int, ...]:
     """A shape with at most one -1 made complete for ``size`` elements."""
-    sizes = [operator.index(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,))]
+    given = tuple(operator.index(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+    sizes = list(given)
     holes = [i for i, n in enumerate(sizes) if n == -1]
     rest = prod(n for n in sizes if n != -1)
     if len(holes) == 1 and rest and size % rest == 0:
         sizes[holes[0]] = size // rest
     if min(sizes, default=0) < 0 or prod(sizes) != size:
-        raise EngineValueError(f"cannot reshape {size} elements into shape {tuple(shape) if sizes else shape}")
+        raise EngineValueError(f"cannot reshape {size} elements into shape {given}")
     return tuple(sizes)
 
 
@@ -50,7 +51,7 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None)
         return reshape(a.T, sizes[::-1], copy=copy).T
     if order != "C":
         raise EngineTypeError(f"order={order!r} of a reshape is not supported in a traced function")
-    memory, view = a.memory.reshape(sizes), a.view.reshape(sizes)
+    memory, view = a.memory.reshape(sizes), a.part.reshape(sizes)
     if memory is None or copy:
         if copy is False:
             raise EngineValueError(f"shape {a.shape} cannot become {sizes} without a copy")
@@ -76,7 +77,7 @@ def _copied(a: Tracer, sizes: tuple[int, ...]) -> Tracer:
 def flattened(a: Tracer) -> Tracer:
     """All elements in C order, to be read: a view where there is one. Nothing has to share memory with it, so what a
     reshape that NumPy's caller could see must refuse is no matter here."""
-    return reshape(a, -1, copy=True if a.view.reshape((a.size,)) is None else None)
+    return reshape(a, -1, copy=True if a.part.reshape((a.size,)) is None else None)
 
 
 @implements(np.ravel)

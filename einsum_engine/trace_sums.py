@@ -227,16 +227,22 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
-def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
-    """Linear interpolation between the sorted elements, `np.quantile`'s default; NaN where an element is."""
-    x = as_tracer(a)
+def _ordered(x: Tracer, axis: Any) -> tuple[Tracer, tuple[int, ...]]:
+    """The elements in order, along the first axis, and the axes that they lie along in ``x``."""
     if x.dtype.kind not in "iuf":
         raise EngineTypeError(f"quantiles of {x.dtype} have no meaning: real numbers have an order and a mean")
-    x = x.astype(np.result_type(x.dtype, np.float64) if np.ndim(q) or x.dtype.kind in "iu" else x.dtype, copy=False)
     rows, at = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
-    rows = np.sort(np.moveaxis(rows, at, 0), axis=0)
-    if not len(rows):
+    if not rows.shape[at]:
         raise EngineValueError(f"shape {x.shape} has no element along axis {at}")
+    return np.sort(np.moveaxis(rows, at, 0), axis=0), tuple(range(x.ndim)) if axis is None else (at,)
+
+
+def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
+    """Linear interpolation between the sorted elements, `np.quantile`'s default; NaN where an element is."""
+    x, whole = as_tracer(a), np.asarray(q).dtype.kind in "iu"  # integers 0 and 1 name an element
+    if x.dtype.kind in "iuf" and not whole:
+        x = x.astype(np.result_type(x, np.float64) if np.ndim(q) or x.dtype.kind in "iu" else x.dtype, copy=False)
+    rows, axes = _ordered(x, axis)
     parts = []
     for place in np.ravel(q).tolist():
         if not 0 <= place <= 1:
@@ -245,16 +251,25 @@ def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
         rest, high = place * (len(rows) - 1) - low, min(low + 1, len(rows) - 1)
         gap = rows[high] - rows[low]
         value = rows[low] + gap * rest if rest < 0.5 else rows[high] - gap * (1 - rest)
-        value = np.where(np.isnan(rows[-1]), rows[-1], value)
-        parts.append(keep_dims(value, tuple(range(x.ndim)) if axis is None else (at,)) if keepdims else value)
+        parts.append(_unless_nan(rows[low] if whole else value, rows, axes, keepdims))
     found = np.stack(parts) if np.ndim(q) else parts[0]
     return found if found.shape else found[()]
 
 
+def _unless_nan(value: Tracer, rows: Tracer, axes: tuple[int, ...], keepdims: bool) -> Tracer:
+    """``value``, or NaN where there is one, last in order."""
+    value = np.where(np.isnan(rows[-1]), rows[-1], value) if rows.dtype.kind == "f" else value
+    return keep_dims(value, axes) if keepdims else value
+
+
 @implements(np.median)
 def _median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    """The mean of the one or two elements in the middle: others may be infinite."""
     x = as_tracer(a)
-    return finish(_quantiles(x.astype(np.float64) if x.dtype == bool else x, 0.5, axis, keepdims), out)
+    rows, axes = _ordered(x.astype(np.float64) if x.dtype == bool else x, axis)
+    middle = np.mean(rows[(len(rows) - 1) // 2 : len(rows) // 2 + 1], axis=0)
+    found = _unless_nan(middle, rows, axes, keepdims)
+    return finish(found if found.shape else found[()], out)
 
 
 @implements(np.quantile)
@@ -276,9 +291,14 @@ def _searchsorted(a: Any, v: Any, side: str = "left") -> Any:
     if side not in ("left", "right") or a.ndim != 1:
         raise EngineValueError(f"side={side!r}: 'left' or 'right'; the sorted array has one axis, not shape {a.shape}")
     wide = v[..., None] if v.ndim else v
-    below = np.less(a, wide) if side == "left" else ~np.less(wide, a)
-    found = np.sum(below, axis=-1, dtype=np.intp)
-    return found
+    below = _before(a, wide) if side == "left" else ~_before(wide, a)
+    return np.sum(below, axis=-1, dtype=np.intp)
+
+
+def _before(x: Tracer, y: Tracer) -> Tracer:
+    """Whether x comes before y in sorted arrays: NaN comes last."""
+    less = np.less(x, y)
+    return less | (np.isnan(y) & ~np.isnan(x)) if y.dtype.kind == "f" else less
 
 
 @implements(np.digitize)

@@ -161,14 +161,14 @@ def _wide(dtype: np.dtype) -> np.dtype:
 
 
 def _not_nan(ufunc: np.ufunc) -> Callable[[Any, Any], Tracer]:
-    """`np.fmax`, `np.fmin`: of a NaN and a number, the number."""
+    """`np.fmax`, `np.fmin`: of a NaN and a number, the number; of two NaN the first."""
 
     def found(x: Any, y: Any) -> Tracer:
         best = ufunc(x, y)
         if best.dtype.kind not in "fc":
             return best
         x, y = (as_tracer(v).astype(best.dtype, copy=False) for v in (x, y))
-        best = apply_select(np.isnan(x), y, apply_select(np.isnan(y), x, best))
+        best = apply_select(np.isnan(y), x, apply_select(np.isnan(x), y, best))
         return best if best.shape else best[()]
 
     return found
@@ -192,6 +192,11 @@ def _modf(x: Any) -> tuple[Tracer, Tracer]:
     x = as_tracer(x).astype(loop_dtypes(np.modf, (given_dtype(x),))[0], copy=False)
     whole = np.trunc(x)
     return np.copysign(apply_select(np.isinf(x), whole.dtype.type(0), x - whole), x), whole
+
+
+def _positive(x: Any) -> Tracer:
+    dtype = loop_dtypes(np.positive, (given_dtype(x),))[0]  # not of bool
+    return fresh(emit("copy", lift(x, dtype)))
 
 
 def _square(x: Any) -> Tracer:
@@ -249,7 +254,7 @@ _EXPANDED: dict[np.ufunc, Callable[..., Any]] = {
     **{f: _scaled(f, np.pi / 180) for f in (np.deg2rad, np.radians)},
     **{f: _scaled(f, 180 / np.pi) for f in (np.rad2deg, np.degrees)},
     np.reciprocal: _reciprocal,
-    np.positive: lambda x: fresh(emit("copy", lift(x))),
+    np.positive: _positive,
     np.fabs: _fabs,
     np.divmod: lambda x, y: (apply_map(np.floor_divide, x, y), apply_map(np.remainder, x, y)),
     np.logaddexp: _logaddexp(np.logaddexp, np.exp, 1),

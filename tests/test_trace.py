@@ -244,6 +244,9 @@ def test_arguments_that_share_bytes_only_are_refused():
         engine.EngineValueError, match="arguments 0 and 1 share memory, but not as elements of one array"
     ):
         engine.jit(shift)(x, x.view("i4")[:4])
+    rows = np.zeros(6, [("flag", "i1"), ("value", "f8")])["value"]
+    with pytest.raises(engine.EngineValueError, match=r"0 and 1 share .* strides of \(9,\) and \(9,\) bytes"):
+        engine.jit(shift)(rows, rows)
 
 
 def test_results_share_memory_as_numpy_s_do():

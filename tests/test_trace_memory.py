@@ -1,4 +1,4 @@
-"""Results lie in memory as NumPy's do: whether reshaping them is a view depends on it."""
+"""Results lie in memory as NumPy's do, and share it: whether reshaping or writing them is a view depends on it."""
 
 import numpy as np
 import pytest
@@ -53,3 +53,62 @@ def test_writing_to_a_reshaped_result_writes_what_numpy_writes(name, axes):
             jitted(a)
     else:
         np.testing.assert_array_equal(jitted(a), written(a))
+
+
+ONE = np.array(1)
+PARTS = {
+    "integer": lambda x, i: x[i],
+    "dots behind": lambda x, i: x[i, ...],
+    "dots in front": lambda x, i: x[..., i],
+    "two": lambda x, i: x[i, i, ...] if x.ndim > 1 else x[..., i],
+    "fixed": lambda x, i: x[ONE],
+    "fixed beside": lambda x, i: x[ONE, ..., i] if x.ndim > 1 else x[ONE, ...],
+    "number": lambda x, i: x[np.int64(1), ...],
+}
+
+
+@pytest.mark.parametrize("index", [np.int64(-1), np.array(1)], ids=["scalar", "array"])
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_at_integers_and_arrays_of_rank_0(name, shape, index):
+    """Views or copies, arrays or scalars, as NumPy's."""
+
+    def written(x, i):
+        part = PARTS[name](x, i)
+        part += 1
+        return part * 1, x.sum()
+
+    def seen(x, i):
+        part = PARTS[name](x, i)
+        x[...] = 5
+        return part
+
+    for function in (written, seen):
+        eager, given = (np.arange(float(np.prod(shape))).reshape(shape) for _ in range(2))
+        wanted, found = function(eager, index), engine.jit(function)(given, index)
+        for one, two in zip(wanted, found) if function is written else [(wanted, found)]:
+            assert type(one) is type(two) and np.array_equal(one, two)
+        assert np.array_equal(eager, given)
+
+
+@pytest.mark.parametrize("index", [np.int64(-1), np.array(1), np.array([0, 2])], ids=["scalar", "array", "axis"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 2), (1, 3, 2)], ids=str)
+def test_leading_axes_of_size_1_are_dropped_by_a_write(shape, index):
+    x, y = np.zeros((3, 2)), np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+
+    def at_the_end(x, i, y):
+        x[..., i % 2] = y
+
+    def in_front(x, i, y):
+        x[i, ...] = y
+
+    for function in (at_the_end, in_front):
+        eager, given = x.copy(), x.copy()
+        try:
+            function(eager, index, y)
+        except ValueError:
+            with pytest.raises(engine.EngineValueError, match="broadcast"):
+                engine.jit(function)(given, index, y)
+            continue
+        engine.jit(function)(given, index, y)
+        assert np.array_equal(eager, given)

@@ -166,6 +166,14 @@ REFUSALS = {
     "flag as an index": (lambda a: a[True], "True is no index of a traced array", "None adds an axis"),
     "cube of observations": (lambda a: np.cov(a[None]), "np.cov", "at most two axes"),
     "powers of a matrix": (lambda a: np.vander(a), "np.vander", "shape (4, 5)"),
+    "view": (lambda a: a.view("i8"), ".view of a traced float64[4,5]", "not supported"),
+    "reshape": (lambda a: a.reshape(7), ".reshape()", "cannot reshape 20 elements into shape (7,)"),
+    "shape of another": (lambda a: np.zeros_like(a, shape=-1), "np.zeros_like", "shape (-1,)"),
+    "copyto": (lambda a: np.copyto(a.astype(int), 1.5), "np.copyto", "from float64 to int64 with casting rule"),
+    "copyto flags": (lambda a: np.copyto(a > 0, 3), "np.copyto", "from int64 to bool"),
+    "insert": (lambda a: np.insert(a.astype("u1"), 0, 300), "np.insert", "300 does not fit uint8"),
+    "choose": (lambda a: np.choose(a, [a, a]), "np.choose", "integers, not float64"),
+    "positive": (lambda a: +(a > 0), "np.positive", "no meaning for bool"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
 
@@ -176,6 +184,56 @@ def test_refusals_name_operation_and_line(name):
     with pytest.raises(engine.EngineError) as caught:
         engine.jit(function)(X.copy())
     assert [text for text in (*texts, f"{__file__}:") if text not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtypes", [("f8", "f8"), ("f4", "f8"), ("f2", "i8"), ("i8", "f8"), ("u1", "i8")], ids=str)
+def test_places_where_nan_comes_last(dtypes, side):
+    pool = (-np.inf, -0.0, 1, 2, np.inf, np.nan, np.nan)
+    x, y = (np.array([v for v in pool if np.isfinite(v) and v >= 0 or d[0] == "f"], d) for d in dtypes)
+    for a in (x, x[:-2], x[-1:]):
+        function = lambda a, y: (np.searchsorted(a, y, side), np.digitize(y, np.unique(x), side == "right"))  # noqa: E731
+        pairs = zip(engine.jit(function)(a, y), function(a, y), strict=True)
+        assert all(one.dtype == two.dtype and np.array_equal(one, two) for one, two in pairs)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?"])
+def test_middle_elements_beside_infinite_ones(dtype):
+    pool = (-np.inf, np.inf, np.nan, -0.0, 1, 2, 3.5) if dtype[0] == "f" else (0, 1, 255, 3, 100)
+    functions = (
+        lambda x: (np.median(x), np.median(x, 0), np.median(x, 1, keepdims=True)),
+        lambda x: [np.quantile(x, q, axis=1) for q in (0, 1, [0, 1], 0.0, 0.3)] if dtype != "?" else x,
+    )
+    for size in (1, 2, 3, 4, 5):
+        x = np.random.default_rng(size).choice(pool, (40, size)).astype(dtype)
+        for function in functions:
+            for one, two in zip(engine.jit(function)(x), function(x), strict=True):
+                np.testing.assert_allclose(one, two, rtol=1e-3 if dtype == "f2" else 1e-6)
+                assert one.dtype == two.dtype
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i8", "u1"])
+@pytest.mark.parametrize("wrong", [2, 100, -1])
+def test_an_entry_without_a_choice_is_an_error_of_the_call(wrong, dtype):
+    chosen = engine.jit(lambda x: np.choose(x, [x * 2, x - 1]))
+    index = np.array([0, 1, 1, 0], dtype)
+    assert np.array_equal(chosen(index), chosen.function(index))
+    index[2] = np.array(wrong).astype(dtype)
+    with pytest.raises(ValueError, match="invalid entry"):
+        chosen.function(index)
+    with pytest.raises(IndexError, match="out of bounds for axis 0 with size 2"):
+        chosen(index)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i4", "i8", "f4"])
+@pytest.mark.parametrize("bounds", [(-1, 300), (None, 2**70), (-(2**70), None), (2, 2**40), (-200, 1)], ids=str)
+def test_bounds_that_no_element_reaches_do_not_clip(bounds, dtype):
+    x = np.array([0, 1, 2, 5, 100], dtype)
+    functions = lambda x: np.clip(x, *bounds), lambda x: x.clip(min=bounds[0], max=bounds[1])  # noqa: E731
+    for function in functions:
+        wanted, found = function(x), engine.jit(function)(x)
+        assert found.dtype == wanted.dtype and np.array_equal(found, wanted) and not np.shares_memory(found, x)
 
 
 def test_a_number_has_an_axis_for_argmax():
@@ -303,3 +361,20 @@ def test_elements_in_c_order_of_arrays_in_any(function):
         np.testing.assert_equal(found, wanted)
         np.testing.assert_array_equal(given, eager)
         np.testing.assert_array_equal(two, one)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_numbers_are_preferred_to_nan(dtype):
+    """All that NaN may be in: either part of a complex number, either operand, both, a whole row."""
+    parts = (np.nan, -np.inf, np.inf, -1.0, -0.0, 2.0)
+    pool = np.array(parts) if dtype[0] == "f" else np.array([complex(x, y) for x in parts for y in parts])
+    x, y = (a.astype(dtype) for a in np.meshgrid(pool, pool))
+    x[2], y[3] = np.nan, y[3, ::-1]
+    functions = (
+        lambda x, y: (np.fmax(x, y), np.fmin(x, y)),
+        lambda x, y: [f(z, axis=axis) for f in (np.nanmax, np.nanmin) for z in (x, y) for axis in (None, 0)],
+        lambda x, y: [np.isnan(f(x, axis=1)) for f in (np.nanmax, np.nanmin)],
+    )
+    for function in functions:
+        np.testing.assert_equal(engine.jit(function)(x, y), function(x, y))
