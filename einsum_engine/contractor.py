@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -19,7 +20,7 @@ from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
 from .executor import address
 from .explain import explain
-from .expr import Expr, Index, from_terms, quoted
+from .expr import Expr, Term, from_terms, quoted
 from .kernels.isa import active_isa
 from .lru import BoundedCache
 from .memory import empty
@@ -105,8 +106,8 @@ class Contractor:
         return self._machine
 
     @property
-    def _terms(self) -> tuple[tuple[Index, ...], ...]:
-        return tuple([tuple(dict.fromkeys(term)) for term in self.expr.inputs])
+    def _terms(self) -> tuple[Term, ...]:
+        return _without_repeats(self.expr.inputs)
 
     def call(self, arrays: Sequence[np.ndarray], out: np.ndarray | None = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * result (+ beta * out)``; the array may be a view of the operand where `view` allows it.
@@ -367,25 +368,39 @@ class Contractor:
         isa: str | None = None,
     ) -> PlanRequest:
         """What the planner is asked for operands of these dtypes and strides, on this machine."""
-        native = [known if known.isnative else known.newbyteorder("=") for known, _ in operands]
+        names, of_complex, byteswapped = _stored(tuple([known for known, _ in operands]))
         return PlanRequest(
             expr=self._core,
-            dtypes=tuple([dtypes.row(known).name for known in native]),
+            dtypes=names,
             strides=tuple([strides for _, strides in operands]),
             out_strides=out_strides,
             dtype=dtypes.row(dtype).name,
             accumulate=self._accumulate(dtype),
-            conj=tuple([position for position in self.options.conj if native[position].kind == "c"]),
+            conj=tuple([position for position in self.options.conj if position in of_complex]),
             scaled=scaled,
             threads=config.threads(self.options.threads),
             isa=isa or active_isa().name,
             order=self.order if order is None else order,
             constants=self.constants,
             layouts=self.options.layouts,
-            byteswapped=tuple([position for position, (known, _) in enumerate(operands) if not known.isnative]),
+            byteswapped=byteswapped,
             same=same,
             fuse=fuse,
         )
+
+
+@lru_cache(maxsize=256)
+def _without_repeats(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Each index of a term once."""
+    return tuple([tuple(dict.fromkeys(term)) for term in terms])
+
+
+@lru_cache(maxsize=256)
+def _stored(operands: tuple[np.dtype, ...]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
+    """Names of the dtypes of operands, and the positions of those that are complex and of those in the other byte order."""
+    names = tuple([dtypes.row(dtype).name for dtype in operands])
+    of_complex = tuple([position for position, dtype in enumerate(operands) if dtype.kind == "c"])
+    return names, of_complex, tuple([position for position, dtype in enumerate(operands) if not dtype.isnative])
 
 
 def _unrepeated(expr: Expr) -> Expr:

@@ -154,6 +154,8 @@ def _optimize(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
+        if set(map(type, value)) == {tuple}:
+            return tuple(value)
         return tuple(tuple(step) if isinstance(step, (list, tuple)) else step for step in value)
     return value
 

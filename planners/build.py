@@ -123,7 +123,7 @@ class PlanBuilder:
 
         What depends on constants alone is computed once and kept: it lives in a slot of its own, to the end.
         """
-        born, dies = {}, {}
+        born, dies, kept_on = {}, {}, set()
         regions: dict[bool, list[Lifetime]] = {False: [], True: []}
         # by ids of the operation and of the part that ask for it, and side
         self.pack_places: dict[tuple[int, int, str], tuple[bool, int]] = {}
@@ -134,18 +134,19 @@ class PlanBuilder:
             for value in operation.outputs:
                 place = value.number if value.source is None else value.memory.number
                 born.setdefault(place, number)
-                dies[place] = max(number, dies.get(place, 0))
+                dies[place] = number
             for value in (*operation.inputs, *operation.beside) if operation.beside else operation.inputs:
                 place = value.number if value.source is None else value.memory.number
-                last = forever if value.constant and not constant else number
-                if last >= dies.get(place, 0):
-                    dies[place] = last
+                dies[place] = number
+                if value.constant and not constant:
+                    kept_on.add(place)
             for part, side, nbytes in temporaries(operation):
                 key = -1 - len(packs)
                 packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
                 last = forever if kept and not constant else number
                 regions[kept].append(Lifetime(key, nbytes, number, last, operation.strand))
+        dies |= dict.fromkeys(kept_on, forever)
         self._stretch(born, dies)
         placed = [value for value in self.list.values if value.kind == "arena" and value.source is None]
         for value in placed:

@@ -8,6 +8,7 @@ from typing import Any, Hashable, Mapping
 
 from ..plan import Axis, Index
 from ..records import changed, lazy, quick
+from .sides import LEFT, OUT, RIGHT, Dim, fused_dims
 
 Axes = Mapping[Index, Axis]
 
@@ -74,9 +75,6 @@ class BinaryContraction:
             self.dtype,
             self.left_dtype,
             self.right_dtype,
-            len(self.batch),
-            len(self.m),
-            len(self.n),
             self.conj_left,
             self.conj_right,
             self.panels_left,
@@ -88,15 +86,45 @@ class BinaryContraction:
         )
 
     @lazy
+    def ranks(self) -> tuple[int, int, int]:
+        """How many indices are of types B, M and N."""
+        return len(self.batch), len(self.m), len(self.n)
+
+    @lazy
+    def dims(self) -> tuple[list[Dim], list[Dim], list[Dim], list[Dim]]:
+        """Dimensions of types B, M, N and K of a product whose layouts are all known: as they lie in the output, slow to
+        fast, K as in left; neighbours that are one linear dimension in all tensors are one."""
+        left, right, out = (LEFT, self.left), (RIGHT, self.right), (OUT, self.out)
+        return (
+            self._fused(self.batch, out, (left, right, out)),
+            self._fused(self.m, out, (left, out)),
+            self._fused(self.n, out, (right, out)),
+            self._fused(self.k, left, (left, right)),
+        )
+
+    def _fused(
+        self, indices: tuple[Index, ...], by: tuple[int, Axes], known: tuple[tuple[int, Axes], ...]
+    ) -> list[Dim]:
+        axes, ordered = by[1], indices
+        if len(indices) > 1:
+            ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
+        return fused_dims(ordered, self.sizes, known)
+
+    @lazy
     def lengths(self) -> tuple[int, ...]:
         """Sizes of all indices, by type."""
         return tuple(map(self.sizes.__getitem__, self.names))
 
     def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
         """The same with other layouts, and with ``flip``, ``across`` and what to keep near as ``decided``."""
-        return changed(self, left=left, right=right, out=out, **decided)
+        made = changed(self, left=left, right=right, out=out, **decided)
+        for name in ("dims", "swapped"):  # follow from the layouts
+            made.__dict__.pop(name, None)
+        return made
 
+    @lazy
     def swapped(self) -> "BinaryContraction":
+        """The same with left and right exchanged."""
         return BinaryContraction(
             dtype=self.dtype,
             sizes=self.sizes,
@@ -157,5 +185,5 @@ def asked(
         panels_right=panels[1],
         only_panels=panels[2],
     )
-    found.question, found.terms, found.names  # before the copies with sizes
+    found.question, found.ranks, found.terms, found.names  # before the copies with sizes
     return found

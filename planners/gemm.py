@@ -93,18 +93,15 @@ class GemmPlan:
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
-    swapped = _lanes_on_right(c) != (c.flip and bool(c.m) and bool(c.n))
-    if swapped:
-        c = c.swapped()
-    return _Planner(c, isa, threads, swapped).plan()
+    swapped = lanes_on_right(c)
+    return _Planner(c.swapped if swapped else c, isa, threads, swapped).plan()
 
 
-def _lanes_on_right(c: BinaryContraction) -> bool:
-    """The store side gets the lanes: the side that holds the fastest dimension of the output."""
+def lanes_on_right(c: BinaryContraction) -> bool:
+    """The store side gets the lanes: the side that holds the fastest dimension of the output; with ``flip`` the other."""
     if not c.n or not c.m:
         return not c.m
-    out = c.out
-    return _least(out, c.n) < _least(out, c.m)
+    return (_least(c.out, c.n) < _least(c.out, c.m)) != c.flip
 
 
 def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
@@ -144,12 +141,21 @@ class _Planner(GemmAccess):
         dims = fused_dims(ordered, self.c.sizes, known, whole)
         return (split_long(dims) if whole else dims)[::-1]
 
+    def _find_dims(self) -> None:
+        c, order = self.c, self._k_order()
+        if len(self.known) < 3:
+            self.b_dims = self._dims(c.batch, (LEFT, RIGHT, OUT), OUT)
+            self.m_dims = self._dims(c.m, (LEFT, OUT), OUT)
+            self.n_dims = self._dims(c.n, (RIGHT, OUT), OUT)
+            self.k_dims = self._dims(c.k, (LEFT, RIGHT), order)
+            return
+        self.b_dims, self.m_dims, self.n_dims, self.k_dims = [split_long(dims)[::-1] for dims in c.dims]
+        if order != LEFT and len(self.k_dims) > 1:
+            self.k_dims = self._dims(c.k, (LEFT, RIGHT), order)
+
     def plan(self) -> GemmPlan:
         c = self.c
-        self.m_dims = self._dims(c.m, (LEFT, OUT), OUT)
-        self.n_dims = self._dims(c.n, (RIGHT, OUT), OUT)
-        self.b_dims = self._dims(c.batch, (LEFT, RIGHT, OUT), OUT)
-        self.k_dims = self._dims(c.k, (LEFT, RIGHT), self._k_order())
+        self._find_dims()
         self.k_total = total(self.k_dims)
         self.k_outer: list[Dim] = []
         self.n_outer: list[Dim] = []

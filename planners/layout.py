@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import Iterable, Mapping, NamedTuple, Sequence
@@ -43,10 +44,15 @@ def _extent(axes: tuple[Axis, ...], item: int, panel: int) -> int:
     return last
 
 
-def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) -> dict[Index, Axis]:
+def dense_axes(indices: Iterable[Index], sizes: Mapping[Index, int], item: int) -> Mapping[Index, Axis]:
     """Contiguous axes, first index fastest."""
     indices = tuple(indices)
-    lengths = tuple(map(sizes.__getitem__, indices))
+    return _dense_axes(indices, tuple(map(sizes.__getitem__, indices)), item)
+
+
+@lru_cache(maxsize=1024)
+def _dense_axes(indices: tuple[Index, ...], lengths: tuple[int, ...], item: int) -> Mapping[Index, Axis]:
+    """One object for all values that lie so: where an expression comes with other sizes, most of them have theirs again."""
     strides = accumulate(lengths[:-1], mul, initial=item)
     if 0 in lengths:
         return {i: Axis.strided(i, size, stride) for i, size, stride in zip(indices, lengths, strides)}

@@ -393,7 +393,7 @@ class LayoutSolver:
             if orientation is AS_OUTPUT:
                 return found
         if orientation is AS_OUTPUT:
-            return changed(found, left=left, right=right, out=out)
+            return found.laid_out(left, right, out)
         near = [self._near(value, orientation.near) for value in (x, y)]
         decided = {"flip": orientation.flip, "across": orientation.across}
         return found.laid_out(left, right, out, **decided, near_left=near[0], near_right=near[1])

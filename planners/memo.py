@@ -2,29 +2,31 @@
 
 Tensor networks repeat themselves: a thousand steps of a circuit, or the same sweep over other indices, have a few dozen
 different products. What a plan depends on is a contraction with its indices numbered: sizes, strides, dtypes and what
-it was asked to do. The memory is bounded, and a plan in it does not know where its operands are.
+it was asked to do; where no layout is free, those of its dimensions, neighbours fused. The memory is bounded, and a plan
+in it does not know where its operands are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Hashable
+from typing import Hashable, Iterator, Sequence
 
 from .. import cost
 from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index
-from ..records import quick
+from ..records import lazy, quick
 from .contraction import BinaryContraction
-from .gemm import GemmPlan
+from .gemm import GemmPlan, lanes_on_right
 from .gemm_cost import pack_seconds, product_seconds
 from .layout import Given
 from .parts import Part, plan_parts
+from .sides import Dim
 from .unpacked import UnpackedPlan
 from .unpacked_cost import unpacked_seconds
 
-REMEMBERED = 512  # at least, and up to twice as many
+REMEMBERED = 1024  # keys at least, two or three of a product, and up to twice as many
 NOTHING_GIVEN = (None, None)
 _place = itemgetter(slice(2, None))  # of an axis: where its elements are
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
@@ -39,7 +41,7 @@ class Times:
     left: float = 0.0
     right: float = 0.0
 
-    @property
+    @lazy
     def total(self) -> float:
         return self.product + self.left + self.right
 
@@ -60,22 +62,40 @@ _known = BoundedCache(REMEMBERED)
 
 def planned(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
     """`plan_parts` with what the layout solver asks of each part."""
-    key = _key(c, isa, threads)
-    found = _known.get(key)
-    if found is not None and found[0] is machine:
-        _, before, parts = found
-        if before == c.names:
-            return parts
-        return tuple([_renamed(each, dict(zip(before, c.names))) for each in parts])
-    parts = tuple(_timed(part, isa, machine) for part in plan_parts(c, isa, threads))
-    if all(map(_is_small, parts)):
-        _known.put(key, (machine, c.names, parts))
+    missed = []
+    for key in _keys(c, isa, threads):
+        found = _known.get(key)
+        if found is not None and found[0] is machine:
+            _, before, parts = found
+            if before.names != c.names:
+                parts = tuple([_renamed(each, dict(zip(before.names, c.names))) for each in parts])
+            break
+        missed.append(key)
+    else:
+        parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads)])
+    if missed and all(map(_is_small, parts)):
+        for key in missed:
+            _known.put(key, (machine, c, parts))
     return parts
 
 
 def forget() -> None:
     """Forgets all plans."""
     _known.clear()
+
+
+def _keys(c: BinaryContraction, isa: ISA, threads: int) -> Iterator[Hashable]:
+    """What a product is known by, the quickest first: its objects, its numbers, its numbers once neighbours are fused."""
+    # Axes that lie alike are mostly one object, and an entry has its contraction: no other object gets these ids.
+    drawn = c.flip, c.across, c.near_left, c.near_right
+    yield id(c.question), c.lengths, id(c.left), id(c.right), id(c.out), isa.name, threads, drawn
+    yield _key(c, isa, threads)
+    # A free layout has names, and of a batch single indices may be copied.
+    if c.left is not None and c.right is not None and not c.batch:
+        swapped = lanes_on_right(c)
+        dims = (c.swapped if swapped else c).dims  # as the planner asks for them
+        if not any([dim.tables for each in dims for dim in each]):
+            yield _fused_key(c, isa, threads, swapped, dims)
 
 
 def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
@@ -86,6 +106,7 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         isa.name,
         threads,
         c.question,
+        c.ranks,
         c.lengths,
         *[
             None if axes is None else tuple(map(_place, map(axes.__getitem__, indices)))
@@ -96,6 +117,12 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         len(c.near_left),
         near,
     )
+
+
+def _fused_key(c: BinaryContraction, isa: ISA, threads: int, swapped: bool, groups: Sequence[list[Dim]]) -> Hashable:
+    """By dimensions, as all planners fuse them first, of products with any indices."""
+    places = [tuple([(dim.size, *dim.strides.values()) for dim in dims]) for dims in groups]
+    return isa.name, threads, c.question, *places, swapped, c.flip, c.across
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:

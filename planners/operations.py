@@ -12,16 +12,17 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import accumulate, chain
+from operator import mul
+from typing import Any, Mapping, NamedTuple
 
 from .. import cost
 from ..kernels import isa as isa_table
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
+from . import shared_lines
 from .layout import dense_axes
 from .request import PlanRequest
-from .shared_lines import lanes_of_sum
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
@@ -41,7 +42,7 @@ class Value:
     term: tuple[Index, ...]
     dtype: str
     kind: str  # input, output, arena
-    axes: dict[Index, Axis] | None = None
+    axes: Mapping[Index, Axis] | None = None
     conj: bool = False
     slot: int = -1
     offset: int = 0
@@ -59,7 +60,7 @@ class Value:
         """The value whose memory this one is read from: mostly itself."""
         return self if self.source is None else self.source.memory
 
-    def real_view(self, parts: bool) -> tuple[tuple[Index, ...], dict[Index, Axis] | None]:
+    def real_view(self, parts: bool) -> tuple[tuple[Index, ...], Mapping[Index, Axis] | None]:
         """Term and axes; with ``parts`` of a complex tensor as a real one that has the index PARTS besides."""
         if not parts or self.dtype not in REAL_PART:
             return self.term, self.axes
@@ -142,15 +143,7 @@ class OperationList:
     def _input(self, position: int) -> Value:
         request = self.request
         expr, dtype = request.expr, request.dtypes[position]
-        term, shape, strides = expr.inputs[position], expr.shapes[position], request.strides[position]
-        axes: dict[Index, Axis] = {}
-        if 0 in shape or 1 in shape or len(set(term)) < len(term):
-            for index, size, stride in zip(term, shape, strides):
-                if size != 1:
-                    stride += axes[index].stride if index in axes else 0
-                    axes[index] = Axis.strided(index, size, stride)
-        else:
-            axes = linear_axes(term, shape, strides)
+        axes = _axes(expr.inputs[position], expr.shapes[position], request.strides[position])
         return self.new(
             tuple(axes),
             dtype,
@@ -166,14 +159,8 @@ class OperationList:
         request = self.request
         shape, strides = request.expr.output_shape, request.out_strides
         if strides is None:
-            strides, step = [0] * len(shape), itemsize(request.dtype)
-            for position in reversed(range(len(shape))):
-                strides[position] = step
-                step *= shape[position]
-        total: dict[Index, int] = {}
-        for index, stride in zip(request.expr.output, strides):
-            total[index] = total.get(index, 0) + stride
-        axes = {i: Axis.strided(i, self.sizes[i], total[i]) for i in self.out_term}
+            strides = tuple(accumulate(shape[:0:-1], mul, initial=itemsize(request.dtype)))[::-1]
+        axes = _axes(request.expr.output, shape, strides)
         return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
 
     def _cast(self, value: Value) -> Value:
@@ -262,7 +249,9 @@ class OperationList:
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
         """The product as one whose lanes run along a sum, and a sum of these; None where that is nothing to gain."""
         small, large = sorted((x, y), key=self._elements)
-        if self.request.layouts != "solve" or not self.request.fuse or large.kind != "input":
+        if self.nbytes(large) < shared_lines.LEAST_BYTES or large.kind != "input":
+            return None
+        if self.request.layouts != "solve" or not self.request.fuse:
             return None
         order = sorted(large.term, key=lambda i: abs(large.axes[i].stride))
         axes = small.axes
@@ -270,7 +259,7 @@ class OperationList:
             if not large.axes.keys() >= set(small.term):
                 return None
             axes = dense_axes((i for i in order if i in small.term), self.sizes, itemsize(x.dtype))
-        summed = lanes_of_sum(axes, large.axes, term, x.dtype, isa_table.get(self.request.isa))
+        summed = shared_lines.lanes_of_sum(axes, large.axes, term, x.dtype, isa_table.get(self.request.isa))
         if not summed:
             return None
         kept = (*summed, *term)
@@ -336,6 +325,22 @@ def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tu
         left.append(len(made))
         made.append(term)
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _axes(term: tuple[Index, ...], shape: tuple[int, ...], strides: tuple[int, ...]) -> Mapping[Index, Axis]:
+    """The axes of an operand or of the result; a repeated index is a diagonal, and one of size 1 is none.
+
+    They are one object for all that lies so: where an expression comes with other sizes, most of its tensors have the
+    shapes that they had."""
+    if 0 not in shape and 1 not in shape and len(set(term)) == len(term):
+        return linear_axes(term, shape, strides)
+    axes: dict[Index, Axis] = {}
+    for index, size, stride in zip(term, shape, strides):
+        if size != 1:
+            stride += axes[index].stride if index in axes else 0
+            axes[index] = Axis.strided(index, size, stride)
+    return axes
 
 
 def same_bits(a: str, b: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from math import isfinite, prod
 from numbers import Real
 from typing import Any, ClassVar, Hashable, Iterator, Sequence
@@ -37,6 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 KNOWN_OPERANDS = 64  # up to so many, what a path means is kept
+_STEPS = {tuple, list}
 LIMIT_OPERANDS = 12  # up to so many, all orders are searched for one within a memory limit
 LIMIT_PAIRS = 1_000_000
 LIMIT_TRIALS, LIMIT_WORK = 64, 20_000  # trials of a random search, and at most this over the operands
@@ -240,8 +241,8 @@ def _known_path(path: Any, count: int) -> tuple[Path, Path] | None:
     """Ids and positions of a path in binary steps that was given; None where it has to be looked at more closely."""
     if not isinstance(path, (list, tuple)) or not 2 < count <= KNOWN_OPERANDS or len(path) != count - 1:
         return None
-    plain = all([step.__class__ in (tuple, list) and len(step) == 2 for step in path])
-    if not plain or not all([position.__class__ is int for step in path for position in step]):
+    plain = set(map(type, path)) <= _STEPS and set(map(len, path)) == {2}
+    if not plain or set(map(type, chain.from_iterable(path))) != {int}:
         return None
     return _binary_path(tuple(map(tuple, path)), count)
 

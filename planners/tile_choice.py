@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from math import prod
 
@@ -17,6 +18,7 @@ CLOSE_COST = 0.3  # per element of a column that leaves together with the next o
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
+ALIKE = 1 + 1e-9  # works that differ by less are one but for rounding: the first tile of the table wins
 _ONE_BY_ONE = ((SCATTER_COST, 0.0),)
 
 
@@ -47,27 +49,17 @@ def choose_tile(
     run = prod(rows[:together])
     scattered = _scattered(isa, dtype, run) if contiguous else _ONE_BY_ONE
     total = prod(rows)
-    near = _near_columns(dtype, terms)
-    cuts: dict[int, list[tuple[bool, int, int, int]]] = {}  # by width of a panel
-    for tile, width, cycles in _tiles(isa, dtype, in_place):
-        mv, nr = tile
-        if nr < columns if across else nr > most:
-            continue
-        blocks = -(-columns // nr)
-        # With few panels of B, where A comes from counts for more.
-        far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
-        work = blocks * (mv * nr * terms * cycles * far + TILE_COST)
+    least, most = (columns, sys.maxsize) if across else (1, most)
+    for tile, width, work in _fastest(isa, dtype, in_place, columns, terms, least, most):
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
             continue
-        if width not in cuts:
-            variants = (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,)
-            cuts[width] = [(extend, *panel_rows(rows, width, extend)) for extend in variants]
-        for extend, padded, box, taken in cuts[width]:
+        for extend in (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,):
+            padded, box, taken = panel_rows(rows, width, extend)
             panels = padded // width
             if close and box % rows[0] == 0 and columns > 1:
                 cost = panels * (work + columns * box * CLOSE_COST)
             elif taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on):
-                cost = panels * (work + columns * (mv if contiguous else box * SCATTER_COST))
+                cost = panels * (work + columns * (tile[0] if contiguous else box * SCATTER_COST))
             else:
                 cost = min([panels * (work + columns * box * each) + besides for each, besides in scattered])
             if cost < best_cost:
@@ -99,11 +91,31 @@ def _scattered(isa: ISA, dtype: str, run: int) -> tuple[tuple[float, float], ...
     return (in_runs,) if pieces == 1 else (in_runs, *_ONE_BY_ONE)
 
 
+@lru_cache(maxsize=1024)
+def _fastest(
+    isa: ISA, dtype: str, in_place: bool, columns: int, terms: int, least: int, most: int
+) -> tuple[tuple[tuple[int, int], int, float], ...]:
+    """Of the tiles of each width, with ``least`` to ``most`` columns, the one of the least work, or several alike: it, the
+    lanes of its panels, and the work for a panel. How rows are cut and stored depends on the width alone."""
+    near = _near_columns(dtype, terms)
+    found, fastest = [], {}
+    for tile, width, fmas, cycles in _tiles(isa, dtype, in_place):
+        nr = tile[1]
+        if least <= nr <= most:
+            blocks = -(-columns // nr)
+            # With few panels of B, where A comes from counts for more.
+            far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
+            work = blocks * (fmas * terms * cycles * far + TILE_COST)
+            found.append((tile, width, work))
+            fastest[width] = min(work, fastest.get(width, work))
+    return tuple([each for each in found if each[2] <= fastest[each[1]] * ALIKE])
+
+
 @lru_cache(maxsize=None)
-def _tiles(isa: ISA, dtype: str, in_place: bool) -> tuple[tuple[tuple[int, int], int, float], ...]:
-    """Each tile, the lanes of its panels, and what one of its vector multiply-adds costs."""
+def _tiles(isa: ISA, dtype: str, in_place: bool) -> tuple[tuple[tuple[int, int], int, int, float], ...]:
+    """Each tile, the lanes of its panels, its vectors of C, and what one of its vector multiply-adds costs."""
     parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
     return tuple(
-        (tile, tile[0] * lanes, parts / tile_table.efficiency(isa, dtype, tile, in_place))
+        (tile, tile[0] * lanes, tile[0] * tile[1], parts / tile_table.efficiency(isa, dtype, tile, in_place))
         for tile in tile_table.tiles(isa, dtype)
     )

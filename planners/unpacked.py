@@ -23,12 +23,11 @@ from ..kernels.isa import ISA
 from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
-from ..plan import Index
 from ..records import changed, lazy, quick
 from .beside import FEW_ROWS, Copied, beside
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
-from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, fused_dims, largest_divisor, levels, total
+from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, levels, total
 
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
@@ -90,7 +89,7 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
         if row.asks not in asks:
             continue
         if row.exchanged and swapped is None:
-            swapped = _View(c.swapped())
+            swapped = _View(c.swapped)
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
@@ -101,7 +100,7 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     """The batched family with a copy of the small operand."""
     lanes = tile_table.elements(isa, c.dtype)
     for exchanged in (False, True):
-        copied = beside(c.swapped() if exchanged else c, lanes)
+        copied = beside(c.swapped if exchanged else c, lanes)
         if copied is None or not _batched_fits(view := _View(copied.contraction), isa):
             continue
         if isa.masks or view.batch[-1].size >= lanes:  # else most is done element by element
@@ -141,26 +140,21 @@ class _View:
     def linear(self) -> bool:
         return all([axis.tile >= axis.size for axes in self.axes.values() for axis in axes.values()])
 
-    def dims(self, indices: tuple[Index, ...], tensors: tuple[int, ...], order_by: int) -> list[Dim]:
-        axes = self.axes
-        ordered = sorted(indices, key=lambda i: -abs(axes[order_by][i].stride))
-        return fused_dims(ordered, self.c.sizes, [(t, axes[t]) for t in tensors])
-
-    @lazy
+    @property
     def batch(self) -> list[Dim]:
-        return self.dims(self.c.batch, (LEFT, RIGHT, OUT), OUT)
+        return self.c.dims[0]
 
-    @lazy
+    @property
     def m(self) -> list[Dim]:
-        return self.dims(self.c.m, (LEFT, OUT), OUT)
+        return self.c.dims[1]
 
-    @lazy
+    @property
     def n(self) -> list[Dim]:
-        return self.dims(self.c.n, (RIGHT, OUT), OUT)
+        return self.c.dims[2]
 
-    @lazy
+    @property
     def k(self) -> list[Dim]:
-        return self.dims(self.c.k, (LEFT, RIGHT), LEFT)
+        return self.c.dims[3]
 
     @lazy
     def loops_outside(self) -> tuple[list[Dim], list[Dim], list[Dim]]:

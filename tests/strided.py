@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 import oracle
@@ -64,6 +64,17 @@ def make(
     view = np.ndarray(tuple(shape), kind, memory.data if len(memory) else bytearray(1), -low, tuple(strides))
     view[...] = oracle.random(rng, tuple(shape), dtype, exact).astype(kind)
     return Strided(memory=memory, start=-low, view=view)
+
+
+def same_as_reference(
+    p: object, operands: Sequence[Strided], reference: Callable[..., Any], launch: Callable[[], Any]
+) -> None:
+    """``launch()`` leaves in ``operands`` what ``reference`` leaves in copies of the same bytes."""
+    expected = [x.copy() for x in operands]
+    reference(p, {slot: x.memory for slot, x in enumerate(expected)})
+    launch()
+    for got, want in zip(operands, expected):
+        same_bytes(got, want, p)
 
 
 def same_bytes(got: Strided, expected: Strided, what: object) -> None:

@@ -42,14 +42,11 @@ def problem(rng, dtype, *, outer, m, n, k, lanes, exact=True, **options):
 
 def check(p, operands, row, threads=1, tile=None):
     """Runs the kernel and the reference on copies of the same bytes."""
-    expected = [x.copy() for x in operands]
-    batched.reference(p, {slot: x.memory for slot, x in enumerate(expected)})
     lowered = batched.lower(p, row, threads)
     if tile:
         lowered = replace(lowered, kernels={abi.FN: f"batched_{p.dtype}_{tile[0]}x{tile[1]}"})
-    Launch(lowered, [x.memory.ctypes.data for x in operands], row)()
-    for got, want in zip(operands, expected):
-        strided.same_bytes(got, want, p)
+    launch = Launch(lowered, [x.memory.ctypes.data for x in operands], row)
+    strided.same_as_reference(p, operands, batched.reference, launch)
 
 
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)

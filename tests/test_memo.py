@@ -1,13 +1,18 @@
 """Products that are planned once for all names of their indices."""
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.isa import host_isas
 from einsum_engine.planners import memo
+from einsum_engine.planners.contraction import asked
+from einsum_engine.planners.layout import dense_axes
+from einsum_engine.records import changed
 
 LETTERS = "abcdefghij"
 
@@ -74,6 +79,64 @@ def test_equal_steps_of_one_plan_have_their_own_memory():
         np.testing.assert_allclose(compiled(*arrays[::2]), np.einsum(expr, *arrays, optimize=True), rtol=1e-9)
 
 
+@pytest.mark.parametrize("row", host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int64", "int8"])
+@pytest.mark.parametrize(
+    "first, second",
+    {
+        "rows": (("abk,kn->abn", (4, 5, 6), (6, 7)), ("mk,kn->mn", (20, 6), (6, 7))),
+        "rows cut elsewhere": (("abk,kn->abn", (4, 5, 6), (6, 7)), ("abk,kn->abn", (5, 4, 6), (6, 7))),
+        "columns": (("mk,kab->mab", (9, 6), (6, 4, 5)), ("mk,kab->mab", (9, 6), (6, 2, 10))),
+        "terms": (("mkl,nkl->nm", (9, 3, 4), (7, 3, 4)), ("mk,nk->nm", (9, 12), (7, 12))),
+        "all": (("abkl,cdkl->abcd", (2, 3, 4, 5), (3, 3, 4, 5)), ("mk,nk->mn", (6, 20), (9, 20))),
+    }.values(),
+    ids=str,
+)
+def test_products_that_are_one_when_fused_are_planned_once(monkeypatch, first, second, dtype, row):
+    monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
+    calls, found = drawn_up(monkeypatch), []
+    for expr, *shapes in (first, second, first):
+        arrays = [oracle.random(np.random.default_rng(0), shape, dtype) for shape in shapes]
+        compiled = engine.compile(expr, *arrays)
+        oracle.check(compiled(*arrays), oracle.einsum(expr, *arrays))
+        found.append(compiled.plan)
+    assert len(calls) == 1
+    assert [step.kernel for step in found[0].steps] == [step.kernel for step in found[1].steps]
+    assert all(step.dims == other.dims for step, other in zip(found[0].steps, found[2].steps))
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    {
+        "no neighbours in the left operand": (("mk,kn->mn", (20, 6), (6, 7)), ("bak,kn->abn", (5, 4, 6), (6, 7))),
+        "a batch, of which indices may be copied": (
+            ("xmk,xkn->xmn", (3, 20, 6), (3, 6, 7)),
+            ("xabk,xkn->xabn", (3, 4, 5, 6), (3, 6, 7)),
+        ),
+    }.values(),
+    ids=str,
+)
+def test_products_that_are_another_when_fused_are_planned_anew(monkeypatch, first, second):
+    calls = drawn_up(monkeypatch)
+    for expr, *shapes in (first, second):
+        arrays = [np.random.default_rng(0).standard_normal(shape) for shape in shapes]
+        np.testing.assert_allclose(engine.compile(expr, *arrays)(*arrays), np.einsum(expr, *arrays), rtol=1e-9)
+    assert len(calls) == 2
+
+
+def test_products_of_operands_that_keep_their_shapes_are_found_by_their_objects(monkeypatch):
+    """Only what reads the operand that has another size looks for its plan by numbers."""
+    keys, key = [], memo._key
+    monkeypatch.setattr(memo, "_key", lambda c, *args: keys.append(c.names) or key(c, *args))
+    expr, rest = "ab,bc,cd,de->ae", [(4, 5), (5, 6), (6, 7)]
+    path = [(2, 3), (1, 2), (0, 1)]
+    first = engine.compile(expr, (3, 4), *rest, optimize=path).plan
+    assert len(keys) == 3
+    second = engine.compile(expr, (2, 4), *rest, optimize=path).plan
+    assert len(keys) == 4 and set(keys[-1]) == set("abe")
+    assert [step.dims for step in second.steps[:2]] == [step.dims for step in first.steps[:2]]
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_renamed_networks(data):
@@ -90,6 +153,27 @@ def test_renamed_networks(data):
     expected = np.einsum(expr, *arrays)
     for each in (expr, other):
         np.testing.assert_array_equal(engine.compile(each, *arrays)(*arrays), expected, err_msg=each)
+
+
+def test_dimensions_follow_the_layouts():
+    """A product that was planned, and is asked for again with other layouts, has the dimensions of those."""
+    sizes, no = dict(a=3, b=4, k=5, n=6), (False, False)
+    terms = ("a", "b", "k"), ("k", "n"), ("a", "b", "n")
+    c = asked(terms, ("float64", "", ""), no, no, (True, True, False))
+    right, out = dense_axes("nk", sizes, 8), dense_axes("nba", sizes, 8)
+    fused = changed(c, sizes=sizes).laid_out(dense_axes("kba", sizes, 8), right, out)
+    assert [len(dims) for dims in fused.dims] == [len(fused.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 1, 1, 1]
+    apart = fused.laid_out(dense_axes("kab", sizes, 8), right, out)
+    assert [len(dims) for dims in apart.dims] == [len(apart.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 2, 1, 1]
+
+
+@pytest.mark.parametrize("size", [2, 1, 0])
+def test_axes_of_values_that_lie_alike_are_one_object(size):
+    sizes = dict(a=3, b=size)
+    assert dense_axes("ab", sizes, 8) is dense_axes(iter("ab"), {**sizes, "c": 7}, 8)
+    assert dense_axes("ab", sizes, 8) is not dense_axes("ab", sizes, 4)
+    places = {i: (axis.size, axis.stride) for i, axis in dense_axes("ba", sizes, 8).items()}
+    assert places == dict(b=(size, 8), a=(3, 8 * size))
 
 
 def test_what_is_remembered_is_bounded():

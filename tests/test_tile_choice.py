@@ -7,6 +7,7 @@ from plan_cases import operands, plan, run
 
 from einsum_engine.kernels import isa, tiles
 from einsum_engine.kernels.cpu import abi
+from einsum_engine.planners import tile_choice
 from einsum_engine.planners.gemm_access import L1_BYTES, block_of_k
 from einsum_engine.planners.tile_choice import choose_tile
 
@@ -101,6 +102,29 @@ def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
 
 
 EVERY = [(row, dtype) for row in isa.host_isas() for dtype in tiles.DTYPES]
+
+
+@pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
+def test_tiles_that_are_not_weighed_would_not_be_chosen(monkeypatch, row, dtype):
+    """Of tiles of one width, all but the fastest are left out: the choice is the same with all of them."""
+    rng = np.random.default_rng(0)
+
+    def case():
+        rows = tuple(rng.choice([1, 2, 3, 4, 5, 8, 16, 17, 33, 100], rng.integers(1, 5)).tolist())
+        columns, terms = rng.choice([1, 2, 3, 4, 5, 6, 8, 13, 16, 24, 100, 512], 2).tolist()
+        most = int(rng.choice([4, 8, tile_choice.MOST_COLUMNS]))
+        contiguous, across, close, in_place = (rng.random(4) < [0.7, 0.1, 0.2, 0.3]).tolist()
+        return row, dtype, rows, columns, terms, contiguous, across, most, close, in_place, int(rng.integers(1, 3)), 0
+
+    cases = [case() for _ in range(200)]
+    chosen = [choose_tile.__wrapped__(*each) for each in cases]
+    every = tile_choice._fastest.__wrapped__
+    assert len(every(row, dtype, False, 64, 64, 1, 16)) < len(tiles.tiles(row, dtype))
+    monkeypatch.setattr(tile_choice, "ALIKE", float("inf"))
+    monkeypatch.setattr(tile_choice, "_fastest", every)  # without its cache
+    assert [choose_tile.__wrapped__(*each) for each in cases] == chosen
+
+
 TREE = "aef,cfj,dgj,beg->abcd"  # the third product reads what the second writes
 SIZES = dict(a=5, e=3, f=3, c=11, d=5, g=2, j=2, b=4)
 
