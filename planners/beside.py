@@ -103,12 +103,12 @@ def _split(c: BinaryContraction, index: Index, times: int) -> BinaryContraction:
 
 def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
     """Values that may have an order of their own, by number: their indices, fastest first. It is that of the large
-    operand of their producer, or has an index fastest that is long and a batch of many products (`_long_batch`)."""
+    operand of their producer, or has an index fastest that is long and a batch of many products (`long_batch`)."""
     orders: dict[int, tuple[Index, ...]] = {}
     if max(map(listed.nbytes, listed.values), default=0) < LARGE_BYTES:
         return orders
     shared = {value.memory.number for value in listed.values if value.source is not None}
-    batch = _long_batch(listed)
+    batch = long_batch(listed)
     for operation in listed.operations:
         output = operation.output
         if operation.kind == "gemm" and not operation.mixed and output.kind == "arena" and output.number not in shared:
@@ -121,7 +121,7 @@ def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
     return orders
 
 
-def _long_batch(listed: OperationList) -> Index | None:
+def long_batch(listed: OperationList) -> Index | None:
     """The index that is a batch of most products, where it is of several and fills many vectors."""
     found: Counter[Index] = Counter()
     for operation in listed.operations:

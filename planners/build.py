@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain, groupby
 from math import prod
+from operator import attrgetter
 from typing import Any, Iterable, Iterator
 
 from .. import cost
@@ -19,21 +21,23 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row, blocks_row
 from ..plan import Plan, Step
-from ..records import changed, quick
+from ..records import changed
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .joining import join, mapped
 from .layouts import LayoutSolver
 from .memo import Times
 from .nests import NestPlan
-from .operations import PARTS, Operation, OperationList, Value, itemsize
+from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
 from .request import COMPUTE, PlanRequest
 from .sharing import share
 from .shown import PlanShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
+from .slices import Slices, find_slices, table_bytes
 from .strands import find_strands
 from .unpacked import UnpackedPlan
+from .work import Work, temporaries
 
 __all__ = ["PlanRequest", "build_plan"]
 
@@ -53,13 +57,17 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
     return PlanBuilder(request, machine).build()
 
 
-def lay_out(listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False) -> None:
+def lay_out(
+    listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False, slices: Slices | None = None
+) -> None:
     """Joins operations, gives all values layouts and all operations parts, and products their epilogues. ``whole``: they
-    are a plan of their own, and may be cut into strands."""
+    are a plan of their own, and may be cut into strands; ``slices``: that they are one of."""
     request = listed.request
     if request.fuse:
         join(listed, machine)
-        if whole:
+        if slices is not None:
+            slices.mark()
+        elif whole:
             find_strands(listed, machine)
     LayoutSolver(listed, isa, request.threads, machine, request.layouts).solve()
     for maker, operation in mapped(listed, machine) if request.fuse else ():
@@ -69,6 +77,8 @@ def lay_out(listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, wh
 
 
 class PlanBuilder:
+    slices: Slices | None = None  # where the operations are those of one slice
+
     def __init__(self, request: PlanRequest, machine: cost.Machine | None):
         self.request = request
         self.isa = isa_table.get(request.isa)
@@ -85,12 +95,16 @@ class PlanBuilder:
             self.position[id(value)] = number
             if not value.nbytes:
                 value.nbytes = self.list.nbytes(value)
-        if any([operation.strand for operation in self.list.operations]):
-            self._emit_strands()
-        for operation in self.list.operations:
+        operations = self.list.operations
+        if self.slices is None and any([operation.strand for operation in operations]):
+            groups = groupby([each for each in operations if each.strand], attrgetter("strand"))
+            self._emit_strands(chain.from_iterable(map(self._emit, each)) for _, each in groups)
+        for operation in operations:
             if not operation.strand:
                 for step in self._emit(operation):  # one at a time: each is numbered by those before it
                     self.steps.append(step)
+        if self.slices is not None:
+            self._emit_strands(self.slices.steps(self))
         return self._plan(arena, kept)
 
     def _draw_up(self) -> None:
@@ -98,7 +112,10 @@ class PlanBuilder:
         self.list.build()
         if self.request.same and not share(self.list):
             self.request = replace(self.request, same=())
-        lay_out(self.list, self.isa, self.machine, whole=True)
+        self.slices = find_slices(self.list, self.machine)
+        if self.slices is not None:
+            self.list = self.slices.listed
+        lay_out(self.list, self.isa, self.machine, whole=True, slices=self.slices)
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _allocate(self) -> tuple[int, int]:
@@ -123,7 +140,7 @@ class PlanBuilder:
                 dies[place] = number
                 if value.constant and not constant:
                     kept_on.add(place)
-            for part, side, nbytes in _temporaries(operation):
+            for part, side, nbytes in temporaries(operation):
                 key = -1 - len(packs)
                 packs[key] = (id(operation), id(part), side)
                 kept = self._packs_once(operation, part, side)
@@ -139,7 +156,8 @@ class PlanBuilder:
             regions[value.constant].append(Lifetime(value.number, value.nbytes, first, last, strand))
         sizes = {}
         for kept, lifetimes in regions.items():
-            offsets, sizes[kept] = allocate(lifetimes)
+            place = allocate if self.slices is None or kept else self.slices.allocate
+            offsets, sizes[kept] = place(lifetimes)
             if not lifetimes:
                 continue
             slot = self._slot(kept)
@@ -181,17 +199,19 @@ class PlanBuilder:
                 return (self._product(operation, plan, operation.parts[0].times),)
         return self._emit_parts(operation)
 
-    def _emit_strands(self) -> None:
-        """The steps of all strands, behind one that hands them out."""
-        self.steps.append(self._control_step(blocks_row((1,), 1), "blocks"))
-        starts: dict[int, int] = {}  # by number of the strand
-        for operation in self.list.operations:
-            if operation.strand:
-                starts.setdefault(operation.strand, len(self.steps))
-                for step in self._emit(operation):
-                    self.steps.append(changed(step, depth=1, seconds=step.seconds / self.request.threads))
-        end, text = len(self.steps), f"{len(starts)} strands, then {len(self.steps)}"
-        self.steps[0] = changed(self.steps[0], expr=text, tasks=len(starts), args=blocks_row((*starts.values(), end), end))
+    def _emit_strands(self, strands: Iterable[Iterable[Step]]) -> None:
+        """The steps of all strands, behind one that hands them out; of a single thread there is one strand."""
+        steps, first, starts = self.steps, len(self.steps), []
+        if self.request.threads > 1:
+            steps.append(self._control_step(blocks_row((1,), 1), "blocks"))
+        for strand in strands:
+            starts.append(len(steps) - first)
+            for step in strand:
+                steps.append(changed(step, depth=1, seconds=step.seconds / self.request.threads))
+        if self.request.threads > 1:
+            row = blocks_row((*starts, len(steps) - first), len(steps))
+            text = f"{len(starts)} strands, then {len(steps)}"
+            steps[first] = changed(steps[first], expr=text, tasks=len(starts), args=row)
 
     def _control_step(self, row: Row, kernel: str, inputs: tuple[int, ...] = ()) -> Step:
         """A step that says which steps are next; where these are is not known yet."""
@@ -248,7 +268,7 @@ class PlanBuilder:
                 yield from self._emit_rows(operation, part, work, each.times)
 
     def _emit_fused(
-        self, operation: Operation, part: Part, work: "Work", alone: bool = False, cold: int = 0
+        self, operation: Operation, part: Part, work: Work, alone: bool = False, cold: int = 0
     ) -> Iterator[Step]:
         """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time;
         ``cold``: bytes of a block that no step of the blocks has touched before."""
@@ -259,7 +279,7 @@ class PlanBuilder:
             yield self._step(operation, work, row, operation.kind, (), (), seconds)
             work, cold = changed(work, flops=0, moved=0), 0  # later rows combine what the first left
 
-    def _emit_rows(self, operation: Operation, part: Part, work: "Work", times: Times | None) -> Iterator[Step]:
+    def _emit_rows(self, operation: Operation, part: Part, work: Work, times: Times | None) -> Iterator[Step]:
         plan: NestPlan | UnpackedPlan = part.plan
         family = plan.family if isinstance(plan, UnpackedPlan) else operation.kind
         places = {
@@ -278,7 +298,7 @@ class PlanBuilder:
             yield self._step(operation, work, row, family, (), (), seconds)
             work = changed(work, flops=0, moved=0)  # later rows add up what the first left
 
-    def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: "Work") -> Iterator[Step]:
+    def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: Work) -> Iterator[Step]:
         value = operation.inputs[plan.exchanged]
         for row in plan.copies(places):
             copying = changed(work, expr=f"copy {term_text(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
@@ -296,7 +316,7 @@ class PlanBuilder:
                 seconds=cost.seconds(0, copying.moved, self.compute, self.machine, self._threads(row)),
             )
 
-    def _emit_gemm(self, operation: Operation, part: Part, work: "Work", times: Times) -> Iterator[Step]:
+    def _emit_gemm(self, operation: Operation, part: Part, work: Work, times: Times) -> Iterator[Step]:
         plan: GemmPlan = part.plan
         places, widened, output = [], 0, operation.output
         (x, y), shifts = operation.inputs, part.shifts
@@ -351,7 +371,7 @@ class PlanBuilder:
         return changed(step, expr=expr, inputs=inputs, output=output, layouts=layouts, seconds=seconds)
 
     def _step(
-        self, operation: Operation, work: "Work", row: Row, family: str, tile: tuple, modes: tuple, seconds: float
+        self, operation: Operation, work: Work, row: Row, family: str, tile: tuple, modes: tuple, seconds: float
     ) -> Step:
         values, position = (*operation.inputs, operation.output), self.position
         *inputs, output = [position[id(value)] for value in values]
@@ -374,7 +394,7 @@ class PlanBuilder:
         )
 
     def _step_of_pack(
-        self, operation: Operation, work: "Work", row: Row, packed: Value, problem: PackProblem, seconds: float
+        self, operation: Operation, work: Work, row: Row, packed: Value, problem: PackProblem, seconds: float
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
@@ -390,7 +410,7 @@ class PlanBuilder:
             seconds=seconds,
         )
 
-    def _made(self, work: "Work", row: Row, **more) -> Step:
+    def _made(self, work: Work, row: Row, **more) -> Step:
         return Step(
             number=len(self.steps),
             expr=work.expr,
@@ -421,7 +441,8 @@ class PlanBuilder:
         steps = tuple(self.steps)
         scratch = max([s.args.scratch for s in steps], default=0)
         scratch = -(-scratch // 64) * 64 * self.request.threads
-        tables = sum([s.args.nbytes for s in steps]) + 8 * abi.STEP_WORDS
+        tables = sum([s.args.nbytes for s in steps]) if self.slices is None else table_bytes(steps)
+        tables += 8 * abi.STEP_WORDS
         return Plan(
             expr=self.request.expr,
             path=self._path(),
@@ -450,45 +471,6 @@ class PlanBuilder:
 
 def _read(problem: GemmProblem, a: Operand, b: Operand) -> GemmProblem:
     return replace(problem, a=a, b=b)
-
-
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What the steps of an operation, or of a part of it, say of it; ``scale``: the part's share of the work."""
-
-    expr: Any  # these two may come later
-    dims: Any
-    flops: int
-    moved: int
-    scale: float = 1.0
-
-    def share(self, part: Part) -> "Work":
-        c = part.contraction
-        groups = {"B": c.batch, "M": c.m, "N": c.n, "K": c.k}
-        return changed(
-            self,
-            dims={kind: tuple((i, c.sizes[i]) for i in indices if i != PARTS) for kind, indices in groups.items()},
-            flops=round(self.flops * part.share),
-            moved=round(self.moved * part.share),
-            scale=part.share,
-        )
-
-
-def _temporaries(operation: Operation) -> list[tuple[Part, str, int]]:
-    """Part, side and bytes of each packed copy and temporary."""
-    found = []
-    for each in operation.parts:
-        part, plan = each.part, each.part.plan
-        if plan.__class__ is not GemmPlan:
-            if plan.temporary_bytes:
-                found.append((part, "temporary", plan.temporary_bytes))
-            continue
-        if plan.pack_left is not None:
-            found.append((part, "left", plan.pack_left.nbytes))
-        if plan.pack_right is not None:
-            found.append((part, "right", plan.pack_right.nbytes))
-    return found
 
 
 @lru_cache(maxsize=8)

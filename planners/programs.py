@@ -29,7 +29,7 @@ from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block,
 from .epilogue import Fused, epilogue, paired
 from .chains import order_of, parsed
 from .checkered import Checkered, checkered_runs
-from .build import PlanBuilder, Work, compute_dtype, lay_out
+from .build import PlanBuilder, compute_dtype, lay_out
 from .expand import expanded
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved
 from .late import Late, late
@@ -48,6 +48,7 @@ from .sharing import share
 from .single import SingleStep
 from .staging import Staged, free_to_wait, narrow, staged, worth_a_look
 from .storage import storage_of
+from .work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,298 @@
+"""Slices of an index that a whole network shares: all steps for some of its entries, then for the next ones."""
+
+import string
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plan_cases import made_anew
+
+import einsum_engine as engine
+from einsum_engine import cost
+from einsum_engine.executor import bind, run_reference
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.isa import active_isa, host_isas
+from einsum_engine.planners import beside, slices
+from einsum_engine.planners.build import build_plan
+
+RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
+SMALL_CACHE = 1 << 10  # bytes, so that small networks have slices
+
+# A chain of matrices and vectors evaluated for many points, from its left end on.
+TRAIN = "va,bv,awc,bw,cxd,bx,dye,by,ezf,bz,fAg,bA,gBh,bB,hC,bC->b"
+TRAIN_SIZES = dict.fromkeys("acdefgh", 16) | dict.fromkeys("vwxyzABC", 4) | dict(b=4000)
+
+
+@pytest.fixture(autouse=True)
+def typical(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    with made_anew():
+        yield
+
+
+@pytest.fixture
+def always(monkeypatch):
+    _always(monkeypatch)
+
+
+def _always(patch):
+    """Slices wherever an index is shared, short ones as well."""
+    patch.setattr(slices, "GAIN", -1e9)
+    patch.setattr(slices, "LEAST", 2)
+    for module in (slices, beside):
+        patch.setattr(module, "BATCH_LENGTH", 2)
+
+
+def machine(isa, cache_bytes=SMALL_CACHE):
+    return replace(cost.typical_machine(isa.name, isa.vector_bits, isa.fma), cache_bytes=cache_bytes)
+
+
+def operands(text, sizes, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    terms = text.split("->")[0].split(",")
+    return [rng.integers(-1, 2, [sizes[i] for i in term]).astype(dtype) for term in terms]
+
+
+def evaluated(arrays):
+    """`TRAIN`, site by site."""
+    sites = [np.einsum("awc,bw->bac", m, v) for m, v in zip(arrays[2:-2:2], arrays[3:-2:2])]
+    found = np.einsum("va,bv->ba", *arrays[:2])
+    for site in sites:
+        found = np.einsum("ba,bac->bc", found, site)
+    return np.einsum("ba,av,bv->b", found, *arrays[-2:])
+
+
+def request_of(text, arrays, path, threads=1, **more):
+    return replace(engine.compile(text, *arrays, optimize=path, threads=threads).plan.request, **more)
+
+
+def sliced(plan):
+    """How many slices a plan has."""
+    return max(step.block[1] for step in plan.steps)
+
+
+def run(plan, arrays):
+    out = np.empty(plan.expr.output_shape, plan.dtype)
+    bind(plan).run(arrays, out)
+    return out
+
+
+def strands_of(plan):
+    """Steps of each strand; of one thread all that are done by slices are one."""
+    found = [step for step in plan.steps if step.kernel == "blocks"]
+    if not found:
+        return [[step for step in plan.steps if step.depth]]
+    (step,) = found
+    starts = (step.number + step.args.tables[abi.BLOCK_STARTS]).tolist()
+    assert starts[0] == step.number + 1 and starts[-1] == len(plan.steps) == step.args.words[abi.NEXT]
+    return [plan.steps[first:end] for first, end in zip(starts, starts[1:])]
+
+
+def check_strands(plan):
+    """A strand writes to the arena where no other strand and no step before writes; all slices are there, in order."""
+    found = strands_of(plan)
+    before = [step for step in plan.steps if not step.depth and step.kernel != "blocks"]
+    assert all(step.number < found[0][0].number for step in before)
+    numbers = [step.block[0] for steps in found for step in steps]
+    assert numbers == sorted(numbers) and set(numbers) == set(range(sliced(plan)))
+    places = [_written(plan, steps) for steps in (before, *found)]
+    for number, mine in enumerate(places):
+        for other in places[:number]:
+            for low, high in mine:
+                assert all(high <= start or end <= low for start, end in other)
+    assert not any(step.args.packed.parallel for steps in found for step in steps)
+
+
+def _written(plan, steps):
+    """Bytes of the arena, by rows that say where their output is."""
+    arena, found = len(plan.expr.inputs) + 1, []
+    for step in steps:
+        words, buffer = step.args.words, plan.buffers[step.output]
+        if step.family not in ("pack", "copy", "fused") and words.get(abi.OUT_SLOT) == arena:
+            found.append((words[abi.OUT_OFFSET], words[abi.OUT_OFFSET] + buffer.nbytes))
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_network_evaluated_for_many_points(threads):
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    f = engine.compile(TRAIN, *arrays, threads=threads)
+    assert sliced(f.plan) >= 3 and "blocks" in f.explain()
+    check_strands(f.plan)
+    result = f(*arrays)
+    wanted = evaluated(arrays)
+    assert np.array_equal(result, wanted)
+    for _ in range(20):
+        assert np.array_equal(f(*arrays), wanted)
+
+
+def test_intermediates_are_those_of_a_slice(monkeypatch):
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    request = request_of(TRAIN, arrays, "auto")
+    plan = build_plan(request)
+    monkeypatch.setattr(slices, "GAIN", 1e9)
+    whole = build_plan(request)
+    assert sliced(whole) == 1 and plan.arena_bytes < whole.arena_bytes / 3
+    assert plan.flops >= whole.flops and plan.output_bytes == whole.output_bytes == 4000 * 8
+    assert plan.expr == whole.expr and plan.request == whole.request and plan.path == whole.path
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_steps_of_slices_are_measured(threads):
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    f = engine.compile(TRAIN, *arrays, threads=threads, profile=True)
+    wanted = evaluated(arrays)
+    assert np.array_equal(f(*arrays), wanted)
+    ((plan, profile),) = f.profiles
+    assert sliced(plan) >= 3
+    for step in plan.steps:
+        assert profile.steps[step.number].seconds > 0 or step.kernel == "blocks"
+
+
+@pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_instruction_set(always, dtype, isa):
+    text, sizes = "va,bv,awc,bw,cx,bx->b", dict(b=53, a=3, c=5, v=2, w=3, x=2)
+    arrays = operands(text, sizes, dtype)
+    path = [(0, 1), (0, 4), (0, 1), (0, 2), (0, 1)]
+    wanted = oracle.einsum(text, *arrays).value
+    for threads in (1, 2, 3):
+        plan = build_plan(request_of(text, arrays, path, threads, isa=isa.name), machine(isa))
+        assert sliced(plan) >= 2
+        check_strands(plan)
+        assert np.array_equal(run(plan, arrays).astype(object), wanted)
+
+
+@pytest.mark.parametrize("size", [31, 32, 33, 40, 47, 64, 65, 97])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_slices_that_end_early_and_those_that_fit(always, size, threads):
+    """No two strands write the same entry."""
+    text, path = "bij,bjk,bkl,l->bil", [(0, 1), (0, 2), (0, 1)]
+    arrays = operands(text, dict(b=size, i=3, j=4, k=5, l=2), "int64")
+    plan = build_plan(request_of(text, arrays, path, threads), machine(active_isa()))
+    count = sliced(plan)
+    assert count >= 2
+    found = strands_of(plan)
+    if size % -(-size // count):
+        assert len({step.block[0] for step in found[-1]}) >= 2, "the last two have entries in common"
+    assert np.array_equal(run(plan, arrays), np.einsum(text, *arrays))
+
+
+@pytest.mark.parametrize("flush", ["start", "end"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_nothing_outside_operands_is_touched(always, dtype, flush):
+    text, sizes = "vab,bv,awc,bw,cx,xb->bc", dict(b=45, a=3, c=5, v=2, w=3, x=2)
+    path = [(0, 1), (0, 4), (0, 1), (0, 2), (0, 1)]
+    arrays = [oracle.place(array, flush) for array in operands(text, sizes, dtype)]
+    for threads in (1, 2):
+        plan = build_plan(request_of(text, arrays, path, threads), machine(active_isa()))
+        assert sliced(plan) >= 2
+        out = oracle.place(np.zeros((45, 5), dtype), flush)
+        bind(plan).run(arrays, out)
+        assert np.array_equal(out, np.einsum(text, *arrays))
+
+
+def test_results_in_any_order_and_operands_with_any_strides(always):
+    text, path = "bij,bjk,kbl,l->lbi", [(0, 1), (0, 2), (0, 1)]
+    sizes = dict(b=50, i=3, j=4, k=5, l=2)
+    arrays = operands(text, sizes, "float64")
+    arrays[0] = arrays[0][::-1]
+    arrays[1] = np.asfortranarray(arrays[1])
+    arrays[2] = np.repeat(arrays[2], 2, axis=1)[:, ::2]
+    wanted = np.einsum(text, *arrays)
+    for strides in (None, np.empty((2, 50, 3), order="F").strides, np.empty((2, 100, 6)).strides):
+        request = request_of(text, arrays, path, 2, out_strides=strides)
+        plan = build_plan(request, machine(active_isa()))
+        assert sliced(plan) >= 2
+        memory = np.empty(2 * 100 * 6)
+        out = np.ndarray((2, 50, 3), np.float64, memory, 0, strides)
+        bind(plan).run(arrays, out)
+        assert np.array_equal(out, wanted)
+        assert np.array_equal(run_reference(plan, arrays), wanted)
+
+
+def test_an_operand_that_has_one_entry_of_it_is_read_for_all(always):
+    text = "bij,bjk,bkl,bl->bi"
+    arrays = operands(text, dict(b=40, i=3, j=4, k=5, l=2), "int32")
+    arrays[1] = arrays[1][:1]
+    plan = build_plan(request_of(text, arrays, [(0, 1), (0, 2), (0, 1)]), machine(active_isa()))
+    assert sliced(plan) >= 2
+    arrays[1] = np.repeat(arrays[1], 40, 0)
+    assert np.array_equal(run(plan, [arrays[0], arrays[1][:1], *arrays[2:]]), np.einsum(text, *arrays))
+
+
+@pytest.mark.parametrize(
+    "text", ["bij,bjk,bkl,l->il", "ij,jk,kl,lb->ib"], ids=["summed", "no batch"]
+)
+def test_an_index_that_is_summed_or_of_one_operand_is_not_cut(always, text):
+    sizes = dict(b=40, i=3, j=4, k=5, l=2)
+    arrays = operands(text, sizes, "int64")
+    plan = build_plan(request_of(text, arrays, [(0, 1), (0, 2), (0, 1)]), machine(active_isa()))
+    assert sliced(plan) == 1
+
+
+def test_what_keeps_more_or_adds_to_its_result_has_none():
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    request = request_of(TRAIN, arrays, "auto")
+    assert sliced(build_plan(request)) >= 3
+    for more in (dict(constants=(0,)), dict(scaled=True), dict(layouts="natural"), dict(fuse=False)):
+        assert sliced(build_plan(replace(request, **more))) == 1, more
+    for size in (300, 1500):
+        few = operands(TRAIN, TRAIN_SIZES | dict(b=size), "float64")
+        assert sliced(build_plan(request_of(TRAIN, few, "auto"))) == 1
+
+
+def test_slices_of_threads_are_short_enough_for_somebody_to_look_up(monkeypatch):
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    monkeypatch.setattr(slices, "MOST_SECONDS", 1e-6)
+    assert sliced(build_plan(request_of(TRAIN, arrays, "auto", 2))) == 1
+    assert sliced(build_plan(request_of(TRAIN, arrays, "auto", 1))) >= 3
+
+
+def test_under_a_limit_in_bytes():
+    arrays = operands(TRAIN, TRAIN_SIZES, "float64")
+    f = engine.compile(TRAIN, *arrays, threads=1)
+    limited = engine.compile(TRAIN, *arrays, threads=1, memory_limit=f.plan.peak_bytes)
+    assert limited.plan.peak_bytes <= f.plan.peak_bytes
+    assert np.array_equal(limited(*arrays), f(*arrays))
+
+
+@st.composite
+def networks(draw):
+    """A random network of which some operands have the index b, and so has the result."""
+    count = draw(st.integers(3, 7))
+    letters = string.ascii_letters[2 : 2 + draw(st.integers(3, 7))]
+    sizes = {letter: draw(st.integers(1, 4)) for letter in letters} | {"b": draw(st.integers(17, 60))}
+    terms = []
+    for _ in range(count):
+        term = list(draw(st.permutations(letters))[: draw(st.integers(0, 3))])
+        if draw(st.integers(0, 2)) or not term:
+            term.insert(draw(st.integers(0, len(term))), "b")
+        terms.append("".join(term))
+    terms[0] = terms[0] if "b" in terms[0] else "b" + terms[0]
+    seen = dict.fromkeys("".join(terms).replace("b", ""))
+    output = [letter for letter in seen if draw(st.booleans())][:3]
+    output.insert(draw(st.integers(0, len(output))), "b")
+    return f"{','.join(terms)}->{''.join(output)}", sizes
+
+
+@RANDOM
+@given(network=networks(), dtype=st.sampled_from(("float64", "complex64", "int32", "float16")), threads=st.integers(1, 3))
+def test_random_networks(network, dtype, threads):
+    text, sizes = network
+    arrays = operands(text, sizes, dtype, seed=3)
+    with pytest.MonkeyPatch.context() as patch, made_anew():
+        patch.setenv("EINSUM_ENGINE_MEASURE", "0")
+        _always(patch)
+        request = request_of(text, arrays, "greedy", threads)
+        plan = build_plan(request, machine(active_isa(), 1 << 9))
+        if sliced(plan) > 1:
+            check_strands(plan)
+        out = run(plan, arrays)
+    wide = [a.astype(np.complex128 if dtype == "complex64" else np.float64) for a in arrays]
+    wanted = np.einsum(text, *wide, optimize=True)
+    assert np.array_equal(out.astype(wanted.dtype), wanted.astype(plan.dtype).astype(wanted.dtype))
