@@ -265,9 +265,12 @@ class _Lowering:
         self.inner, self.outer = (mine, others) if rows else (others, mine)
 
     def _runs(self, dim: Dim) -> float:
-        """How many operands run along a loop or do not move in it; results of reductions count less."""
+        """How many operands run along a loop or do not move in it; results of reductions count less, divisors not: there
+        are two of each, one element where it is fastest."""
         score = 0.0
         for number, item in enumerate(self.items):
+            if number - self.outputs in self.s.divisors:
+                continue
             result = number < self.outputs and self.s.outputs[number].reduce
             if dim[1 + number] == item:
                 score += 1.0 if not result else 0.25

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .fused_structure import SCALARS, Structure
+from .fused_structure import Structure, cost_of
 
 KEPT = 4  # the cost from which a value is kept: a division
 TOGETHER = 4  # rows that are gone over at once
@@ -74,7 +74,7 @@ def passes(s: Structure) -> Passes:
 def price(s: Structure, value: int) -> int:
     """About how many instructions a vector of a value takes, once its arguments are there."""
     op = s.nodes[value - len(s.inputs)].op if value >= len(s.inputs) else ""
-    return SCALARS[op].cost if op in SCALARS else 1
+    return cost_of(op)
 
 
 def _needed(s: Structure, wanted: set[int], numbers: set[int], there: set[int]) -> set[int]:

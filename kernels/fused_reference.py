@@ -6,7 +6,7 @@ from typing import Sequence
 
 import numpy as np
 
-from .fused_structure import COMPLEX, INTEGERS, Node, Structure, constant
+from .fused_structure import COMPLEX, DIVISORS, INTEGERS, Node, Structure, constant
 from .nest_problem import numpy_dtype
 
 _UFUNCS = {
@@ -62,6 +62,11 @@ def _apply(node: Node, args: list[np.ndarray]) -> np.ndarray:
     if node.op == "abs" and args[0].dtype.name == "complex64":
         # the C library's hypot of float32 is not always exact where the result is a float
         return np.abs(args[0].astype(np.complex128)).astype(dtype)
+    if node.op == "quotient":
+        return np.true_divide(*args[:2])
+    if node.op == "inverse":
+        low, high = DIVISORS[8 * dtype.itemsize]
+        return np.where((args[0] >= low) & (args[0] <= high), 1 / args[0], np.inf).astype(dtype)
     if node.op in OWN:
         return special(node.op, args[0]).astype(dtype)
     return np.asarray(_UFUNCS[node.op](*args)).astype(dtype, copy=False)

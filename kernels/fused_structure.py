@@ -36,6 +36,7 @@ ALL = (*NUMBERS, "bool")
 PARTS = {"complex64": "float32", "complex128": "float64"}
 MAX_OPERANDS = 32
 LONG = 20  # the cost from which a scalar operation is a long one
+DIVISORS = {32: (2.0**-38, 2.0**60), 64: (2.0**-400, 2.0**400)}  # with a finite ``inverse``, by bits: least, largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ def _table() -> dict[str, ScalarOp]:
     add("hypot", 2, FLOATS, cost=8)
     add("sqrt", 1, FLOATS + COMPLEX, cost=4)
     add("rsqrt", 1, FLOATS, cost=6)
+    add("inverse", 1, FLOATS, cost=6)
     add("floor ceil trunc", 1, FLOATS)
     add("round", 1, FLOATS + COMPLEX)
     add("copysign heaviside nextafter", 2, FLOATS)
@@ -91,14 +93,23 @@ def _table() -> dict[str, ScalarOp]:
 
 
 SCALARS = _table()
+
+
+def cost_of(op: str) -> int:
+    """About how many instructions a vector of a node takes."""
+    row = SCALARS.get("div" if op == "quotient" else op)
+    return row.cost if row else 1
+
+
 REDUCTIONS = {"sum": NUMBERS, "prod": NUMBERS, "max": NUMBERS, "min": NUMBERS, "any": ("bool",), "all": ("bool",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """``args``: numbers of values (inputs come first, then nodes in order). ``op`` is a row of `SCALARS`, or
-    ``const`` (``value``: text of a number), ``cast`` (to ``dtype``), ``select`` (condition, where true, where not) or
-    ``over``: its argument combined over the row by the reduction ``value``, one number for all elements of it."""
+    ``const`` (``value``: text of a number), ``cast`` (to ``dtype``), ``select`` (condition, where true, where not),
+    ``quotient`` (dividend, divisor, and the ``inverse`` of that: a ``div`` that takes less) or ``over``: its argument
+    combined over the row by the reduction ``value``, one number for all elements of it."""
 
     op: str
     args: tuple[int, ...] = ()
@@ -170,6 +181,12 @@ class Structure:
         return any(node.op == "over" for node in self.nodes)
 
     @property
+    def divisors(self) -> frozenset[int]:
+        """Inputs that a ``quotient`` has as divisors, and as their inverses."""
+        values = {a for node in self.nodes if node.op == "quotient" for a in node.args[1:]}
+        return frozenset(value for value in values if value < len(self.inputs))
+
+    @property
     def reduces(self) -> bool:
         return any(out.reduce for out in self.outputs)
 
@@ -226,6 +243,8 @@ def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
         if len(dtypes) != 3 or dtypes[0] != "bool" or dtypes[1] != dtypes[2]:
             raise EngineValueError(f"fused kernel: select takes (bool, T, T), not ({given})")
         return dtypes[1]
+    if op == "quotient" and len(dtypes) == 3:
+        return result_dtype("div", dtypes[:2] if dtypes[1] == dtypes[2] in FLOATS else dtypes)
     row = SCALARS.get(op)
     if row is None:
         raise EngineValueError(f"fused kernel: operation {op!r} is none of {', '.join(SCALARS)}, cast, const, select")

@@ -23,7 +23,7 @@ from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import STORED, Graph
 from ..ops import OPS
 from ..views import View
-from . import indexed, reductions
+from . import divisors, indexed, reductions
 from .groups import Contraction, FusedGroup, Member, Ref, Scheduled, Stored, written
 from .operations import Value, itemsize
 from .places import MemoryView, strided_axes
@@ -56,6 +56,8 @@ class Schedule(Placing):
         self.results: list[Value | None] = []
         self.home: dict[int, FusedGroup] = {}
         self.scalars: dict[int, Literal] = {}  # values that are one number everywhere
+        self.inverses: dict[int, Var] = {}  # of divisors, by their numbers
+        self.inverted = divisors.wanted(program)
         self.extra = count(-1, -1)  # numbers of values that no equation makes
         given = [*program.inputs, *(var for var, _ in program.consts)]
         for var, place in zip(given, places, strict=True):
@@ -71,10 +73,12 @@ class Schedule(Placing):
         }
 
     def run(self) -> None:
+        divisors.invert(self, (*self.program.inputs, *(var for var, _ in self.program.consts)))
         for at, eqn in enumerate(self.program.eqns):
             self.position = at
             try:
                 self.lower(eqn)
+                divisors.invert(self, eqn.outputs)
             except NotLowered as why:
                 raise NotLowered(f"{eqn}: {why}" + (f" ({eqn.where})" if eqn.where else "")) from None
         self.position = END
@@ -245,9 +249,13 @@ class Schedule(Placing):
     def map(self, eqn: Eqn) -> None:
         (var,) = eqn.outputs
         self.check(eqn)
-        self.join(var.shape, eqn.inputs)
-        group = self.candidate(var.shape, list(eqn.inputs), lambda group: True)
-        self.member(group, var, eqn.op, eqn.inputs)
+        self.computed(var, *divisors.quotient(self, eqn))
+
+    def computed(self, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
+        """A value that is a map, in the step that suits it."""
+        self.join(var.shape, atoms)
+        group = self.candidate(var.shape, list(atoms), lambda group: True)
+        self.member(group, var, op, atoms)
 
     def member(self, group: FusedGroup, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
         refs = tuple(self.ref(group, atom) for atom in atoms)

@@ -174,7 +174,7 @@ class FusedGroup:
             if ref not in made:
                 member = self.members[ref]
                 args = [value(arg) for arg in member.args]
-                if OPS[member.op].kind == "reduce":
+                if member.op in OPS and OPS[member.op].kind == "reduce":
                     made[ref] = graph.over(*reduced(graph, member.op, args[0]))
                 else:
                     made[ref] = apply(graph, member.op, args, member.dtype)

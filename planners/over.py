@@ -15,6 +15,7 @@ from ..kernels.fused_structure import LONG, MAX_OPERANDS
 from ..kernels.nest_rows import STREAM_BYTES
 from ..views import View
 from .blocking import folds
+from .divisors import divided
 from .groups import FusedGroup, Member, Ref, Scheduled, Stored, moved
 from .operations import Value, itemsize
 from .places import MemoryView
@@ -77,7 +78,8 @@ class _Together:
         for number in group.used():
             member = group.members[number]
             args = tuple(refs.get(id(arg), arg) for arg in member.args)
-            self.made.members.setdefault(number, Member(op=member.op, args=args, dtype=member.dtype))
+            member = divided(Member(op=member.op, args=args, dtype=member.dtype))  # which takes no longer here
+            self.made.members.setdefault(number, member)
         self.stored += [(self._store(group, store, refs), store.place.memory) for store in group.stores]
         return True
 
@@ -125,6 +127,8 @@ class _Together:
                 return None
             self.gone.append(value)
         self.made.stores = last[::-1]
+        used = self.made.used()
+        self.made.members = {number: member for number, member in self.made.members.items() if number in used}
         reads = self.made.needed()
         beside = all(s.place.view == r.view or not s.place.overlaps(r) for s in last for r in reads)
         return self.made if beside and last else None

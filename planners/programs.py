@@ -31,6 +31,7 @@ from .chains import order_of, parsed
 from .checkered import Checkered, checkered_runs
 from .build import PlanBuilder, compute_dtype, lay_out
 from .expand import expanded
+from .divisors import divide
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved
 from .late import Late, late
 from .memo import Planned
@@ -172,6 +173,7 @@ class ProgramBuilder(PlanBuilder):
     def _arrange(self, schedule: ProgramSchedule) -> None:
         """Steps that write nothing go; contractions get in front of what may be their epilogue."""
         steps = schedule.steps
+        divide(steps)
         for step in steps:
             if isinstance(step, FusedGroup):
                 step.stores = [store for store in step.stores if store.place.view.size]

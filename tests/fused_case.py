@@ -15,7 +15,7 @@ from einsum_engine.kernels.isa import ISA
 # Operations whose results have the bits of NumPy's, or, of complex numbers, of its formulas
 EXACT = set("floor ceil trunc round copysign heaviside nextafter signbit neg sign conj real imag isnan isinf".split())
 EXACT |= set("not invert bitwise_count add sub mul div floordiv mod fmod min max eq ne lt le gt ge and or xor".split())
-EXACT |= set("shl shr gcd lcm sqrt".split())
+EXACT |= set("shl shr gcd lcm sqrt inverse".split())
 
 
 @lru_cache(maxsize=4096)

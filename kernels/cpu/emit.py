@@ -419,6 +419,12 @@ class Fn:
     def shuffle(self, a: Val, b: Val, lanes: Sequence[int]) -> Val:
         return Val(self, self.b.shuffle(a.v, b.v, lanes))
 
+    def joined(self, parts: Sequence[Val]) -> Val:
+        """The lanes of 1, 2, 4, ... vectors of one size in one."""
+        while len(parts) > 1:
+            parts = [self.shuffle(a, b, range(2 * a.type.count)) for a, b in zip(parts[::2], parts[1::2])]
+        return parts[0]
+
     def extract(self, vec: Val, lane) -> Val:
         index = lane.v if isinstance(lane, Val) else CONSTANTS.get(I32, lane)
         return Val(self, self.b.extract_element(vec.v, index))

@@ -18,7 +18,7 @@ from typing import Callable
 
 from llvmlite import ir
 
-from ..fused_structure import COMPLEX, LONG, PARTS, SCALARS, Structure, find, goes_apart
+from ..fused_structure import Structure, find, goes_apart
 from ..isa import ISA
 from . import fused_abi as ua
 from . import nest_abi as na
@@ -29,48 +29,15 @@ from .fused_frame import build_run
 from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_over import OverRows
+from .fused_price import HEAVY, cost, goes_in_pairs, unroll, vectors_at_once, width
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_stage, build_tile
 from .storage import STORAGES
 from .stream import LINE
 
-_CAST = 2  # the cost of one
-_COMPLEX = 3  # times as much for a function of complex numbers
-_SINGLE = {"pow", "floordiv", "mod", "fmod"}  # more values at once than registers, or loops
-_TWO = 24  # the cost up to which two vectors are one turn of a loop
-_HEAVY = 100  # the cost from which one copy of the code does for rows of all lengths
 _GROUP = 4  # rows
 _SHORT = 4  # vectors, up to which a row is short where nothing is reduced
 _INTS = {1: I8, 2: I16, 4: I32, 8: I64}
-
-
-def cost(structure: Structure) -> int:
-    """About how many simple instructions a vector takes."""
-    return sum(_cost(node.op, structure.dtype(node.args[0])) for node in structure.nodes if node.args)
-
-
-def _cost(op: str, dtype: str) -> int:
-    if op not in SCALARS:
-        return _CAST if op == "cast" else 1
-    price = SCALARS[op].cost
-    return price * _COMPLEX if price >= LONG and dtype in COMPLEX else price
-
-
-def width(structure: Structure, isa: ISA) -> int:
-    """Elements of a vector: those of the widest dtype fill a register, real and imaginary parts apart."""
-    dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)}
-    return isa.vector_bits // max(STORAGES[PARTS.get(name, name)].bits for name in dtypes)
-
-
-def goes_in_pairs(structure: Structure, isa: ISA) -> bool:
-    """Floats of one size with long functions, where registers are many.
-
-    What a function takes is the way through it, one instruction after the other. A processor looks so far ahead that it
-    has begun one or two of the vectors behind; the instructions of two in turn leave it as much to do again."""
-    dtypes = {*structure.inputs, *(node.dtype for node in structure.nodes)} - {"bool"}
-    few = isa.registers < 32 or len(dtypes) > 1 or not dtypes <= {"float32", "float64"}
-    most = _TWO + 1 if structure.reduces else _HEAVY  # there are results of the lanes that are unrolled
-    return not few and LONG <= cost(structure) < most and not _SINGLE & {node.op for node in structure.nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +56,13 @@ class _Operand:
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     """Elements i .. i + w - 1 of a row, those of ``mask`` (None: all); ``past``: the caches; ``lane``: which of the
-    accumulators; ``places``: where the operands are instead of in the row."""
+    accumulators; ``held``: divisors are one element; ``places``: where the operands are instead of in the row."""
 
     i: Val
     mask: Val | None = None
     past: bool = False
     lane: int = 0
+    held: bool = False
     places: list[Val] | None = None
 
 
@@ -106,15 +74,17 @@ class RowFunction:
         self.w = width(structure, isa)
         self.ops = Ops(f, isa, self.w)
         price = self.price = cost(structure)
-        self.unroll = 4 if price <= 8 else 2 if price <= _TWO else 1
-        self.pair = Ops(f, isa, 2 * self.w) if goes_in_pairs(structure, isa) else None
-        if self.pair and isa.schedule:
+        self.unroll = unroll(price)
+        many = self.many = vectors_at_once(structure, isa)
+        self.wide = Ops(f, isa, many * self.w) if many > 1 else None
+        if goes_in_pairs(structure, isa) and isa.schedule:
             f.schedule_for(isa.schedule)
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
         self.first = f.word(self.args, ua.R_FIRST).ne(0)
         self.past = f.word(self.args, ua.R_STREAM).ne(0)
         self.outputs = len(structure.outputs)
+        self.divisors = {self.outputs + number for number in structure.divisors}  # and inverses, by operand
         self.slots = [f.stack(self.w * STORAGES[name].itemsize) for name in structure.stored]
 
     def emit(self) -> None:
@@ -147,7 +117,7 @@ class RowFunction:
     def _short(self, mode: int, done: Var) -> None:
         """Rows that are not long, where the instruction set has masks."""
         f = self.f
-        if not self.isa.masks or self.w == 1 or self.price >= _HEAVY:
+        if not self.isa.masks or self.w == 1 or self.price >= HEAVY:
             return
         few = (self.unroll - 1 if mode == ua.ROWS else _SHORT) * self.w
         with f.if_else(self.no <= self.w) as (one, more):
@@ -182,9 +152,10 @@ class RowFunction:
         return f.bitcast(bits if w == 64 else f.convert(bits, "trunc", ir.IntType(w)), vector_type(I1, w))
 
     def _columns(self) -> None:
-        """Light structures combine several rows before they touch the results."""
+        """Light structures combine several rows before they touch the results, but for those whose divisors are one
+        element of a row: it has one place for all rows."""
         f, done = self.f, self.f.var(0)
-        if self.unroll > 1 and all(out.reduce for out in self.s.outputs):
+        if self.unroll > 1 and all(out.reduce for out in self.s.outputs) and not self.divisors:
             together = f.select(f.word(self.args, ua.R_MODE).eq(ua.COLUMNS), self.nj, f.i64(0))
             with f.range(0, together - (_GROUP - 1), _GROUP) as j:
                 start = _emit_group([_Row(self, ua.COLUMNS, j + n) for n in range(_GROUP)])
@@ -243,27 +214,36 @@ class _Row:
         """All elements from ``start`` on."""
         f, done = self.f, self.f.var(start)
         past, head = self._head()
-        runs = self.runs()
+        runs, holds = self.runs(), self.holds()
         with f.while_() as leave:
             leave(done.get() >= self.k.no)
             if self.k.unroll > 1:
-                self._whole(done, runs, past, head)
-            elif self.k.pair:
-                with f.if_(runs & (done.get() >= head)):
-                    with f.range(done.get(), self.k.no - (2 * self.w - 1), 2 * self.w) as i:
-                        self._pair(i, past, plain=True)
-                        done.set(i + 2 * self.w)
+                self._whole(done, runs, holds, past, head)
+            elif self.k.wide:
+                step = self.k.many * self.w
+                with f.if_(runs & holds & (done.get() >= head)):
+                    with f.range(done.get(), self.k.no - (step - 1), step) as i:
+                        self._several(i, past, plain=True)
+                        done.set(i + step)
             with f.if_(done.get() < self.k.no):
                 self._single(done, past, head)
         if self.mode == ua.ROWS:
             self._finish()
 
     def runs(self) -> Val:
-        """All inputs run along o."""
+        """All inputs but divisors run along o."""
         runs = self.operands[0].step
-        for operand in self.operands[self.k.outputs :]:
-            runs = runs & operand.step
+        for number, operand in enumerate(self.operands[self.k.outputs :], self.k.outputs):
+            runs = runs if number in self.k.divisors else runs & operand.step
         return runs.ne(0)
+
+    def holds(self) -> Val:
+        """Divisors are one element along o. Whoever divides by what runs has no quotients (`planners.divisors`); where a
+        row is cut across, vectors go one by one."""
+        runs = self.f.i64(0)
+        for number in self.k.divisors:
+            runs = runs | self.operands[number].step
+        return runs.eq(0)
 
     def _head(self) -> tuple[Val, Val]:
         """Whether vectors go past the caches, and how many elements come before the first aligned one."""
@@ -279,22 +259,22 @@ class _Row:
         # a store across two lines takes as long as two
         return past, f.select(past | (whole & (self.k.no * item >= ua.LONG_ROW)), head, f.i64(0))
 
-    def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
+    def _whole(self, done: Var, runs: Val, holds: Val, past: Val, head: Val) -> None:
         """As many vectors as there are, ``unroll`` at a time, and what is left of these one by one."""
         f, step = self.f, self.w * self.k.unroll
-        ready = done.get() >= head
+        ready = holds & (done.get() >= head)
         end = f.select(ready, self.k.no, f.i64(0))
 
         def loop(steps: bool, past: bool) -> None:
             with f.range(done.get(), end - (step - 1), step) as i:
-                for lane in range(0 if self.k.pair else self.k.unroll):
-                    self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
-                if self.k.pair:
-                    self._pair(i, past, plain=not steps)
+                for lane in range(0 if self.k.wide else self.k.unroll):
+                    self._part(_Part(i=i + lane * self.w, lane=lane, held=True, past=past), plain=not steps)
+                if self.k.wide:
+                    self._several(i, past, plain=not steps)
                 done.set(i + step)
             if not past:  # short rows have many of these
                 with f.range(done.get(), end - (self.w - 1), self.w) as i:
-                    self._part(_Part(i=i), plain=not steps)
+                    self._part(_Part(i=i, held=True), plain=not steps)
                     done.set(i + self.w)
 
         def either(steps: bool) -> None:
@@ -361,8 +341,8 @@ class _Row:
 
     # -- elements --------------------------------------------------------------------------------------------
     def _part(self, part: _Part, *, plain: bool = False, past: Val | None = None) -> None:
-        """Loads, arithmetic and stores of a vector; ``plain``: all inputs run along o. ``past``, where it is given,
-        decides at run time."""
+        """Loads, arithmetic and stores of a vector; ``plain``: all inputs but divisors run along o. ``past``,
+        where it is given, decides at run time."""
         load_mask = part.mask if part.places is None else None
         at = [self._at(number, part, plain) for number in range(len(self.operands))]
         values = self.values(at[self.k.outputs :], load_mask)
@@ -388,26 +368,29 @@ class _Row:
                     with otherwise:
                         ops.store(dtype, value, at[number], load_mask)
 
-    def _pair(self, i: Val, past: bool | Val, plain: bool) -> None:
-        """Two whole vectors, each instruction of both in turn. ``past`` as in `_Part`, or decided at run time."""
-        f, s, w, pair = self.f, self.s, self.w, self.k.pair
-        assert pair is not None
-        parts = [_Part(i=i + half * w, lane=half) for half in range(2)]
+    def _several(self, i: Val, past: bool | Val, plain: bool) -> None:
+        """Whole vectors, each instruction of all in turn. ``past`` as in `_Part`, or decided at run time."""
+        f, s, w, wide = self.f, self.s, self.w, self.k.wide
+        assert wide is not None
+        parts = [_Part(i=i + lane * w, lane=lane, held=True) for lane in range(self.k.many)]
         at = [[self._at(number, part, plain) for number in range(len(self.operands))] for part in parts]
         values: list[Value] = []
         for number, name in enumerate(s.inputs, self.k.outputs):
-            if plain:
-                values.append(pair.load(name, at[0][number]))
+            if number in self.k.divisors:
+                one = self.ops.load(name, at[0][number])
+                values.append(f.shuffle(one, one, [*range(w)] * self.k.many))
                 continue
-            low, high = (self.ops.load(name, places[number]) for places in at)
-            values.append(f.shuffle(low, high, range(2 * w)))
-        self.k.compute(values, pair)
+            if plain:
+                values.append(wide.load(name, at[0][number]))
+                continue
+            values.append(f.joined([self.ops.load(name, places[number]) for places in at]))
+        self.k.compute(values, wide)
 
         def keep(past: bool) -> None:
-            for half, part in enumerate(parts):
-                lanes = range(half * w, (half + 1) * w)
-                halves = {out.value: f.shuffle(values[out.value], values[out.value], lanes) for out in s.outputs}
-                self._keep(halves, at[half], replace(part, past=past), None, None)
+            for lane, part in enumerate(parts):
+                lanes = range(lane * w, (lane + 1) * w)
+                own = {out.value: f.shuffle(values[out.value], values[out.value], lanes) for out in s.outputs}
+                self._keep(own, at[lane], replace(part, past=past), None, None)
 
         if isinstance(past, bool):
             keep(past)
@@ -439,6 +422,8 @@ class _Row:
         operand = self.operands[number]
         if part.places is not None:
             return part.places[number]
+        if part.held and number in self.k.divisors:
+            return operand.at
         if plain or number < self.k.outputs:
             return operand.at + part.i * operand.item
         return operand.at + (part.i & operand.step) * operand.item

@@ -19,6 +19,7 @@ from .mathcomplexinverse import ComplexInverse
 from .mathinverse import Inverse
 from .mathlib import Math
 from .mathtrig import Trig
+from .quotient import inverse, quotient
 from .storage import STORAGES
 
 Value = Val | tuple[Val, Val]
@@ -120,6 +121,8 @@ class Ops:
             "sub": lambda: x - args[1],
             "mul": lambda: x * args[1],
             "div": lambda: x / args[1],
+            "quotient": lambda: quotient(v, *args),
+            "inverse": lambda: inverse(v, x),
             "neg": lambda: v.neg(x),
             "abs": lambda: v.abs(x),
             "isnan": lambda: v.isnan(x),
