@@ -83,7 +83,7 @@ class _Store:
         return self.f.lane_mask(self.over[j] // (self.tile.item // self.tile.parts), self.tile.lanes)
 
 
-class Carry:
+class CarriedLines:
     """Emits calls of it into the loops over columns and panels."""
 
     def __init__(self, f: Fn, tile: TileEmitter, function: Fn) -> None:

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import abi
 from . import unpack_abi as ub
-from .carry import Carry
+from .carry import CarriedLines
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Fetcher
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
@@ -71,7 +71,7 @@ class TileLoop:
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
         # The last of the runs of lanes, which `TileEmitter.spill_runs` puts together, may not be whole.
         self.stack = f.stack(2 * self.tile_bytes + tile.vector_bytes)
-        self.carry = None if carry is None else Carry(f, tile, carry)
+        self.carry = None if carry is None else CarriedLines(f, tile, carry)
         self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
