@@ -92,7 +92,7 @@ class CarriedLines:
         # Lines are read that begin in what lies before a column, or end in what lies behind it.
         self.rows = f.stack(self.nbytes * tile.spec.nr + 2 * LINE) + LINE
         self.kept = f.stack(LINE * (tile.spec.nr + 1))
-        self.ragged, self.apart, self.joined, self.goes_on = (f.var(0) for _ in range(4))
+        self.ragged, self.over, self.apart, self.joined, self.goes_on = (f.var(0) for _ in range(5))
 
     def strip(self, columns: Val) -> None:
         """Before a strip of columns at these offsets."""
@@ -111,7 +111,8 @@ class CarriedLines:
         with f.if_(past):
             places = (corner + f.word(columns)) | self.ragged.get()  # the least of their bits
             real = self.tile.item // self.tile.parts
-            self.apart.set(f.select((places & (real - 1)).eq(0), places & (LINE - 1), f.i64(0)))
+            self.over.set(places & (LINE - 1))
+            self.apart.set(f.select((places & (real - 1)).eq(0), self.over.get(), f.i64(0)))
             with f.if_(self.apart.get().ne(0)):
                 self.goes_on.set(f.select(following().eq(corner + self.nbytes), f.i64(1), f.i64(0)))
                 with f.if_((self.joined.get() | self.goes_on.get()).eq(0)):

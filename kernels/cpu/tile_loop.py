@@ -268,7 +268,8 @@ class TileLoop:
             with apart:
                 self.carry.store(result, corner, edge.tnc)
             with otherwise:
-                self.tile.store_columns(result, corner, edge.tnc, edge.accumulate, edge.stream)
+                aligned = self.carry.over.get().eq(0)
+                self.tile.store_columns(result, corner, edge.tnc, edge.accumulate, edge.stream, aligned)
 
     def _store_partial(self, result, edge: "_Edge") -> None:
         """Past the caches where runs of lanes and columns are adjacent in a large C, or what there is are whole lines: one
