@@ -18,7 +18,8 @@ from .executor import NativePlan
 from .ir import Program
 from .kernels.isa import active_isa
 from .memory import empty
-from .planners.programs import NotLowered, ProgramRequest, build_program, constants
+from .planners.programs import ProgramRequest, build_program, constants
+from .planners.request import NotLowered
 from .routes import bound
 from .views import View
 

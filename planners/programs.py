@@ -43,7 +43,7 @@ from .places import MemoryView, strided_value
 from .prologue import Prologue, maker, prologue
 from .regroup import regrouped
 from .regions import Control, ProgramSchedule, Rows, lifted
-from .request import NotLowered, PlanRequest
+from .request import PlanRequest
 from .reuse import share_memory
 from .sharing import share
 from .single import SingleStep
@@ -496,6 +496,3 @@ def _axes_of(group: FusedGroup) -> dict:
 def _whole(var: Var, value: Value) -> MemoryView:
     """All of an input or constant."""
     return MemoryView(value, View(var.shape, tuple(value.axes[index].stride for index in value.term)))
-
-
-__all__ = ["NotLowered", "ProgramRequest", "build_program", "constants"]

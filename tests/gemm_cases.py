@@ -32,7 +32,7 @@ class Case:
     ``panels`` or the name of a pack mode; ``sources``: dtypes of A and B where tasks widen them while packing;
     ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``fetch``: operands that are packed, and an A
     that is read in place, are asked for early; ``flush``: side of the fences, "" for plain memory with
-    ``gap`` bytes between rows."""
+    ``gap`` bytes between rows and ``lead`` more before the first."""
 
     dtype: str
     tile: tuple[int, int]
@@ -51,6 +51,7 @@ class Case:
     flush: str = ""
     fetch: bool = True
     gap: int = 48
+    lead: int = 0
     exact: bool = True
     blocks: tuple[int, int, int] | None = None
     shares: tuple[tuple[int, int, int, int], ...] = ()
@@ -60,19 +61,19 @@ class Case:
 class Plain:
     """Rows in one array, ``gap`` bytes apart: what `oracle.Fence` is, without the fences."""
 
-    def __init__(self, count: int, nbytes: int, gap: int):
-        self.nbytes, self.gap, self.pitch = nbytes, gap, nbytes + gap
-        self.memory = np.zeros(self.gap + count * self.pitch, np.uint8)
+    def __init__(self, count: int, nbytes: int, gap: int, lead: int):
+        self.nbytes, self.first, self.pitch = nbytes, gap + lead, nbytes + gap
+        self.memory = np.zeros(self.first + count * self.pitch, np.uint8)
 
     def begin(self, nbytes: int) -> int:
-        return self.gap
+        return self.first
 
     def row(self, number: int) -> np.ndarray:
-        return self.memory[self.gap + number * self.pitch :][: self.nbytes]
+        return self.memory[self.first + number * self.pitch :][: self.nbytes]
 
 
 def store(case: Case, count: int, nbytes: int) -> "oracle.Fence | Plain":
-    return oracle.Fence(count, nbytes, case.flush) if case.flush else Plain(count, nbytes, case.gap)
+    return oracle.Fence(count, nbytes, case.flush) if case.flush else Plain(count, nbytes, case.gap, case.lead)
 
 
 @dataclass(frozen=True, kw_only=True)

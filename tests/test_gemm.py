@@ -229,6 +229,21 @@ def test_unaligned_operands(row, dtype):
 
 
 @every_isa
+@every_dtype
+def test_columns_past_the_caches_begin_anywhere(row, dtype):
+    """Panels that go on with each other, or end with one that is not full; columns a whole number of lines apart or not."""
+    for tile in [tile for tile in tiles.tiles(row, dtype) if tile[0] > 1]:
+        modes = next(m for r, d, t, m in KERNELS if (r, d, t) == (row, dtype, tile))
+        height, item = _height(row, dtype, tile), tiles.ITEMSIZE[dtype]
+        for gap, lead in ((0, 4), (0, 16), (0, 64 - item), (item, 0), (64, 24)):
+            valid = (height, height, height, height - 1, height, height)
+            case = Case(dtype=dtype, tile=tile, valid=valid, n=2 * tile[1], k=2, gap=gap, lead=lead, stream=True)
+            run(build(with_modes(case, modes), row), row)
+            blocks = (1, 2, tile[1])
+            run(build(with_modes(replace(case, accumulate=lead == 16, blocks=blocks), modes), row), row)
+
+
+@every_isa
 @pytest.mark.parametrize("modes", MODES)
 def test_any_cut_into_tasks_gives_the_same(row, modes):
     dtype, tile = "float32", tiles.tiles(row, "float32")[0]

@@ -311,8 +311,7 @@ class Fn:
 
     def prefetch(self, addr: Val, write: bool = False, locality: int = 3) -> None:
         fn = self._declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-        flags = [CONSTANTS.get(I32, x) for x in (int(write), locality, 1)]
-        self.b.call(fn, [self.b.inttoptr(addr.v, PTR), *flags])
+        self.b.call(fn, [self._pointer(addr), *(CONSTANTS.get(I32, x) for x in (int(write), locality, 1))])
 
     def stack(self, nbytes: int, align: int = 64) -> Val:
         """Address of ``nbytes`` of stack, reserved once on entry."""
@@ -354,7 +353,7 @@ class Fn:
         """The same vectors and integers, on x86: whatever needs one of them comes when all are there. No instruction."""
         types = ", ".join(str(v.type) for v in values)
         passed = ", ".join(f"{v.type} {v.v.get_reference()}" for v in values)
-        places = ["=v" if isinstance(v.type, ir.VectorType) else "=r" for v in values]
+        places = ("=v" if isinstance(v.type, ir.VectorType) else "=r" for v in values)
         bound = ",".join([*places, *map(str, range(len(values)))])
         tied = self.b.write(values[0].type, f'call {{ {types} }} asm "", "{bound}"({passed})').reference
         parts = (self.b.write(v.type, f"extractvalue {{ {types} }} {tied}, {n}") for n, v in enumerate(values))

@@ -271,9 +271,6 @@ class _Part:
             return [value]
         return [self.f.shuffle(value, value, range(at, at + self.w)) for at in range(0, self.ops.w, self.w)]
 
-    def joined(self, parts: list[Val]) -> Val:
-        return parts[0] if len(parts) == 1 else self.f.shuffle(*parts, range(self.ops.w))
-
     def repeated(self, number: Val) -> Val:
         """A number of each row in all lanes of it."""
         lanes = [slot.row * self.rows.w // self.rows.count for slot in self.slots for _ in range(self.w)]
@@ -285,7 +282,7 @@ class _Part:
             place, step = self.rows.inputs[slot.row][number]
             at = place + ((self.i + slot.shift) & step) * self.over.size
             parts.append(self.each.load(self.over.s.inputs[number], at, self.mask))
-        return self.joined(parts)
+        return self.f.joined(parts)
 
     def _kept(self, value: int, slot: _Slot) -> Val:
         """Where a row's value is kept."""
@@ -295,7 +292,7 @@ class _Part:
 
     def kept(self, value: int) -> Val:
         dtype = self.over.s.dtype(value)
-        return self.joined([self.each.load(dtype, self._kept(value, slot), self.mask) for slot in self.slots])
+        return self.f.joined([self.each.load(dtype, self._kept(value, slot), self.mask) for slot in self.slots])
 
     def keep(self, value: int, vector: Val) -> None:
         for slot, part in zip(self.slots, self.split(vector)):

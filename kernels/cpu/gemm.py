@@ -25,6 +25,7 @@ from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
+from .carry import carries, emit_carry
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
@@ -40,7 +41,8 @@ def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
     inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
-    TileLoop(inner, TileEmitter(inner, spec, isa), emit_past(module, spec, isa) if spec.nr > 1 else None).emit()
+    tile, past = TileEmitter(inner, spec, isa), emit_past(module, spec, isa) if spec.nr > 1 else None
+    TileLoop(inner, tile, past, emit_carry(module, spec, isa) if carries(tile) else None).emit()
     inner.ret()
     f = Fn(module, spec.name, [I64] * 4)
     nest = GemmNest(f, TileEmitter(f, spec, isa), inner)

@@ -270,11 +270,11 @@ class TileEmitter:
         return weave(kept, first_im), weave(second_re, second_im)
 
     # -- stores ----------------------------------------------------------------------------------------------
-    def store_columns(self, tile, c: Val, tnc: Val, accumulate: Val, stream: Val) -> None:
+    def store_columns(self, tile, c: Val, tnc: Val, accumulate: Val, stream: Val, aligned: Val | None = None) -> None:
         """Whole tile, lanes contiguous: one address per column.
 
         ``stream``: C is larger than the caches, so whole aligned vectors go past them and no line of C is read before
-        it is overwritten.
+        it is overwritten. ``aligned``: whether they are, where that is known.
         """
         f = self.f
         columns = [c + f.word(tnc, j) for j in range(self.spec.nr)]
@@ -282,7 +282,8 @@ class TileEmitter:
             with then:
                 self._each(tile, columns, lambda v, at: f.store(self.add(f.load(self.vec, at), v), at))
             with otherwise:
-                with f.if_else(self._all_aligned(columns, stream)) as (past, through):
+                aligned = self._all_aligned(columns) if aligned is None else aligned
+                with f.if_else(aligned & stream.ne(0)) as (past, through):
                     with past:
                         self._each(tile, columns, lambda v, at: f.stream(v, at))
                     with through:
@@ -315,11 +316,11 @@ class TileEmitter:
         """Masks of the lanes that exist, one per vector of a column."""
         return [self.f.lane_mask(valid * self.parts, self.lanes, i * self.lanes) for i in range(self.spec.mv)]
 
-    def _all_aligned(self, columns, stream: Val) -> Val:
+    def _all_aligned(self, columns) -> Val:
         bits = columns[0]
         for column in columns[1:]:
             bits = bits | column
-        return (bits & (self.vector_bytes - 1)).eq(0) & stream.ne(0)
+        return (bits & (self.vector_bytes - 1)).eq(0)
 
     def _each(self, tile, columns, action) -> None:
         for j, column in enumerate(columns):

@@ -11,6 +11,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import abi
 from . import unpack_abi as ub
+from .carry import CarriedLines
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Fetcher
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
@@ -59,7 +60,7 @@ def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
 class TileLoop:
     """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
 
-    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None):
+    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: Fn | None):
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.coming, self.ahead = coming, None
@@ -70,6 +71,7 @@ class TileLoop:
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
         # The last of the runs of lanes, which `TileEmitter.spill_runs` puts together, may not be whole.
         self.stack = f.stack(2 * self.tile_bytes + tile.vector_bytes)
+        self.carry = None if carry is None else CarriedLines(f, tile, carry)
         self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
@@ -93,6 +95,9 @@ class TileLoop:
         with f.range(self.n0, self.n1, spec.nr) as n:
             tnc = tables["G_TN_C"] + n * 8
             columns = f.min(self.n1 - n, spec.nr)
+            if self.carry is not None:
+                with f.if_(stream.ne(0)):
+                    self.carry.strip(tnc)
             asked = functools.reduce(or_, [fetcher.word(C_SOURCE) for fetcher in self.fetchers], f.i64(0))
             if spec.b_packed:
                 source = b + (n // spec.nr) * b_stride
@@ -123,6 +128,7 @@ class TileLoop:
                     valid=valid,
                     columns=columns,
                     run=flags & 2,
+                    flags=flags,
                     accumulate=accumulate,
                     chunk=chunk,
                     stream=stream,
@@ -178,6 +184,9 @@ class TileLoop:
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs, edge: "_Edge") -> None:
         f, tile = self.f, self.tile
         adds, corner = edge.accumulate.ne(0) & edge.run.ne(0), edge.c + f.word(edge.tmc)
+        if self.carry is not None:
+            past = self._whole(edge) & edge.stream.ne(0) & edge.accumulate.eq(0) & edge.waits.eq(0)
+            self.carry.begin(past, corner, edge.tnc, lambda: self._following_in_c(edge))
         if self.beside is not None:
             self.beside.begin(corner, edge.tnc, adds)
         else:
@@ -232,14 +241,35 @@ class TileLoop:
                 f.store(value, self.unpack_args + 8 * index)
             f.call(self.word(abi.G_PACK), [self.unpack_args])
 
+    def _whole(self, edge: "_Edge") -> Val:
+        """Whether the tile is whole columns of C."""
+        return edge.valid.eq(self.tile.mr) & edge.run.ne(0) & edge.columns.eq(self.spec.nr)
+
+    def _following_in_c(self, edge: "_Edge") -> Val:
+        """Where the next panel of the task begins in C, if its lanes run as these do; else 0."""
+        f = self.f
+        panel = f.min(edge.panel + 1, self.p1 - 1)
+        valid, flags = f.word(self.word(abi.G_VALID), panel), f.word(self.word(abi.G_FLAGS), panel)
+        begin = edge.c + f.word(self.word(abi.G_TM_C), panel * self.tile.mr)
+        return f.select(valid.eq(edge.valid) & flags.eq(edge.flags), begin, f.i64(0))
+
     def _store(self, result, edge: "_Edge") -> None:
-        f, tile = self.f, self.tile
-        whole = edge.valid.eq(tile.mr) & edge.run.ne(0) & edge.columns.eq(self.spec.nr)
-        with f.if_else(whole) as (then, otherwise):
+        with self.f.if_else(self._whole(edge)) as (then, otherwise):
             with then:
-                tile.store_columns(result, edge.c + f.word(edge.tmc), edge.tnc, edge.accumulate, edge.stream)
+                self._store_whole(result, edge, edge.c + self.f.word(edge.tmc))
             with otherwise:
                 self._store_partial(result, edge)
+
+    def _store_whole(self, result, edge: "_Edge", corner: Val) -> None:
+        if self.carry is None:
+            self.tile.store_columns(result, corner, edge.tnc, edge.accumulate, edge.stream)
+            return
+        with self.f.if_else(self.carry.apart.get().ne(0)) as (apart, otherwise):
+            with apart:
+                self.carry.store(result, corner, edge.tnc)
+            with otherwise:
+                aligned = self.carry.over.get().eq(0)
+                self.tile.store_columns(result, corner, edge.tnc, edge.accumulate, edge.stream, aligned)
 
     def _store_partial(self, result, edge: "_Edge") -> None:
         """Past the caches where runs of lanes and columns are adjacent in a large C, or what there is are whole lines: one
@@ -307,6 +337,7 @@ class _Edge:
     valid: Val
     columns: Val
     run: Val
+    flags: Val
     accumulate: Val
     chunk: Val
     stream: Val
