@@ -49,9 +49,10 @@ def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tu
     for at, member in zip(group, members):
         offset = member.__array_interface__["data"][0] - low
         if member.dtype != members[0].dtype or offset % item or any(s % item for s in member.strides):
-            first, other = members[0], members[max(1, group.index(at))]
+            number = max(1, group.index(at))
+            first, other = members[0], members[number]
             raise EngineValueError(
-                f"array arguments {group[0]} and {max(at, group[1])} share memory, but not as elements of one array "
+                f"array arguments {group[0]} and {group[number]} share memory, but not as elements of one array "
                 f"(dtypes {first.dtype} and {other.dtype}, strides of {first.strides} and {other.strides} bytes), and "
                 "the function writes its arguments: pass a copy"
             )

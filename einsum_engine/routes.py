@@ -8,7 +8,6 @@ route was made for; where it relies on some of them being the same array, ``same
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from math import prod
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -20,6 +19,7 @@ from .expr import Expr, kept
 from .memory import empty
 from .plan import Plan
 from .profile import Profile
+from .views import dense_strides
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -241,18 +241,13 @@ def as_array(value: Any) -> np.ndarray:
     return box
 
 
-@lru_cache(maxsize=2048)
 def contiguous_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[int, ...]:
     """Strides in bytes of a contiguous array in memory order ``C`` or ``F``.
 
     >>> contiguous_strides((2, 3), 8, "C"), contiguous_strides((2, 3), 8, "F")
     ((24, 8), (8, 16))
     """
-    strides = []
-    for size in shape if order == "F" else shape[::-1]:
-        strides.append(itemsize)
-        itemsize *= size
-    return tuple(strides if order == "F" else strides[::-1])
+    return dense_strides(shape, itemsize) if order == "C" else dense_strides(shape[::-1], itemsize)[::-1]
 
 
 def diagonal(array: np.ndarray, term: Sequence[Any]) -> np.ndarray:

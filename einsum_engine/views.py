@@ -27,8 +27,12 @@ EXACT_SIZE = 1 << 16  # elements up to which a view with unusual strides is sear
 
 
 @lru_cache(maxsize=2048)
-def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Strides of a root; every access is compared with them."""
+def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Strides in C order, ``item`` that of the last axis; every access is compared with those of its root.
+
+    >>> dense_strides((2, 3), 8)
+    (24, 8)
+    """
     strides, step = [], item
     for size in reversed(shape):
         strides.append(step)
@@ -52,7 +56,7 @@ class View:
     def whole(shape: Iterable[int], item: int = 1) -> View:
         """The root itself; ``item`` is the stride of its last axis."""
         shape = tuple(shape)
-        return View(shape, _dense(shape, item), 0)
+        return View(shape, dense_strides(shape, item), 0)
 
     @property
     def size(self) -> int:
@@ -235,7 +239,7 @@ class View:
 
     def is_contiguous(self, item: int = 1) -> bool:
         """Whether the elements are adjacent and in C order, strides being counted in units of ``1 / item``."""
-        dense = _dense(self.shape, item)
+        dense = dense_strides(self.shape, item)
         if self.strides == dense or self.size == 0:
             return True
         return all([n == 1 or s == t for n, s, t in zip(self.shape, self.strides, dense)])

@@ -19,7 +19,7 @@ from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .fused_boxes import choose_apart, choose_map, movement
 from .fused_over import LONG_ROW, TOGETHER, passes
-from .fused_structure import LONG, SCALARS, Graph, Node, Output, Structure, goes_apart, name, parse
+from .fused_structure import LONG, Graph, Node, Output, Structure, cost_of, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, even, share
@@ -327,7 +327,7 @@ class _Lowering:
             ua.U_SHARE: share,
         }
         tasks = sharers if share else max(1, even(self.tasks, boxes))
-        long = any(node.op in SCALARS and SCALARS[node.op].cost >= LONG for node in self.s.nodes)
+        long = any(cost_of(node.op) >= LONG for node in self.s.nodes)
         words[abi.PARALLEL] = abi.IN_BANDS * (tasks > 1 and self.p.bytes >= (PARALLEL_BYTES if long else LIGHT_BYTES))
         if not words[abi.PARALLEL] and not share:
             tasks = 1  # beginning one takes as long as two thousand elements

@@ -12,14 +12,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate, chain
-from operator import mul
+from itertools import chain
 from typing import Any, Mapping, NamedTuple
 
 from .. import cost
 from ..kernels import isa as isa_table
 from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
+from ..views import dense_strides
 from . import shared_lines
 from .layout import dense_axes
 from .request import PlanRequest
@@ -159,7 +159,7 @@ class OperationList:
         request = self.request
         shape, strides = request.expr.output_shape, request.out_strides
         if strides is None:
-            strides = tuple(accumulate(shape[:0:-1], mul, initial=itemsize(request.dtype)))[::-1]
+            strides = dense_strides(shape, itemsize(request.dtype))
         axes = _axes(request.expr.output, shape, strides)
         return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
-from operator import mul
 from typing import Any, Iterator, Sequence
 
 from .. import cost
@@ -22,6 +21,7 @@ from ..kernels.cpu import abi
 from ..kernels.nest_boxes import LINE
 from ..plan import Index, Step
 from ..records import changed
+from ..views import dense_strides
 from . import arena
 from .beside import BATCH_LENGTH, long_batch
 from .gemm_cost import SHARED_RATE
@@ -192,8 +192,7 @@ def _of_a_slice(listed: OperationList, index: Index, length: int) -> PlanRequest
     sizes = tuple([(i, length if i == index else size) for i, size in expr.size_items])
     strides = request.out_strides
     if strides is None:
-        inner = accumulate(expr.output_shape[:0:-1], mul, initial=itemsize(request.dtype))
-        strides = tuple(inner)[::-1] if expr.output else ()
+        strides = dense_strides(expr.output_shape, itemsize(request.dtype))
     smaller = replace(expr, shapes=tuple(shapes), size_items=sizes)
     return replace(request, expr=smaller, out_strides=strides)
 

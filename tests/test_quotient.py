@@ -32,6 +32,14 @@ def same(one, other):
     assert not wrong.any(), (np.argwhere(wrong)[:3], one[wrong][:3], other[wrong][:3])
 
 
+def check(isa, x, d, out=None):
+    """x / d through the inverse of d, into ``out``, has the bits of NumPy's."""
+    out = np.empty_like(x) if out is None else out
+    fused_case.run(isa, divided(x.dtype.name), [out], [x, d, inverse(isa, d)])
+    with np.errstate(all="ignore"):
+        same(out, x / d)
+
+
 def any_bits(rng, dtype, count):
     """Numbers of all sizes, with zeros, denormals, infinities and NaN among them."""
     kind = f"u{np.dtype(dtype).itemsize}"
@@ -55,11 +63,7 @@ def test_all_sizes_by_all_divisors(isa, dtype):
     rng = np.random.default_rng(7)
     d = np.concatenate([borders(dtype), any_bits(rng, dtype, 40), np.abs(rng.standard_normal(40)).astype(dtype)])[:, None]
     for x in (any_bits(rng, dtype, d.size * 333), rng.standard_normal(d.size * 333).astype(dtype)):
-        x = x.reshape(d.size, 333)
-        out = np.empty_like(x)
-        fused_case.run(isa, divided(dtype), [out], [x, d, inverse(isa, d)])
-        with np.errstate(all="ignore"):
-            same(out, x / d)
+        check(isa, x.reshape(d.size, 333), d)
 
 
 @HOST
@@ -72,10 +76,7 @@ def test_one_element_that_is_to_be_divided_among_others(isa, dtype):
         x[:, ::3], x[:, 1::3] = 0.0, -0.0
         x[np.arange(lanes), np.arange(lanes)] = rare
         for divisor in (0.3, 1e-3, 7.0, -3.0):
-            d, out = np.full((lanes, 1), divisor, dtype), np.empty_like(x)
-            fused_case.run(isa, divided(dtype), [out], [x, d, inverse(isa, d)])
-            with np.errstate(all="ignore"):
-                same(out, x / d)
+            check(isa, x, np.full((lanes, 1), divisor, dtype))
 
 
 def hard(rng, dtype, count):
@@ -101,9 +102,7 @@ def hard(rng, dtype, count):
 def test_quotients_next_to_the_middle_of_two_numbers(isa, dtype):
     x, d = hard(np.random.default_rng(5), dtype, 3000)
     x = np.ascontiguousarray(np.broadcast_to(x[:, None], (len(x), 4 * isa.vector_bits // 32)))
-    d, out = np.ascontiguousarray(d[:, None]), np.empty_like(x)
-    fused_case.run(isa, divided(dtype), [out], [x, d, inverse(isa, d)])
-    same(out, x / d)
+    check(isa, x, np.ascontiguousarray(d[:, None]))
 
 
 @HOST
@@ -115,8 +114,7 @@ def test_rows_of_all_lengths_at_the_end_of_memory(isa, dtype, shift):
         x, out = (np.ndarray((3, n), dtype, oracle.guarded(3 * n * item + shift).data, shift) for _ in "xo")
         d = np.ndarray((3, 1), dtype, oracle.guarded(3 * item).data)
         x[:], d[:] = rng.standard_normal((3, n)), rng.random((3, 1)) + 0.5
-        fused_case.run(isa, divided(dtype), [out], [x, d, inverse(isa, d)])
-        same(out, x / d)
+        check(isa, x, d, out)
 
 
 @HOST
@@ -125,9 +123,7 @@ def test_divisors_that_run(isa, dtype):
     """No plan has them; what divides is right all the same."""
     x, d = np.random.default_rng(2).standard_normal((2, 5, 700)).astype(dtype)
     for divisor in (d, d[:1], d[0, 0].reshape(1, 1)):
-        out = np.empty_like(x)
-        fused_case.run(isa, divided(dtype), [out], [x, divisor, inverse(isa, divisor)])
-        same(out, x / divisor)
+        check(isa, x, divisor)
 
 
 @HOST
