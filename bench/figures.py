@@ -116,11 +116,13 @@ def figures_of(results: Sequence[CaseResult]) -> list[Figure]:
 def _measured(goal: Goal, results: Sequence[CaseResult]) -> list[Figure]:
     ratios = [each.ratio for each in results if each.ratio is not None]
     shares = [min(1.0, each.share) for each in results if each.share is not None]
+    beside = [min(1.0, each.share_beside) for each in results if each.share_beside is not None]
     copied = [min(1.0, each.copy_share) for each in results if each.copy_share is not None]
     rows = (
         ("best peer / ours, geometric mean", geometric_mean(ratios), "x", goal.ratio),
         ("best peer / ours, worst", min(ratios, default=None), "x", goal.worst),
         ("share of the limit, geometric mean", geometric_mean(shares), "%", goal.share),
+        ("share of the limit in alternation, geometric mean", geometric_mean(beside), "%", goal.share),
         ("share of a copy beside it, geometric mean", geometric_mean(copied), "%", goal.copy_share),
         ("share of a copy beside it, worst", min(copied, default=None), "%", goal.worst_copy_share),
     )

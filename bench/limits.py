@@ -3,7 +3,9 @@
 The limit of a step is the larger of its flops over the FMA peak of its dtype and its bytes over the copy bandwidth
 at that footprint; bytes are those of the distinct elements touched. The limits of the steps of our path add up.
 
-A busy machine shows less than its peak, never more: of several measurements of a run the largest counts.
+A busy machine shows less than its peak, never more: of several measurements of a run the largest counts. `LimitNow`
+is the same limit as it is at one moment, for comparisons in alternation: two processors that are two cores at one time
+and one core's two threads at another have twice the peak or not, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ..errors import EngineTypeError
 from .steps import StepCost
+from .timing import SAMPLE_SECONDS
 
 # Below this a limit says more about the clock and the call than about the machine.
 SMALLEST_LIMIT = 50e-6
@@ -25,6 +28,8 @@ VOID_MARGIN = 1.05
 _FRESH_SECONDS = 60.0
 _TRIES = 5
 _PAUSE_SECONDS = 0.2
+# What is less than this of a limit is not run to see how long it takes just now.
+_SMALL_PART = 0.02
 
 # What a step does: real flops, and bytes of the distinct elements that it touches.
 Work = Sequence[tuple[int, int]]
@@ -107,7 +112,18 @@ class Roof:
 
     def limit(self, work: Work, dtype: str) -> float:
         """Seconds that all steps of ``work`` take at least, one after the other."""
-        return sum(max(self._of_flops(flops, dtype), self._of_bytes(nbytes)) for flops, nbytes in work)
+        return sum(seconds for _, seconds in self.parts(work, dtype).values())
+
+    def parts(self, work: Work, dtype: str) -> dict[str | int, tuple[int, float]]:
+        """What bounds the steps of ``work``: of a real dtype the flops, of a footprint the bytes, and their seconds."""
+        found: dict[str | int, tuple[int, float]] = {}
+        for flops, nbytes in work:
+            by_flops, by_bytes = self._of_flops(flops, dtype), self._of_bytes(nbytes)
+            copied = by_bytes > by_flops
+            bound: str | int = _footprint(nbytes) if copied else real_dtype(dtype)
+            amount, seconds = found.get(bound, (0, 0.0))
+            found[bound] = (amount + (nbytes if copied else flops), seconds + max(by_flops, by_bytes))
+        return found
 
     def _of_flops(self, flops: int, dtype: str) -> float:
         return flops / self.peak(dtype) if flops else 0.0
@@ -126,9 +142,10 @@ class Roof:
 
     def _bounds(self, work: Work, dtype: str) -> list[str | int]:
         """The real dtype whose peak bounds a step, and the footprint of the longest step that bandwidth bounds."""
-        bytes_bound = [n for flops, n in work if self._of_bytes(n) > self._of_flops(flops, dtype)]
-        found: list[str | int] = [_footprint(max(bytes_bound, key=self._of_bytes))] if bytes_bound else []
-        return found if len(bytes_bound) == len(work) else [real_dtype(dtype), *found]
+        bounds = self.parts(work, dtype)
+        footprints = [bound for bound in bounds if not isinstance(bound, str)]
+        longest = max(footprints, key=lambda bound: bound / self.bandwidth(bound), default=None)
+        return [bound for bound in bounds if isinstance(bound, str) or bound == longest]
 
     def _peak_again(self, real: str) -> None:
         measure = self._measure_peak or partial(_calibrate().fma_peak, fresh=True)
@@ -139,6 +156,35 @@ class Roof:
         measure = self._measure_bandwidth or partial(_calibrate().copy_bandwidth, fresh=True)
         self.bandwidths[footprint] = max(float(measure(footprint, self.threads)), self.bandwidths.get(footprint, 0.0))
         self._measured[footprint] = self._clock()
+
+
+class LimitNow:
+    """The limit of some work at the moment of a call: what bounds it is run for as long as a sample takes.
+
+    The calls return seconds that are comparable with the mean of a sample of calls of an engine: disturbances count on
+    both sides. What is a small part of the limit counts as ``roof`` has it.
+    """
+
+    def __init__(self, roof: Roof, work: Work, dtype: str) -> None:
+        total = roof.limit(work, dtype)
+        parts = {bound: part for bound, part in roof.parts(work, dtype).items() if part[1] >= _SMALL_PART * total}
+        self._whole = total / sum(seconds for _, seconds in parts.values())
+        self._parts = [
+            (loops, amount, max(1, round(SAMPLE_SECONDS / total * amount / loops.amount)))
+            for bound, (amount, _) in parts.items()
+            for loops in (_loops(bound, roof.threads),)
+        ]
+
+    def __call__(self) -> float:
+        """Seconds that the work takes at least."""
+        return self._whole * sum(
+            amount * loops.seconds(repeats) / (repeats * loops.amount) for loops, amount, repeats in self._parts
+        )
+
+
+def _loops(bound: str | int, threads: int) -> Any:
+    calibrate = _calibrate()
+    return calibrate.multiply_adds(bound, threads) if isinstance(bound, str) else calibrate.copies(bound, threads)
 
 
 def _footprint(nbytes: int) -> int:

@@ -18,7 +18,10 @@ from .check import Verdict
 from .figures import Figure
 from .run import CaseResult, KernelResult, PeerResult
 
-_COPIED = ("seconds", "again", "out_seconds", "copy_seconds", "best", "limit", "share", "void", "bound", "marks", "planning")
+_COPIED = (
+    *("seconds", "again", "out_seconds", "copy_seconds", "best", "limit", "share", "share_beside"),
+    *("void", "bound", "marks", "planning"),
+)
 _PUBLIC_PLAN = ("flops", "bytes_moved", "peak_bytes")
 
 

@@ -22,6 +22,8 @@ RULES = (
     " distinct bytes touched over the copy bandwidth at that footprint, both measured in this run: the largest of all"
     " measurements counts, and they are repeated where a time is above the limit. Shares are capped at 1 in means; a"
     " limit under 50 us gives none; a peer that stays 5 % above the limit voids the run.",
+    "now = the same limit as the machine has it at that moment / ours: multiply-adds in registers and copies of as many"
+    " bytes run in alternation with ours, each sample of ours between two of them; the median.",
     "Permutations: the share of a copy is that of the fastest of our, NumPy's and PyTorch's copies of the operand, in alternation"
     " with ours, everybody writing into memory that is there.",
     "PASS: each component within 4 (K + 2) eps of |A||B| and the largest error within 4 times the fastest peer's (one"
@@ -71,11 +73,16 @@ def _number(value: float | None, pattern: str = "{:.2f}") -> str:
     return "-" if value is None else pattern.format(value)
 
 
+def _percent(part: float | None) -> str:
+    return _number(None if part is None else 100 * part, "{:.0f} %")
+
+
 def header(peers: Sequence[str]) -> str:
     """The line of column titles for `line`."""
     columns = [f"{'case':<40} {'dtype':<10} {'ours':>8}"]
     columns += [f"{_SHORT.get(name, name):>8}" for name in peers]
-    columns += [f"{'ratio':>7} {'out':>6} {'share':>6} {'error':>8} {'plan':>8} {'given':>8} {'first':>8}  verdict"]
+    columns += [f"{'ratio':>7} {'out':>6} {'share':>6} {'now':>6} {'error':>8} {'plan':>8} {'given':>8} {'first':>8}"]
+    columns[-1] += "  verdict"
     return " ".join(columns)
 
 
@@ -85,11 +92,11 @@ def line(result: CaseResult, peers: Sequence[str]) -> str:
     for name in peers:
         text = _peer_time(result.peers.get(name)) + ("*" if name == result.best else "")
         columns.append(f"{text:>8}")
-    share = None if result.share is None else 100 * result.share
     planning = [format_seconds(result.planning.get(key)) for key in ("with_search", "path_given", "first_call")]
     columns.append(
-        f"{_number(result.ratio):>7} {_number(result.out_ratio):>6} {_number(share, '{:.0f} %'):>6}"
-        f" {_number(result.error, '{:.1e}'):>8} {planning[0]:>8} {planning[1]:>8} {planning[2]:>8}  {verdict(result)}"
+        f"{_number(result.ratio):>7} {_number(result.out_ratio):>6} {_percent(result.share):>6}"
+        f" {_percent(result.share_beside):>6} {_number(result.error, '{:.1e}'):>8}"
+        f" {planning[0]:>8} {planning[1]:>8} {planning[2]:>8}  {verdict(result)}"
     )
     return " ".join(columns)
 
@@ -130,6 +137,7 @@ class Summary:
     share: float | None
     worst_share: float | None
     shares: int
+    share_beside: float | None
     noise: float | None
 
 
@@ -159,20 +167,20 @@ def _summary(title: str, results: Sequence[CaseResult]) -> Summary:
         share=geometric_mean(shares),
         worst_share=min(shares, default=None),
         shares=len(shares),
+        share_beside=geometric_mean(min(1.0, each.share_beside) for each in results if each.share_beside is not None),
         noise=geometric_mean(each.noise for each in results if each.noise is not None),
     )
 
 
 def summary_lines(results: Sequence[CaseResult]) -> list[str]:
     """The summary as a table."""
-    titles = f"{'family':<36} {'cases':>5} {'PASS':>5} {'ratio':>7} {'worst':>7} {'out':>7} {'share':>7} {'noise':>6}"
-    lines = [titles + "  worst case"]
+    titles = f"{'family':<36} {'cases':>5} {'PASS':>5} {'ratio':>7} {'worst':>7} {'out':>7} {'share':>7} {'now':>6}"
+    lines = [f"{titles} {'noise':>6}  worst case"]
     for row in summarise(results):
-        share = None if row.share is None else 100 * row.share
         lines.append(
             f"{row.title:<36} {row.cases:>5} {row.passed:>5} {_number(row.ratio):>7} {_number(row.worst):>7}"
-            f" {_number(row.out_ratio):>7} {_number(share, '{:.0f} %'):>7} {_number(row.noise):>6}"
-            f"  {row.worst_case or ''}"
+            f" {_number(row.out_ratio):>7} {_percent(row.share):>7} {_percent(row.share_beside):>6}"
+            f" {_number(row.noise):>6}  {row.worst_case or ''}"
         )
     return lines
 
@@ -222,5 +230,5 @@ def _in_unit(figure: Figure, value: float | None) -> str:
     if figure.unit == "s":
         return format_seconds(value)
     if figure.unit == "%":
-        return _number(None if value is None else 100 * value, "{:.0f} %")
+        return _percent(value)
     return _number(value)

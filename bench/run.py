@@ -20,10 +20,20 @@ from . import profiles
 from .cases import Case
 from .check import Finding, Reference, Verdict, draws, make_reference
 from .copies import copies
-from .limits import Roof, share, voids, work_of
+from .limits import LimitNow, Roof, share, voids, work_of
 from .peers import Call, Peer, Task, TooSlow, Unsupported
 from .steps import parse, walk
-from .timing import QUICK, Candidate, TimeBudget, WarmMemory, compare, seconds_of, wait_until_idle, wake_cores
+from .timing import (
+    QUICK,
+    Candidate,
+    TimeBudget,
+    WarmMemory,
+    against,
+    compare,
+    seconds_of,
+    wait_until_idle,
+    wake_cores,
+)
 
 OURS = "einsum_engine"
 AGAIN = "einsum_engine again"
@@ -82,7 +92,8 @@ class CaseResult:
     """Everything measured on one case; times in seconds, errors relative to ``|A||B|``.
 
     ``work`` is what the limit is made of: flops and bytes of each step. ``profile``: seconds of each step of our plan by
-    part (`profiles.PARTS`), in a call that was measured beside the timed ones. ``key`` is that of the case, also where the
+    part (`profiles.PARTS`), in a call that was measured beside the timed ones. ``share`` is of the best limit of the run,
+    ``share_beside`` of the limit in alternation with ours. ``key`` is that of the case, also where the
     case was read from a file that does not hold all of it. ``copy_seconds`` is the fastest copy of an operand into memory
     written before, beside ``out_seconds``.
     """
@@ -98,6 +109,7 @@ class CaseResult:
     work: list[tuple[int, int]] = field(default_factory=list)
     limit: float | None = None
     share: float | None = None
+    share_beside: float | None = None
     void: list[str] = field(default_factory=list)
     error: float | None = None
     bound: float | None = None
@@ -196,6 +208,10 @@ def _run_case(result: CaseResult, engine: Any, peers: Sequence[Peer], settings: 
     _time_out(compiled, task, calls, reference, settings, result, engine)
     _judge(compiled, task, calls, (reference, finding, findings), fastest, settings, result)
     _hold_against_limit(task, roof, settings, result)
+    if result.share is not None:
+        ours = Candidate(name=OURS, function=compiled, args=task.arrays)
+        now = LimitNow(roof, result.work, task.dtype)
+        result.share_beside = against(ours, now, budget=settings.budget.half(), settle=settings.settle)
     settings.settle()
     result.profile = profiles.measure(_maker(case, engine, settings)(optimize=list(path), profile=True), arrays)
 

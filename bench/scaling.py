@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Iterable, Sequence
 
+from ..kernels.calibrate import Loops, multiply_adds
 from .cases import SCALING, Case, operands, tccg_cases, uniform_shapes
 from .figures import Figure, geometric_mean
+from .limits import real_dtype
 from .run import Settings
-from .timing import Candidate, compare
+from .timing import SAMPLE_SECONDS, Candidate, compare
 
 _PRODUCT = "ij,jk->ik"
 _CHAIN = "ab,ca,dc->db"
@@ -30,16 +32,14 @@ def measure(
     engine: Any,
     settings: Settings,
     progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
-    peak: Callable[[int], float] | None = None,
+    loops: Callable[[str, int], Loops] = multiply_adds,
 ) -> list[Figure]:
-    """All figures of this table; ``peak(threads)`` is the FMA peak in float32, for comparison."""
-    parts: list[Callable[[], Figure]] = []
+    """All figures of this table; ``loops(dtype, threads)`` are multiply-adds in registers, for comparison."""
+    parts: list[Callable[[], list[Figure]]] = []
     if settings.threads > 1:
-        parts += [partial(_threads, engine, settings, case) for case in bound_cases()]
+        parts += [partial(_threads, engine, settings, case, loops) for case in bound_cases()]
     parts += [partial(_prime, engine, settings, prime, dtype) for dtype in ("float32", "float64") for prime in _PRIMES]
-    found = [part() for part in progress(parts)]
-    if settings.threads > 1 and peak is not None:
-        found.append(_figure(f"FMA peak, 1 to {settings.threads} threads", peak(settings.threads) / peak(1), None))
+    found = [figure for part in progress(parts) for figure in part()]
     return found + _means(found)
 
 
@@ -56,22 +56,36 @@ def _figure(name: str, value: float | None, asked: float | None) -> Figure:
     return Figure(table=SCALING, name=name, value=value, unit="x", asked=asked)
 
 
-def _threads(engine: Any, settings: Settings, case: Case) -> Figure:
-    arrays = operands(case)
-    one, all_ = (
+def _threads(engine: Any, settings: Settings, case: Case, loops: Callable[[str, int], Loops]) -> list[Figure]:
+    """What the threads gain, and what they gain where all is in registers, in the same rounds: two processors may be one
+    core's two threads."""
+    arrays, both = operands(case), (1, settings.threads)
+    ours = [
         Candidate(
             name=str(threads),
             function=engine.compile(case.expr, *arrays, threads=threads),
             args=tuple(arrays),
         )
-        for threads in (1, settings.threads)
-    )
-    _alternate([one, all_], settings)
+        for threads in both
+    ]
+    registers = [loops(real_dtype(case.dtype), threads) for threads in both]
+    peaks = [
+        Candidate(name=f"peak {threads}", function=each.seconds, args=(_repeats(each),))
+        for threads, each in zip(both, registers)
+    ]
+    _alternate([*ours, *peaks], settings)
+    gained = ours[0].median / ours[1].median
+    rates = [each.amount * peak.args[0] / peak.median for each, peak in zip(registers, peaks)]
     asked = _THREADS_FACTOR if settings.threads == 2 else None
-    return _figure(f"{case.name} {case.dtype}, 1 to {settings.threads} threads", one.median / all_.median, asked)
+    name = f"{case.name} {case.dtype}, 1 to {settings.threads} threads"
+    return [_figure(name, gained, asked), _figure(f"{name}, over the FMA peak's", gained * rates[0] / rates[1], None)]
 
 
-def _prime(engine: Any, settings: Settings, prime: int, dtype: str) -> Figure:
+def _repeats(loops: Loops) -> int:
+    return max(1, round(SAMPLE_SECONDS * loops.best_rate() / loops.amount))
+
+
+def _prime(engine: Any, settings: Settings, prime: int, dtype: str) -> list[Figure]:
     near = nearest_multiple(prime)
     candidates = []
     for size in (prime, near):
@@ -82,7 +96,7 @@ def _prime(engine: Any, settings: Settings, prime: int, dtype: str) -> Figure:
         candidates.append(Candidate(name=case.name, function=function, args=tuple(arrays)))
     _alternate(candidates, settings)
     rates = [size**3 / each.median for size, each in zip((prime, near), candidates)]
-    return _figure(f"gemm {prime} {dtype}, GFLOP/s over those of {near}", rates[0] / rates[1], _PRIME_FACTOR)
+    return [_figure(f"gemm {prime} {dtype}, GFLOP/s over those of {near}", rates[0] / rates[1], _PRIME_FACTOR)]
 
 
 def nearest_multiple(size: int) -> int:

@@ -300,15 +300,9 @@ def _measure_calls(run: _Run) -> None:
 
 
 def _measure_scaling(run: _Run) -> None:
-    from ..kernels import calibrate
     from . import scaling
 
-    run.figures += scaling.measure(
-        run.engine,
-        run.settings,
-        progress=lambda items: _bar(items, SCALING),
-        peak=lambda threads: calibrate.fma_peak("float32", threads, fresh=True),
-    )
+    run.figures += scaling.measure(run.engine, run.settings, progress=lambda items: _bar(items, SCALING))
 
 
 def _measure_programs(run: _Run, family: str) -> None:

@@ -214,6 +214,29 @@ def alternate(candidates: Sequence[Candidate], budget: TimeBudget, settle: Calla
             number += 1
 
 
+def against(
+    candidate: Candidate,
+    limit: Callable[[], float],
+    *,
+    budget: TimeBudget = TimeBudget(),
+    settle: Callable[[], Any] = wait_until_idle,
+) -> float:
+    """What ``limit()`` says over the time of a call of ``candidate``: the median over samples that lie between two
+    limits each, so that what changes slowly falls out. Nobody else runs meanwhile, so nobody is waited for."""
+    parts: list[float] = []
+    with _without_gc():
+        _probe(candidate, settle)
+        start, before = time.perf_counter(), limit()
+        while len(parts) < budget.most_rounds:
+            if len(parts) >= budget.least_rounds and time.perf_counter() - start > budget.seconds:
+                break
+            _sample(candidate)
+            after = limit()
+            parts.append((before + after) / 2 / candidate.samples[-1])
+            before = after
+    return statistics.median(parts)
+
+
 def _round(number: int, chosen: Sequence[Candidate], settle: Callable[[], Any]) -> None:
     # In a fixed cycle, the same one would always find what the same neighbour left in caches and cores: of seven
     # copies of ours behind other libraries, the last was a seventh faster than the first.

@@ -14,6 +14,7 @@ import os
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -80,6 +81,39 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: str | None = None, *, fre
     return _remember(key, fresh, lambda: _measure_copy(footprint, threads, chosen))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loops:
+    """A compiled loop in a thread each: ``amount`` is what one repetition of all of them does together."""
+
+    calls: Sequence[Callable[[int], None]]
+    amount: int
+
+    def seconds(self, repeats: int) -> float:
+        """Seconds of ``repeats`` repetitions, here and now: whatever disturbs them counts."""
+        return _run(self.calls, repeats)
+
+    def best_rate(self, target: float | None = None, runs: int | None = None) -> float:
+        """The amount of a second, in the best of some runs."""
+        return self.amount * _best_rate(self.calls, target, runs)
+
+
+def multiply_adds(dtype: str, threads: int = 1, isa: str | None = None) -> Loops:
+    """What `fma_peak` runs; ``amount`` are operations.
+
+    >>> loops = multiply_adds("float32")
+    >>> loops.amount / loops.seconds(10_000) > 1e7
+    True
+    """
+    return _peak_loops(dtype, threads, active_isa(isa))
+
+
+def copies(nbytes: int, threads: int = 1, isa: str | None = None) -> Loops:
+    """What `copy_bandwidth` runs, with the stores that are the faster ones just now; ``amount`` are bytes read and
+    written, and all that the loops touch."""
+    both = [_copy_loops(name, _footprint(nbytes), threads, active_isa(isa)) for name in _COPIES]
+    return max(both, key=lambda loops: loops.best_rate(_QUICK_SECONDS, _QUICK_RUNS))
+
+
 def quick_rates(isa: ISA) -> dict[str, float]:
     """Rates of one thread in some 20 ms, never remembered: FMA peaks of float32 and float64, operations per second;
     ``cache_bandwidth`` and ``memory_bandwidth`` of copies of 512 KiB and 32 MiB, bytes read and written per second."""
@@ -106,6 +140,10 @@ def _function(name: str, isa: ISA) -> Callable[[int], None]:
 
 
 def _measure_peak(dtype: str, threads: int, isa: ISA, target: float | None = None, runs: int | None = None) -> float:
+    return _peak_loops(dtype, threads, isa).best_rate(target, runs)
+
+
+def _peak_loops(dtype: str, threads: int, isa: ISA) -> Loops:
     from .cpu import calibrate
 
     width, chains = isa.vector_bits // 8, calibrate.chains(dtype, isa)
@@ -117,10 +155,17 @@ def _measure_peak(dtype: str, threads: int, isa: ISA, target: float | None = Non
         data[:width].view(_view(dtype))[:] = 0.5 if dtype.startswith("float") else 1
         data[width:].view(_view(dtype))[:] = 1
         calls.append(_Call(function, data, [0, data.ctypes.data], 0))
-    return threads * 2 * chains * lanes * _best_rate(calls, target, runs)
+    return Loops(calls=calls, amount=threads * 2 * chains * lanes)
+
+
+_COPIES = ("copy_plain", "copy_stream")
 
 
 def _measure_copy(footprint: int, threads: int, isa: ISA, target: float | None = None, runs: int | None = None) -> float:
+    return max(_copy_loops(name, footprint, threads, isa).best_rate(target, runs) for name in _COPIES)
+
+
+def _copy_loops(name: str, footprint: int, threads: int, isa: ISA) -> Loops:
     from .cpu import calibrate
 
     unit = calibrate.copy_unit(isa)
@@ -129,12 +174,9 @@ def _measure_copy(footprint: int, threads: int, isa: ISA, target: float | None =
     distance = -(-share // _PAGE) * _PAGE + _PAGE // 2
     memory = _aligned(threads * 2 * distance)
     sources = [memory.ctypes.data + 2 * thread * distance for thread in range(threads)]
-    rates = []
-    for name in ("copy_plain", "copy_stream"):
-        function = _function(name, isa)
-        calls = [_Call(function, memory, [at + distance, at, share, 0], 3) for at in sources]
-        rates.append(_best_rate(calls, target, runs))
-    return 2 * share * threads * max(rates)
+    function = _function(name, isa)
+    calls = [_Call(function, memory, [at + distance, at, share, 0], 3) for at in sources]
+    return Loops(calls=calls, amount=2 * share * threads)
 
 
 def _view(dtype: str) -> np.dtype:

@@ -1,13 +1,12 @@
-"""What the benchmark runs and holds times against: its cases, the steps of a path, the limits."""
+"""What the benchmark runs: its cases, the steps of a path."""
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from einsum_engine.bench import cases, families, limits, steps
+from einsum_engine.bench import cases, families, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
 ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
@@ -177,7 +176,7 @@ def test_bad_case_files_say_what_is_wrong(tmp_path, content, message):
         cases.load_cases(path)
 
 
-# --- steps and limits ------------------------------------------------------------------------------------------
+# --- steps -----------------------------------------------------------------------------------------------------
 
 
 def test_walk_counts_a_matrix_product():
@@ -210,89 +209,3 @@ def test_parse_knows_ellipsis_implicit_output_and_repeated_output():
         steps.parse("ij->ij", [(2,)])
     with pytest.raises(EngineValueError, match="output index 'z' is in no operand"):
         steps.parse("i->z", [(2,)])
-
-
-def test_limit_is_the_larger_of_arithmetic_and_traffic():
-    roof = limits.Roof(2, peak=lambda dtype, threads: threads * 1e9, bandwidth=lambda nbytes, threads: threads * 1e9)
-    (product,) = steps.walk(steps.parse("ij,jk->ik", [(100, 100), (100, 100)]), [(0, 1)])
-    assert roof.limit(limits.work_of([product], "float32", 4), "float32") == pytest.approx(2e6 / 2e9)
-    assert roof.limit(limits.work_of([product], "complex64", 8), "complex64") == pytest.approx(8e6 / 2e9)
-    (outer,) = steps.walk(steps.parse("i,j->ij", [(1000,), (1000,)]), [(0, 1)])
-    assert roof.limit(limits.work_of([outer], "float32", 4), "float32") == pytest.approx(4 * 1_002_000 / 2e9)
-    both = limits.work_of([product, outer], "float32", 4)
-    assert roof.limit(both, "float32") == pytest.approx(2e6 / 2e9 + 4 * 1_002_000 / 2e9)
-
-
-def test_roof_measures_each_peak_and_footprint_once():
-    asked = []
-    roof = limits.Roof(
-        1,
-        peak=lambda dtype, threads: asked.append(dtype) or 1.0,
-        bandwidth=lambda nbytes, threads: asked.append(nbytes) or 1.0,
-    )
-    for dtype in ("complex128", "float64", "bfloat16", "uint16", "int16"):
-        roof.peak(dtype)
-    roof.bandwidth(1 << 20)
-    roof.bandwidth((1 << 20) + 10)
-    assert asked == ["float64", "float32", "int16", 1 << 20]
-
-
-class Drifting:
-    """Stands in for a machine whose rates change: the next of a list at each measurement, then the last."""
-
-    def __init__(self, *rates):
-        self.rates, self.count = list(rates), 0
-
-    def __call__(self, what, threads):
-        self.count += 1
-        return self.rates.pop(0) if len(self.rates) > 1 else self.rates[0]
-
-
-def test_the_largest_of_several_measurements_counts():
-    peak, bandwidth = Drifting(2e9, 5e9, 3e9), Drifting(4e9, 1e9)
-    roof = limits.Roof(1, peak=peak, bandwidth=bandwidth)
-    arithmetic, traffic = [(10**9, 8)], [(8, 10**9)]
-    assert roof.limit(arithmetic, "float32") == 0.5
-    roof.again(arithmetic, "float32")
-    assert roof.limit(arithmetic, "float32") == 0.2
-    roof.again(arithmetic, "float32")
-    assert roof.limit(arithmetic, "float32") == 0.2 and peak.count == 3
-    before = bandwidth.count
-    roof.limit(traffic, "float32")
-    roof.again(traffic, "float32")
-    assert bandwidth.count == before + 2 and peak.count == 3, "what does not bound the work is left alone"
-
-
-def test_a_peak_is_measured_several_times_at_the_start_and_again_after_a_while():
-    peak, now, pauses = Drifting(1e9, 4e9, 2e9), [0.0], []
-    roof = limits.Roof(1, peak=peak, bandwidth=lambda nbytes, threads: 1e12, clock=lambda: now[0])
-    roof.prime(["float32", "complex64"], pause=pauses.append)
-    assert roof.peaks == {"float32": 4e9} and peak.count == len(pauses) + 1 > 3
-    before = peak.count
-    roof.refresh([(10**9, 8)], "float32")
-    assert peak.count == before
-    now[0] = 1e4
-    roof.refresh([(10**9, 8)], "float32")
-    assert peak.count == before + 1
-
-
-def test_roof_includes_an_earlier_part_of_the_run():
-    roof = limits.Roof(1, peak=lambda dtype, threads: 2e9, bandwidth=lambda nbytes, threads: 1e9)
-    roof.peak("float32")
-    roof.include({"float32": 3e9, "float64": 1e9}, {"1048576": 7e9})
-    assert roof.peaks == {"float32": 3e9, "float64": 1e9} and roof.bandwidth(1 << 20) == 7e9
-
-
-def test_roof_measures_afresh(monkeypatch):
-    fake = SimpleNamespace(
-        fma_peak=lambda dtype, threads, fresh: 3.0 if fresh else 1.0,
-        copy_bandwidth=lambda nbytes, threads, fresh: 5.0 if fresh else 1.0,
-    )
-    monkeypatch.setattr(limits, "_calibrate", lambda: fake)
-    assert (limits.Roof(1).peak("float32"), limits.Roof(1).bandwidth(4096)) == (3.0, 5.0)
-
-
-def test_short_limits_give_no_share_and_void_nothing():
-    assert limits.share(49e-6, 100e-6) is None and not limits.voids(49e-6, 1e-9)
-    assert limits.share(100e-6, 200e-6) == 0.5
-    assert not limits.voids(100e-6, 99e-6) and limits.voids(100e-6, 90e-6)

@@ -225,16 +225,29 @@ def test_threads_and_primes_are_measured(monkeypatch):
     monkeypatch.setattr(scaling, "_BOUND", (("ij,jk->ik", 64, "float32"),))
     monkeypatch.setattr(scaling, "_TCCG", ("none",))
     monkeypatch.setattr(scaling, "_PRIMES", (61,))
-    found = scaling.measure(einsum_engine, short(threads=2), peak=lambda threads: {1: 10.0, 2: 19.0}[threads])
-    names = [each.name for each in found]
-    assert names[:3] == [
+    loops = {1: SimpleNamespace(amount=1), 2: SimpleNamespace(amount=3)}
+    for each in loops.values():
+        each.seconds = len
+    seconds = {"1": 8.0, "2": 5.0, "peak 1": 2.0, "peak 2": 3.0}
+    monkeypatch.setattr(scaling, "_repeats", lambda loops: 7)
+
+    def timed(candidates, settings):
+        for each in candidates:
+            each.samples.append(seconds.get(each.name, 1.0))
+
+    monkeypatch.setattr(scaling, "_alternate", timed)
+    found = scaling.measure(einsum_engine, short(threads=2), loops=lambda dtype, threads: loops[threads])
+    assert [each.name for each in found[:4]] == [
         "ij,jk->ik 64 float32, 1 to 2 threads",
+        "ij,jk->ik 64 float32, 1 to 2 threads, over the FMA peak's",
         "gemm 61 float32, GFLOP/s over those of 64",
         "gemm 61 float64, GFLOP/s over those of 64",
     ]
-    assert found[3].value == 1.9 and found[3].asked is None
+    gained, beside = found[:2]
+    assert (gained.value, gained.asked) == (1.6, 1.8)
+    assert beside.value == pytest.approx(1.6 / 2) and beside.asked is None, "three times as much in 3 seconds, not 2"
     assert all(each.value > 0 for each in found)
-    assert {each.asked for each in found[4:]} == {1.8, 0.9}
+    assert [each.asked for each in found[2:]] == [0.9, 0.9, 1.8, 0.9]
     assert not any("threads" in each.name for each in scaling.measure(einsum_engine, short(threads=1)))
 
 
