@@ -98,10 +98,10 @@ class Loops:
 
 
 def multiply_adds(dtype: str, threads: int = 1, isa: str | None = None) -> Loops:
-    """What `fma_peak` runs; ``amount`` are operations.
+    """What `fma_peak` runs; ``amount`` are the operations of a repetition.
 
     >>> loops = multiply_adds("float32")
-    >>> loops.amount / loops.seconds(10_000) > 1e7
+    >>> 10_000 * loops.amount / loops.seconds(10_000) > 1e7
     True
     """
     return _peak_loops(dtype, threads, active_isa(isa))
