@@ -273,9 +273,9 @@ def test_means_beside_what_is_asked():
         (pytest.approx(0.9), None),
         (0.9, True),
         (pytest.approx(0.9), None),
-        (0.9, None),
+        (0.9, True),
     ]
-    assert [figure.asked for figure in found] == [4.0, 1.5, None, None, 0.7, None, None]
+    assert [figure.asked for figure in found] == [4.0, 1.5, None, None, 0.7, None, 0.7]
     assert {figure.table for figure in found} == {"views"}
     chains = programs.figures_of([result("4 arithmetic 16 MB 64", 2.0, 2.0, 0.7)])
     assert {figure.name: (figure.asked, figure.met) for figure in chains[3:]} == {
