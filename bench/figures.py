@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Iterable, Sequence
 
-from .run import CaseResult, KernelResult
+from .kernels import KernelResult
+from .run import CaseResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from .limits import Roof, share, voids
 from .program_cases import ProgramCase
 from .program_passes import Without
 from .program_peers import EAGER, PROGRAM_PEERS, ProgramPeer
-from .report import format_seconds
+from .report import format_number, format_seconds, format_share
 from .run import AGAIN, OURS, PeerResult, Settings
 from .timing import Candidate, compare, seconds_of
 
@@ -301,21 +301,13 @@ def line(result: ProgramResult, peers: Sequence[ProgramPeer], passes: Sequence[s
     for peer in peers:
         row = result.peers.get(peer.name, PeerResult())
         columns.append(f"{format_seconds(row.seconds) + '*' * (peer.name == result.best):>13}")
-    columns.append(f"{_number(result.over(EAGER)):>7} {_number(result.ratio):>7}")
-    columns += [f"{_percent(part):>6}" for part in (result.share, result.copy_share)]
-    columns.append(f"{_number(result.error, '{:.1e}'):>8}")
+    columns.append(f"{format_number(result.over(EAGER)):>7} {format_number(result.ratio):>7}")
+    columns += [f"{format_share(part):>6}" for part in (result.share, result.copy_share)]
+    columns.append(f"{format_number(result.error, '{:.1e}'):>8}")
     columns[-1] += program_passes.cells(result.without, passes)
     words = "PASS" if result.verdict.passed else f"FAIL ({result.verdict.reason})"
     reasons = [f"[{name}: {peer.reason}]" for name, peer in result.peers.items() if peer.reason]
     return " ".join([*columns, f" {words}", *(f"[VOID: {name} above the limit]" for name in result.void), *reasons])
-
-
-def _number(value: float | None, pattern: str = "{:.2f}") -> str:
-    return "-" if value is None else pattern.format(value)
-
-
-def _percent(part: float | None) -> str:
-    return _number(None if part is None else 100 * part, "{:.0f} %")
 
 
 def figures_of(results: Sequence[ProgramResult]) -> list[Figure]:

@@ -16,7 +16,8 @@ from ..errors import EngineValueError
 from .cases import case_from_data
 from .check import Verdict
 from .figures import Figure
-from .run import CaseResult, KernelResult, PeerResult
+from .kernels import KernelResult
+from .run import CaseResult, PeerResult
 
 _COPIED = (
     *("seconds", "again", "out_seconds", "copy_seconds", "best", "limit", "share", "share_beside"),

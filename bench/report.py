@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from .figures import Figure, geometric_mean
-from .run import CaseResult, KernelResult, PeerResult
+from .kernels import KernelResult
+from .run import CaseResult, PeerResult
 
 RULES = (
     "Ours and the peers alternate in one process with the same number of threads; times are medians of one call.",
@@ -69,12 +70,22 @@ def _digits(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-def _number(value: float | None, pattern: str = "{:.2f}") -> str:
+def format_number(value: float | None, pattern: str = "{:.2f}") -> str:
+    """A dash for what was not measured.
+
+    >>> format_number(1.234), format_number(None)
+    ('1.23', '-')
+    """
     return "-" if value is None else pattern.format(value)
 
 
-def _percent(part: float | None) -> str:
-    return _number(None if part is None else 100 * part, "{:.0f} %")
+def format_share(part: float | None) -> str:
+    """A fraction in per cent.
+
+    >>> format_share(0.5), format_share(None)
+    ('50 %', '-')
+    """
+    return format_number(None if part is None else 100 * part, "{:.0f} %")
 
 
 def header(peers: Sequence[str]) -> str:
@@ -94,8 +105,8 @@ def line(result: CaseResult, peers: Sequence[str]) -> str:
         columns.append(f"{text:>8}")
     planning = [format_seconds(result.planning.get(key)) for key in ("with_search", "path_given", "first_call")]
     columns.append(
-        f"{_number(result.ratio):>7} {_number(result.out_ratio):>6} {_percent(result.share):>6}"
-        f" {_percent(result.share_beside):>6} {_number(result.error, '{:.1e}'):>8}"
+        f"{format_number(result.ratio):>7} {format_number(result.out_ratio):>6} {format_share(result.share):>6}"
+        f" {format_share(result.share_beside):>6} {format_number(result.error, '{:.1e}'):>8}"
         f" {planning[0]:>8} {planning[1]:>8} {planning[2]:>8}  {verdict(result)}"
     )
     return " ".join(columns)
@@ -178,9 +189,10 @@ def summary_lines(results: Sequence[CaseResult]) -> list[str]:
     lines = [f"{titles} {'noise':>6}  worst case"]
     for row in summarise(results):
         lines.append(
-            f"{row.title:<36} {row.cases:>5} {row.passed:>5} {_number(row.ratio):>7} {_number(row.worst):>7}"
-            f" {_number(row.out_ratio):>7} {_percent(row.share):>7} {_percent(row.share_beside):>6}"
-            f" {_number(row.noise):>6}  {row.worst_case or ''}"
+            f"{row.title:<36} {row.cases:>5} {row.passed:>5}"
+            f" {format_number(row.ratio):>7} {format_number(row.worst):>7}"
+            f" {format_number(row.out_ratio):>7} {format_share(row.share):>7} {format_share(row.share_beside):>6}"
+            f" {format_number(row.noise):>6}  {row.worst_case or ''}"
         )
     return lines
 
@@ -230,5 +242,5 @@ def _in_unit(figure: Figure, value: float | None) -> str:
     if figure.unit == "s":
         return format_seconds(value)
     if figure.unit == "%":
-        return _percent(value)
-    return _number(value)
+        return format_share(value)
+    return format_number(value)

@@ -37,7 +37,6 @@ from .timing import (
 
 OURS = "einsum_engine"
 AGAIN = "einsum_engine again"
-_KERNEL_TRIES = 3
 # A peer that is known to take this many times the fastest one so far is not run; nor one that takes minutes.
 _FAR = 5
 _LONGEST_CALL = 60.0
@@ -424,43 +423,4 @@ def hold_against(result: CaseResult, roof: Roof) -> None:
     result.share = share(result.limit, result.seconds)
     result.void = [
         name for name, peer in result.peers.items() if peer.seconds is not None and voids(result.limit, peer.seconds)
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelResult:
-    """One microkernel alone at the cache-blocked K: flop/s, and the FMA peak of its dtype on as many threads."""
-
-    name: str
-    dtype: str
-    tile: tuple[int, ...]
-    rate: float
-    peak: float
-
-    @property
-    def share(self) -> float:
-        """Fraction of the peak."""
-        return self.rate / self.peak
-
-
-def run_kernels(
-    calibrate: Any, threads: int, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter
-) -> list[KernelResult]:
-    """Time every row of ``calibrate.microkernel_rows()``, in alternation with the peak of its dtype.
-
-    The best of a few measurements counts, of a rate as of a peak; the best peak seen of a dtype counts for all its
-    rows. Rates count real flops: 8 for a complex multiply-add.
-    """
-    rates = []
-    peaks: dict[str, float] = {}
-    for name, dtype, tile in progress(calibrate.microkernel_rows()):
-        wait_until_idle()
-        rate = 0.0
-        for _ in range(_KERNEL_TRIES):
-            peaks[dtype] = max(peaks.get(dtype, 0.0), float(calibrate.fma_peak(dtype, threads, fresh=True)))
-            rate = max(rate, float(calibrate.microkernel_rate(name, threads)))
-        rates.append((name, dtype, tuple(tile), rate))
-    return [
-        KernelResult(name=name, dtype=dtype, tile=tile, rate=rate, peak=peaks[dtype])
-        for name, dtype, tile, rate in rates
     ]

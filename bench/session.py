@@ -286,7 +286,7 @@ def _settings(request: Request, threads: int, peers: Sequence[Any], facts: dict[
 def _measure_kernels(run: _Run) -> None:
     from ..kernels import calibrate
     from . import report
-    from .run import run_kernels
+    from .kernels import run_kernels
 
     run.kernels = run_kernels(calibrate, run.settings.threads, progress=lambda items: _bar(items, KERNELS))
     lines = [report.kernel_line(result) for result in run.kernels]

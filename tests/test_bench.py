@@ -17,6 +17,7 @@ from einsum_engine.bench import (
     check,
     effort,
     figures,
+    kernels,
     limits,
     machine,
     peers,
@@ -402,7 +403,7 @@ def test_run_kernels_measures_every_row_beside_its_peak():
         microkernel_rate=lambda name, threads: threads * 5e8,
         fma_peak=lambda dtype, threads, fresh: next(peaks) if fresh else 0.0,
     )
-    results = run.run_kernels(fake, 2)
+    results = kernels.run_kernels(fake, 2)
     assert [(each.name, each.tile, each.share) for each in results] == [
         ("gemm_float32_2x8", (2, 8), 0.5),
         ("gemm_float32_1x8", (1, 8), 0.5),

@@ -10,8 +10,8 @@ import pytest
 from bench_cases import Engine, case, numpy_peer, result_of, settings
 
 import einsum_engine
-from einsum_engine.bench import calls, cases, figures, limits, peers, plot, record, report, run, scaling, session
-from einsum_engine.bench import startup, timing
+from einsum_engine.bench import calls, cases, figures, kernels, limits, peers, plot, record, report, run
+from einsum_engine.bench import scaling, session, startup, timing
 from einsum_engine.errors import EngineValueError
 
 ENTRY = {"family": "f", "name": "product", "expr": "ij,jk->ik", "shapes": [[4, 5], [5, 6]], "dtype": "int64"}
@@ -187,13 +187,13 @@ ALL = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
 
 
 def test_kernels_are_held_against_what_is_asked():
-    kernels = [
-        run.KernelResult(name=f"k{rate}", dtype=dtype, tile=(1, 1), rate=rate, peak=1.0)
+    rows = [
+        kernels.KernelResult(name=f"k{rate}", dtype=dtype, tile=(1, 1), rate=rate, peak=1.0)
         for dtype, rate in (("float32", 0.9), ("float32", 0.96), ("int8", 0.1))
     ]
-    (figure,) = figures.kernel_figures(kernels)
+    (figure,) = figures.kernel_figures(rows)
     assert figure.value == 0.96 and figure.met
-    assert [record.kernel_from_json(each) for each in record.kernels_to_json(kernels)] == kernels
+    assert [record.kernel_from_json(each) for each in record.kernels_to_json(rows)] == rows
 
 
 # --- tables without cases --------------------------------------------------------------------------------------
