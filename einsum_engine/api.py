@@ -26,7 +26,7 @@ from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, 
 from .planners.objective import time_objective
 from .planners.order import register_optimizer, registry_version
 from .planners.request import LAYOUTS
-from .routes import contiguous_strides
+from .views import dense_strides
 
 if TYPE_CHECKING:
     from .planners.paths import contract_path, einsum_path
@@ -247,7 +247,7 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     subject, operands = _subject(expr, operands)
     text = subject if isinstance(subject, str) else ""
     fixed = _constants(constants, operands, text)
-    samples = [fixed.get(position, each) for position, each in enumerate(operands)]
+    samples = [fixed.get(position, each) for position, each in enumerate(operands)] if fixed else operands
     kinds, shapes, arrays = _kinds(samples, wanted, text)
     parsed_expr = _expr(subject, shapes, parsed.strict)
     for position, array in fixed.items():
@@ -324,7 +324,7 @@ def _kinds(
         if _is_shape(operand):
             dtype = np.dtype(np.float64) if dtype is None else dtype
             shape = tuple(map(index, operand))
-            strides = contiguous_strides(shape, dtype.itemsize, "C")
+            strides = dense_strides(shape, dtype.itemsize)
             arrays.append(None)
         else:
             array = adapt(operand, position, text).array

@@ -29,6 +29,7 @@ from .plan import Plan
 from .planners.build import PlanRequest, build_plan
 from .planners.order import Order, find_order, leaner_orders
 from .profile import Profile
+from .records import lazy
 from .routes import ExternalRoute, NativeRoute, SpreadRoute, ViewRoute, ZeroRoute, bound, contiguous_strides
 
 # The dtype and the strides, in bytes, of an operand: what a plan depends on besides shapes.
@@ -61,8 +62,6 @@ class Contractor:
         self.constants = constants
         self.view = ViewRoute(expr) if not (options.copy or options.conj) and ViewRoute.exists(expr) else None
         self._core = _unrepeated(expr)
-        self._alike = _alike(expr)
-        self._large = tuple([position for position in self._alike if math.prod(expr.shapes[position]) >= LARGE])
         self._order = order
         self._machine = machine
         self._fresh = BoundedCache(ROUTES)
@@ -96,6 +95,15 @@ class Contractor:
                 minimize=options.minimize,
             )
         return self._order
+
+    @lazy
+    def _alike(self) -> tuple[int, ...]:
+        """Of the operands, as `same` looks at them: calls ask, plans do not."""
+        return _alike(self.expr)
+
+    @lazy
+    def _large(self) -> tuple[int, ...]:
+        return tuple([position for position in self._alike if math.prod(self.expr.shapes[position]) >= LARGE])
 
     @property
     def machine(self) -> Machine:

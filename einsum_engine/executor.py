@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections import deque
-from functools import cache
+from functools import cache, lru_cache
 from typing import Callable, Iterator, Sequence
 
 import numpy as np
@@ -60,7 +60,7 @@ class NativePlan:
         steps = [step for step in plan.steps if not step.once]
         self._rows, self._table_address = lower(steps, self._isa)
         self._constants: np.ndarray | None = None
-        self._walk = _WALK(library.address("walk", self._isa))
+        self._walk = _function(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
         self._scratch = max([s.args.scratch for s in plan.steps], default=0)
         self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
@@ -241,6 +241,12 @@ class _Frame:
 
     def set_scalars(self, alpha: complex, beta: complex) -> None:
         self.scalars[:] = (alpha.real, alpha.imag, beta.real, beta.imag)
+
+
+@lru_cache(maxsize=8)
+def _function(walk: int) -> Callable[[int, int, int], int]:
+    """The walker at an address, mostly the same one: ctypes takes longer to make it than for a call."""
+    return _WALK(walk)
 
 
 @cache

@@ -25,7 +25,7 @@ def explain(plan: Plan, profile: Profile | None = None) -> str:
 
     With a ``profile``, measured times are means of its calls: of the whole step, of its kernel, of packing and unpacking.
     """
-    name = letters(index for index, _ in plan.expr.size_items)
+    name = letters(plan.expr.indices)
     rows = [_row(step, name) for step in plan.steps if step.block[0] == 0 or profile is not None]
     titles, totals = _COLUMNS, _totals(plan)
     if profile is not None:

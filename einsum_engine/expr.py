@@ -40,7 +40,7 @@ class Expr:
 
     ``text`` is what the user wrote. ``inputs`` has one term per operand, the ellipsis expanded to the indices
     ``"…0"``, ``"…1"``, ... (right-aligned), repeated indices kept; ``output`` may repeat an index (``i->ii``).
-    ``shapes`` are those of the operands, in elements; ``size_items`` maps each index to its broadcast size.
+    ``shapes`` are those of the operands, in elements; ``lengths`` are the broadcast sizes of all ``indices``.
 
     >>> expr = parse("ij,jk->ik", [(2, 3), (3, 4)])
     >>> expr.inputs, expr.output, expr.sizes["k"], expr.output_shape
@@ -51,12 +51,13 @@ class Expr:
     inputs: tuple[Term, ...]
     output: Term
     shapes: tuple[Shape, ...]
-    size_items: tuple[tuple[Index, int], ...]
+    indices: tuple[Index, ...]
+    lengths: tuple[int, ...]
 
     @lazy
     def sizes(self) -> dict[Index, int]:
         """Index to size, after broadcasting."""
-        return dict(self.size_items)
+        return dict(zip(self.indices, self.lengths))
 
     @lazy
     def output_shape(self) -> Shape:
@@ -323,7 +324,8 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
         sizes = _broadcast(subscripts, inputs, fixed, strict)
     for position in subscripts.repeats:
         _check_repeats(position, inputs[position], fixed[position], text)
-    expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, size_items=tuple(sizes.items()))
+    indices, lengths = tuple(sizes), tuple(sizes.values())
+    expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, indices=indices, lengths=lengths)
     # Where no tensor has an index twice, none has more elements than all indices together.
     repeats = subscripts.repeats or len(set(output)) < len(output)
     if repeats or len(output) > MAX_RANK or not 0 < prod(sizes.values()) <= MAX_ELEMENTS:
@@ -351,13 +353,14 @@ def _broadcast(
 
 def _integer_shapes(shapes: Sequence[Sequence[int]], text: str) -> tuple[Shape, ...]:
     try:
-        fixed = tuple([tuple(map(operator.index, shape)) for shape in shapes])
+        plain = set(map(type, chain.from_iterable(shapes))) <= {int}  # tuples of them stay the objects that they are
+        fixed = tuple(map(tuple, shapes) if plain else [tuple(map(operator.index, shape)) for shape in shapes])
     except TypeError:
         raise EngineTypeError(f"the shapes of {quoted(text)} must be lists of integers, not {shapes!r:.200}") from None
-    for position, shape in enumerate(fixed):
-        for axis, size in enumerate(shape if shape and min(shape) < 0 else ()):
-            if size < 0:
-                raise EngineValueError(f"operand {position} of {quoted(text)} has size {size} in axis {axis}")
+    if min(chain.from_iterable(fixed), default=0) < 0:
+        position = next(position for position, shape in enumerate(fixed) if min(shape, default=0) < 0)
+        axis, size = next((axis, size) for axis, size in enumerate(fixed[position]) if size < 0)
+        raise EngineValueError(f"operand {position} of {quoted(text)} has size {size} in axis {axis}")
     return fixed
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Hashable
+from typing import Any, Hashable, Mapping
+
+_NOTHING: Mapping[Hashable, Any] = {}  # the old generation of caches that have none, as those of most contractions
 
 
 class BoundedCache:
@@ -23,7 +25,7 @@ class BoundedCache:
     def __init__(self, size: int) -> None:
         self.size = size
         self._young: dict[Hashable, Any] = {}
-        self._old: dict[Hashable, Any] = {}
+        self._old: Mapping[Hashable, Any] = _NOTHING
 
     def get(self, key: Hashable) -> Any:
         """The entry of ``key``, or None."""
@@ -48,7 +50,7 @@ class BoundedCache:
     def clear(self) -> None:
         """Forget everything."""
         self._young = {}
-        self._old = {}
+        self._old = _NOTHING
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old.keys() - self._young.keys())

@@ -13,7 +13,7 @@ from . import config, dtypes
 from .errors import EngineTypeError, EngineValueError
 from .memory import NO_LIMIT, MemoryLimit, parse_memory_limit
 from .planners.objective import checked
-from .records import changed
+from .records import changed, quick
 
 
 class CallOptions(TypedDict, total=False):
@@ -45,6 +45,7 @@ class CompileOptions(CallOptions, total=False):
     profile: bool
 
 
+@quick
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Checked options. ``dtype`` and ``accumulate`` are NumPy dtypes, ``conj`` sorted operand positions; ``profile``,

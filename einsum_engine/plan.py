@@ -104,7 +104,7 @@ class Signature:
     shapes: tuple[tuple[int, ...], ...]
     output_shape: tuple[int, ...]
     results: tuple[tuple[str, tuple[int, ...]], ...]
-    size_items: tuple = ()
+    indices: tuple = ()
 
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:

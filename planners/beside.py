@@ -105,7 +105,7 @@ def inherited(listed: OperationList) -> dict[int, tuple[Index, ...]]:
     """Values that may have an order of their own, by number: their indices, fastest first. It is that of the large
     operand of their producer, or has an index fastest that is long and a batch of many products (`long_batch`)."""
     orders: dict[int, tuple[Index, ...]] = {}
-    if max(map(listed.nbytes, listed.values), default=0) < LARGE_BYTES:
+    if max([value.size for value in listed.values], default=0) < LARGE_BYTES:
         return orders
     shared = {value.memory.number for value in listed.values if value.source is not None}
     batch = long_batch(listed)

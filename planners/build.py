@@ -65,11 +65,12 @@ def lay_out(
     request = listed.request
     if request.fuse:
         join(listed, machine)
-        if slices is not None:
-            slices.mark()
-        elif whole:
-            find_strands(listed, machine)
-    LayoutSolver(listed, isa, request.threads, machine, request.layouts).solve()
+    seconds = listed.rooflines(machine)
+    if slices is not None:
+        slices.mark()
+    elif whole and request.fuse:
+        find_strands(listed, seconds)
+    LayoutSolver(listed, isa, machine, seconds).solve()
     for maker, operation in mapped(listed, machine) if request.fuse else ():
         from .joined import give_epilogue  # loads what programs are made of
 
@@ -89,12 +90,10 @@ class PlanBuilder:
 
     def build(self) -> Plan:
         self._draw_up()
+        for value in self.list.values:
+            value.nbytes = value.nbytes or value.size
         arena, kept = self._allocate()
-        self.position = {}
-        for number, value in enumerate(self.list.values):
-            self.position[id(value)] = number
-            if not value.nbytes:
-                value.nbytes = self.list.nbytes(value)
+        self.position = {id(value): number for number, value in enumerate(self.list.values)}
         operations = self.list.operations
         if self.slices is None and any([operation.strand for operation in operations]):
             groups = groupby([each for each in operations if each.strand], attrgetter("strand"))
@@ -150,7 +149,6 @@ class PlanBuilder:
         self._stretch(born, dies)
         placed = [value for value in self.list.values if value.kind == "arena" and value.source is None]
         for value in placed:
-            value.nbytes = value.nbytes or self.list.nbytes(value)
             first = born.get(value.number, 0)  # what has no elements is written by nobody
             last, strand = dies.get(value.number, first), self.list.operations[first].strand
             regions[value.constant].append(Lifetime(value.number, value.nbytes, first, last, strand))

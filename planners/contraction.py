@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Hashable, Mapping
+from typing import Hashable, Mapping, NamedTuple
 
 from ..plan import Axis, Index
 from ..records import changed, lazy, quick
@@ -115,12 +115,12 @@ class BinaryContraction:
         """Sizes of all indices, by type."""
         return tuple(map(self.sizes.__getitem__, self.names))
 
-    def laid_out(self, left: Axes | None, right: Axes | None, out: Axes, **decided: Any) -> "BinaryContraction":
-        """The same with other layouts, and with ``flip``, ``across`` and what to keep near as ``decided``."""
-        made = changed(self, left=left, right=right, out=out, **decided)
-        for name in ("dims", "swapped"):  # follow from the layouts
-            made.__dict__.pop(name, None)
-        return made
+    @lazy
+    def lanes_on_right(self) -> bool:
+        """The store side gets the lanes: the side that holds the fastest dimension of the output; with ``flip`` the other."""
+        if not self.n or not self.m:
+            return not self.m
+        return (_least(self.out, self.n) < _least(self.out, self.m)) != self.flip
 
     @lazy
     def swapped(self) -> "BinaryContraction":
@@ -150,6 +150,41 @@ class BinaryContraction:
             left_dtype=self.right_dtype,
             right_dtype=self.left_dtype,
         )
+
+
+def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
+    """The shortest stride."""
+    if len(indices) == 1:
+        return abs(axes[indices[0]].stride)
+    return min([abs(axes[i].stride) for i in indices])
+
+
+class Laid(NamedTuple):
+    """A contraction as `asked`, with sizes, layouts and what was decided with them. Most were planned before: they are
+    found by this, and nothing else is made of them."""
+
+    asked: BinaryContraction
+    sizes: Mapping[Index, int]
+    left: Axes | None
+    right: Axes | None
+    out: Axes
+    flip: bool = False
+    across: bool = False
+    near_left: frozenset[Index] = frozenset()
+    near_right: frozenset[Index] = frozenset()
+
+    @property
+    def objects(self) -> Hashable:
+        """It by the objects that it consists of. Axes that lie alike are mostly one object."""
+        asked, sizes, left, right, out, *decided = self
+        lengths = tuple(map(sizes.__getitem__, asked.names))
+        return id(asked.question), lengths, id(left), id(right), id(out), *decided
+
+    @property
+    def contraction(self) -> BinaryContraction:
+        asked, sizes, left, right, out, flip, across, near_left, near_right = self
+        near = {"near_left": near_left, "near_right": near_right}
+        return changed(asked, sizes=sizes, left=left, right=right, out=out, flip=flip, across=across, **near)
 
 
 @lru_cache(maxsize=2048)
@@ -185,5 +220,5 @@ def asked(
         panels_right=panels[1],
         only_panels=panels[2],
     )
-    found.question, found.ranks, found.terms, found.names  # before the copies with sizes
+    found.question, found.ranks, found.terms, found.names  # before those with sizes
     return found

@@ -20,7 +20,7 @@ from ..kernels.row import Row
 from ..plan import Index, Layout
 from ..records import lazy, quick
 from .across import group_of, in_groups, lanes_along_a
-from .contraction import Axes, BinaryContraction
+from .contraction import BinaryContraction
 from .gemm_access import KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
@@ -78,7 +78,7 @@ class GemmPlan:
     def problem(self) -> GemmProblem:
         return self.tables.problem(self.decided, self.parallel)
 
-    @property
+    @lazy
     def tile(self) -> tuple[int, int]:
         """Lanes and columns of C in registers."""
         return self.work.mr, self.work.nr
@@ -93,22 +93,8 @@ class GemmPlan:
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
-    swapped = lanes_on_right(c)
+    swapped = c.lanes_on_right
     return _Planner(c.swapped if swapped else c, isa, threads, swapped).plan()
-
-
-def lanes_on_right(c: BinaryContraction) -> bool:
-    """The store side gets the lanes: the side that holds the fastest dimension of the output; with ``flip`` the other."""
-    if not c.n or not c.m:
-        return not c.m
-    return (_least(c.out, c.n) < _least(c.out, c.m)) != c.flip
-
-
-def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
-    """The shortest stride."""
-    if len(indices) == 1:
-        return abs(axes[indices[0]].stride)
-    return min([abs(axes[i].stride) for i in indices])
 
 
 class _Planner(GemmAccess):

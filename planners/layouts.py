@@ -19,11 +19,11 @@ from typing import Iterator, Mapping, NamedTuple
 from .. import cost
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
-from ..records import changed, quick
+from ..records import quick
 from .across import worth_drawing
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import Axes, BinaryContraction, asked
+from .contraction import Axes, BinaryContraction, Laid, asked
 from .layout import Given, dense_axes
 from .memo import NOTHING_GIVEN, Planned, planned
 from .nests import natural_axes, plan_nest
@@ -72,31 +72,30 @@ class Draft(NamedTuple):
 class LayoutSolver:
     """Draws up the operations of a list; `solve` leaves axes on the values and parts on the operations."""
 
-    def __init__(self, listed: OperationList, isa: ISA, threads: int, machine: cost.Machine, policy: str = "solve"):
-        self.list, self.isa, self.threads, self.machine = listed, isa, threads, machine
-        self.policy = policy
+    def __init__(self, listed: OperationList, isa: ISA, machine: cost.Machine, seconds: Mapping[int, float]):
+        """``seconds``: predicted for each operation by what it computes and moves, by its id."""
+        self.list, self.isa, self.machine, self.seconds = listed, isa, machine, seconds
+        self.threads, self.policy = listed.request.threads, listed.request.layouts
         self.producers: dict[int, Operation] = {}
-        self.seconds: dict[int, float] = {}
         self.mixed: dict[int, bool] = {}  # casts make operations look mixed that are not, once they are gone
         self.casts: set[int] = set()  # numbers of the values that copies write
         self.products: set[int] = set()  # and products, which alone write through tables that are not linear
         for operation in listed.operations:
             self.producers[operation.output.number] = operation
-            self.seconds[id(operation)] = self._roofline(operation)
             self.mixed[id(operation)] = operation.mixed
             if operation.kind == "copy":
                 self.casts.add(operation.output.number)
             elif operation.kind == "gemm":
                 self.products.add(operation.output.number)
         self.worth = self._worth()
-        self.inherited = inherited(listed) if policy == "solve" else {}
+        self.inherited = inherited(listed) if self.policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
         self.several = self.worth
         if self.inherited:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
-        self.asked: dict[int, BinaryContraction] = {}  # products as first asked for, by id of the operation
+        self.asked: dict[int, tuple[BinaryContraction, Mapping[Index, int]]] = {}  # by id of the product
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -108,21 +107,42 @@ class LayoutSolver:
         work = sum(self.seconds.values()) - len(self.seconds) * self.machine.step_seconds
         if self.policy == "solve" and work < TINY_SECONDS:
             self.policy = "natural"
+        if self.policy == "natural":
+            self._put_in_order()
         drafts = self._drafts()
-        seconds = sum(draft.seconds for _, draft in drafts)
+        seconds = sum([draft.seconds for _, draft in drafts])
         if self.policy == "solve" and seconds < SMALL_SECONDS and len(drafts) > 1:
-            self._take_back(drafts)
-            self.policy = "natural"
-            natural = self._drafts(most=seconds)
-            if sum(draft.seconds for _, draft in natural) < seconds:
-                drafts = natural
-            else:
-                self._take_back(natural)
-                for operation, draft in drafts:
-                    self._take(operation, draft)
+            seconds = min(seconds, self._in_natural_order(drafts, seconds))
         if self.folded:
             self.list.drop(self.folded)
-        return sum(draft.seconds for _, draft in drafts)
+        return seconds
+
+    def _in_natural_order(self, drafts: list[tuple[Operation, Draft]], most: float) -> float:
+        """Predicted seconds with all intermediates in natural order, which they have afterwards where that is less than
+        ``most``, what ``drafts`` take; else these are taken again."""
+        self._take_back(drafts)
+        self.policy = "natural"
+        ordered = self._put_in_order()
+        natural = self._drafts(most=most)
+        seconds = sum([draft.seconds for _, draft in natural])
+        if seconds >= most:
+            self._take_back(natural)
+            for value in ordered:
+                value.axes = None
+            for operation, draft in drafts:
+                self._take(operation, draft)
+        return seconds
+
+    def _put_in_order(self) -> list[Value]:
+        """Gives the results of operations the order of their indices; what casts read and write has that of result and
+        operands."""
+        found = []
+        for operation in self.list.operations:
+            for value in operation.inputs if operation.kind != "copy" else ():
+                if value.axes is None and value.number in self.producers and value.number not in self.casts:
+                    value.axes = dense_axes(value.term[::-1], self.list.sizes, itemsize(value.dtype))
+                    found.append(value)
+        return found
 
     def _drafts(self, most: float = math.inf) -> list[tuple[Operation, Draft]]:
         """What each operation does, given up where all together take ``most`` seconds or more. Consumers first: an
@@ -141,7 +161,7 @@ class LayoutSolver:
 
     def _take(self, operation: Operation, draft: Draft) -> None:
         operation.parts = draft.parts
-        for value in operation.inputs:
+        for value in operation.inputs if draft.given else ():
             if value.number in draft.given:
                 _give(value, draft.given[value.number])
 
@@ -153,8 +173,8 @@ class LayoutSolver:
 
     def best(self, operation: Operation, out: Axes) -> tuple[float, Draft]:
         """Least predicted time of the operation and of those before it that are worth it, and its draft."""
-        if id(operation) not in self.several:  # asked for once
-            draft = self._draw_up(operation, out, AS_OUTPUT)
+        if id(operation) not in self.several:  # asked for once, with the axes that its output has
+            draft = self._draft(operation, AS_OUTPUT)
             return draft.seconds, draft
         key = (operation.output.number, tuple(out.items()))
         if key not in self.found:
@@ -198,15 +218,18 @@ class LayoutSolver:
             operation.output.axes = before
 
     def _draw_up(self, operation: Operation, out: Axes, orientation: Orientation) -> Draft:
-        """A draft. Axes are written on the values while it is drawn up, and taken back."""
+        """A draft for an output that has the axes ``out``."""
         self.evaluations += id(operation) in self.worth
         before, operation.output.axes = operation.output.axes, out
         try:
-            draw = self._gemm if operation.kind == "gemm" else self._nest
-            draft = draw(operation, orientation)
+            return self._draft(operation, orientation)
         finally:
             operation.output.axes = before
-        for value in operation.inputs:
+
+    def _draft(self, operation: Operation, orientation: Orientation) -> Draft:
+        """Axes are written on the values while a draft is made, and taken back."""
+        draft = (self._gemm if operation.kind == "gemm" else self._nest)(operation, orientation)
+        for value in operation.inputs if draft.given else ():
             if value.number in draft.given:
                 value.axes = None
         return draft
@@ -234,19 +257,9 @@ class LayoutSolver:
         given = {}
         for value in values:
             if value.axes is None:
-                value.axes = self._natural_axes(value, operation)
+                value.axes = natural_axes(value, operation.output, self.list.sizes, itemsize(value.dtype))
                 given[value.number] = Given(axes=value.axes)
         return given
-
-    def _natural_axes(self, value: Value, operation: Operation) -> Mapping[Index, Axis]:
-        if operation.kind != "copy" and self._in_order(value):
-            return dense_axes(reversed(value.term), self.list.sizes, itemsize(value.dtype))
-        return natural_axes(value, operation.output, self.list.sizes, itemsize(value.dtype))
-
-    def _in_order(self, value: Value) -> bool:
-        """Whether a value has the order of its indices. What casts read and write has that of result and operands."""
-        number = value.number
-        return self.policy == "natural" and number in self.producers and number not in self.casts
 
     def _gemm(self, operation: Operation, orientation: Orientation) -> Draft:
         if self.casts:
@@ -256,8 +269,7 @@ class LayoutSolver:
             given |= self._settled(operation) or self._beside(operation)
             if self.policy == "solve":
                 given |= self._as_read(operation)
-        contraction = self._contraction(operation, orientation)
-        found = planned(contraction, self.isa, self._threads(operation), self.machine)
+        found = planned(self._laid(operation, orientation), self.isa, self._threads(operation), self.machine)
         seconds = 0.0
         for each in found:
             if each.times is None:
@@ -290,28 +302,17 @@ class LayoutSolver:
         given = {}
         mixed = self.mixed[id(operation)]
         if not (self.dense or mixed or self.long):
-            if self.policy == "natural":
-                self._put_in_order(operation, given)
             return given
         for value in operation.inputs if self.dense else ():
             if value.axes is None and value.number in self.dense:
                 value.axes = self.dense[value.number]
                 given[value.number] = Given(axes=value.axes)
-        if mixed or self.policy == "natural":
-            fixed = [v for v in operation.inputs if (mixed and v.dtype in REAL_PART) or self._in_order(v)]
-            if fixed:
-                given |= self._natural(operation, fixed)
+        if mixed:
+            given |= self._natural(operation, [v for v in operation.inputs if v.dtype in REAL_PART])
         free = self.long and any(value.axes is None for value in operation.inputs)
         if free and is_slender(self._contraction(operation)):
             given |= self._natural(operation, operation.inputs)
         return given
-
-    def _put_in_order(self, operation: Operation, given: dict[int, Given]) -> None:
-        """What `_settled` does for free inputs that have the order of their indices, where that is all."""
-        for value in operation.inputs:
-            if value.axes is None and self._in_order(value):
-                value.axes = dense_axes(reversed(value.term), self.list.sizes, itemsize(value.dtype))
-                given[value.number] = Given(axes=value.axes)
 
     def _as_read(self, operation: Operation) -> dict[int, Given]:
         """Free inputs that are sums, products or casts lie as what these read, which they go along: a product that packs
@@ -381,25 +382,23 @@ class LayoutSolver:
                 self.asked.pop(id(operation), None)
                 self.folded |= {id(cast), id(cast.output)}
 
-    def _contraction(self, operation: Operation, orientation: Orientation = AS_OUTPUT) -> BinaryContraction:
+    def _contraction(self, operation: Operation) -> BinaryContraction:
         """The product with the layouts that its values have now."""
+        return self._laid(operation, AS_OUTPUT).contraction
+
+    def _laid(self, operation: Operation, orientation: Orientation) -> Laid:
         x, y = operation.inputs
         left, right, out = x.axes, y.axes, operation.output.axes
         if self.mixed[id(operation)]:
             left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
-        found = self.asked.get(id(operation))
-        if found is None:
-            found = self.asked[id(operation)] = self._asked(operation, left, right, out)
-            if orientation is AS_OUTPUT:
-                return found
+        question, sizes = self.asked.get(id(operation)) or self._asked(operation)
         if orientation is AS_OUTPUT:
-            return found.laid_out(left, right, out)
+            return Laid(question, sizes, left, right, out)
         near = [self._near(value, orientation.near) for value in (x, y)]
-        decided = {"flip": orientation.flip, "across": orientation.across}
-        return found.laid_out(left, right, out, **decided, near_left=near[0], near_right=near[1])
+        return Laid(question, sizes, left, right, out, orientation.flip, orientation.across, *near)
 
-    def _asked(self, operation: Operation, left: Axes | None, right: Axes | None, out: Axes) -> BinaryContraction:
-        """The product as it is first asked for; with other layouts, it is a copy."""
+    def _asked(self, operation: Operation) -> tuple[BinaryContraction, Mapping[Index, int]]:
+        """What is asked for, whatever the layouts, and the sizes of its indices."""
         (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
         dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
         panels = self.products if self.policy != "merged" else _NOTHING
@@ -413,9 +412,8 @@ class LayoutSolver:
             (x.constant, y.constant),
             (x.number in panels, y.number in panels, self.policy == "panels"),
         )
-        found = changed(found, sizes=sizes, left=left, right=right, out=out)
-        found.lengths  # before the copies with layouts
-        return found
+        self.asked[id(operation)] = found, sizes
+        return found, sizes
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""
@@ -437,11 +435,6 @@ class LayoutSolver:
             if self.seconds[id(operation)] >= least
             or (self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs))
         }
-
-    # -- cost ------------------------------------------------------------------------------------------------
-    def _roofline(self, operation: Operation) -> float:
-        flops, moved = self.list.work(operation)
-        return cost.seconds(flops, moved, self.list.compute, self.machine)
 
 
 def _other(value: Value, parts: bool, dtype: str) -> str:

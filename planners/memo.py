@@ -17,8 +17,8 @@ from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index
 from ..records import lazy, quick
-from .contraction import BinaryContraction
-from .gemm import GemmPlan, lanes_on_right
+from .contraction import BinaryContraction, Laid
+from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
 from .layout import Given
 from .parts import Part, plan_parts
@@ -60,22 +60,32 @@ class Planned:
 _known = BoundedCache(REMEMBERED)
 
 
-def planned(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
+def planned(laid: Laid, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
     """`plan_parts` with what the layout solver asks of each part."""
-    missed = []
+    key = isa.name, threads, laid.objects
+    found = _known.get(key)
+    if found is None or found[0] is not machine:
+        return _by_numbers(laid, isa, threads, machine, key)
+    return found[2]  # an entry has its objects, so no others get the ids of these, names included
+
+
+def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objects: Hashable) -> tuple[Planned, ...]:
+    """`planned` of a product that is not known by its ``objects``, but is from now on."""
+    c, missed = laid.contraction, [objects]
     for key in _keys(c, isa, threads):
         found = _known.get(key)
         if found is not None and found[0] is machine:
             _, before, parts = found
-            if before.names != c.names:
-                parts = tuple([_renamed(each, dict(zip(before.names, c.names))) for each in parts])
+            if before.asked.names != c.names:
+                parts = tuple([_renamed(each, dict(zip(before.asked.names, c.names))) for each in parts])
             break
         missed.append(key)
     else:
         parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads)])
-    if missed and all(map(_is_small, parts)):
+    if all(map(_is_small, parts)):
+        entry = machine, laid, parts
         for key in missed:
-            _known.put(key, (machine, c, parts))
+            _known.put(key, entry)
     return parts
 
 
@@ -85,14 +95,11 @@ def forget() -> None:
 
 
 def _keys(c: BinaryContraction, isa: ISA, threads: int) -> Iterator[Hashable]:
-    """What a product is known by, the quickest first: its objects, its numbers, its numbers once neighbours are fused."""
-    # Axes that lie alike are mostly one object, and an entry has its contraction: no other object gets these ids.
-    drawn = c.flip, c.across, c.near_left, c.near_right
-    yield id(c.question), c.lengths, id(c.left), id(c.right), id(c.out), isa.name, threads, drawn
+    """What a product is known by besides its objects: its numbers, its numbers once neighbours are fused."""
     yield _key(c, isa, threads)
     # A free layout has names, and of a batch single indices may be copied.
     if c.left is not None and c.right is not None and not c.batch:
-        swapped = lanes_on_right(c)
+        swapped = c.lanes_on_right
         dims = (c.swapped if swapped else c).dims  # as the planner asks for them
         if not any([dim.tables for each in dims for dim in each]):
             yield _fused_key(c, isa, threads, swapped, dims)

@@ -32,7 +32,8 @@ REAL_PART = {"complex64": "float32", "complex128": "float64"}
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read.
+    """A tensor of the plan. ``axes`` is None while its layout is free; ``conj``: to be conjugated when read; ``size``: bytes
+    of its elements, gaps of its layout not counted, and ``nbytes`` with them, 0 where these are not yet known.
 
     ``source``: the value whose memory it is, under other indices, where it has none of its own; it starts ``shift``
     bytes behind the first element of that.
@@ -42,12 +43,12 @@ class Value:
     term: tuple[Index, ...]
     dtype: str
     kind: str  # input, output, arena
+    size: int = 0
     axes: Mapping[Index, Axis] | None = None
     conj: bool = False
     slot: int = -1
     offset: int = 0
     nbytes: int = 0
-    elements: int = -1  # -1: not yet counted
     swapped_bytes: bool = False
     layout_kind: str = "strided"
     panel: int = 0
@@ -109,12 +110,14 @@ class OperationList:
         self.operations: list[Operation] = []
         self.epilogues: dict[int, Any] = {}  # id of a product -> `epilogue.Fused`, where it has one
         self.prologues: dict[int, Any] = {}  # and `staging.Staged`
-        sizes = request.expr.sizes
-        self.sizes = {i: s for i, s in sizes.items() if s != 1}
-        self.out_term = tuple(dict.fromkeys(i for i in request.expr.output if i in self.sizes))
+        self.sizes = dict(request.expr.sizes)
+        if 1 in self.sizes.values():
+            self.sizes = {i: s for i, s in self.sizes.items() if s != 1}
+        self.out_term = tuple(dict.fromkeys([i for i in request.expr.output if i in self.sizes]))
 
     def new(self, term: tuple[Index, ...], dtype: str, kind: str = "arena", **more) -> Value:
-        value = Value(len(self.values), term, dtype, kind, **more)
+        size = math.prod(map(self.sizes.__getitem__, term)) * itemsize(dtype)
+        value = Value(len(self.values), term, dtype, kind, size, **more)
         self.values.append(value)
         return value
 
@@ -125,9 +128,10 @@ class OperationList:
         return output
 
     def build(self) -> None:
-        operands = [self._input(position) for position in range(len(self.request.expr.inputs))]
+        operands = self._operands()
         output = self._output()
-        current = [self._cast(value) for value in operands]
+        compute = self.compute
+        current = [v if v.dtype == compute and not v.swapped_bytes else self._cast(v) for v in operands]
         path = self.request.order.path
         found = pairs if len(path) <= _REMEMBERED else pairs.__wrapped__
         for pair in found(tuple([value.term for value in current]), self.out_term, path):
@@ -140,27 +144,22 @@ class OperationList:
         self.values = [value for value in self.values if id(value) not in numbers]
 
     # -- values ----------------------------------------------------------------------------------------------
-    def _input(self, position: int) -> Value:
-        request = self.request
-        expr, dtype = request.expr, request.dtypes[position]
-        axes = _axes(expr.inputs[position], expr.shapes[position], request.strides[position])
-        return self.new(
-            tuple(axes),
-            dtype,
-            kind="input",
-            axes=axes,
-            conj=position in request.conj and dtype in COMPLEX,
-            slot=position,
-            swapped_bytes=position in request.byteswapped,
-            constant=position in request.constants,
-        )
+    def _operands(self) -> list[Value]:
+        request, expr = self.request, self.request.expr
+        for slot, (dtype, *placed) in enumerate(zip(request.dtypes, expr.inputs, expr.shapes, request.strides)):
+            term, axes, elements = _placed(*placed)
+            conj = slot in request.conj and dtype in COMPLEX
+            value = Value(slot, term, dtype, "input", elements * itemsize(dtype), axes, conj, slot)
+            value.swapped_bytes, value.constant = slot in request.byteswapped, slot in request.constants
+            self.values.append(value)
+        return self.values[:]
 
     def _output(self) -> Value:
         request = self.request
         shape, strides = request.expr.output_shape, request.out_strides
         if strides is None:
             strides = dense_strides(shape, itemsize(request.dtype))
-        axes = _axes(request.expr.output, shape, strides)
+        axes = _placed(request.expr.output, shape, strides)[1]
         return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
 
     def _cast(self, value: Value) -> Value:
@@ -175,12 +174,7 @@ class OperationList:
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
         """Bytes of the elements of a value, gaps of its layout not counted."""
-        return self._elements(value) * itemsize(value.dtype)
-
-    def _elements(self, value: Value) -> int:
-        if value.elements < 0:
-            value.elements = math.prod(map(self.sizes.__getitem__, value.term))
-        return value.elements
+        return value.size
 
     def work(self, operation: Operation) -> tuple[int, int]:
         """Flops of an operation, and bytes of its distinct elements."""
@@ -188,24 +182,26 @@ class OperationList:
             operation.work = self._work(operation)
         return operation.work
 
+    def rooflines(self, machine: cost.Machine) -> dict[int, float]:
+        """Predicted seconds of each operation on one thread, by its id."""
+        return {id(each): cost.seconds(*self.work(each), self.compute, machine) for each in self.operations}
+
     def _work(self, operation: Operation) -> tuple[int, int]:
-        inputs, moved = operation.inputs, 0
-        for value in (*inputs, operation.output):
-            elements = value.elements if value.elements >= 0 else self._elements(value)
-            moved += elements * itemsize(value.dtype)
-        if operation.kind == "copy":
+        inputs, kind = operation.inputs, operation.kind
+        moved = operation.output.size + sum([value.size for value in inputs])
+        if kind == "copy":
             return 0, moved
         indices = {*inputs[0].term, *inputs[-1].term}
         if len(inputs) > 2:
             indices.update(*[value.term for value in inputs[1:-1]])
         points = math.prod(map(self.sizes.__getitem__, indices))
-        if operation.kind == "sum":
+        if kind == "sum":
             return points, moved
-        if operation.kind == "fused":
-            times = len(operation.inputs) - 1
+        if kind == "fused":
+            times = len(inputs) - 1
             adds = any([i not in operation.output.term for i in indices])
             return times * cost.contraction_flops(points, self.compute, False) + adds * points, moved
-        return cost.contraction_flops(points, self.compute, operation.kind == "gemm"), moved
+        return cost.contraction_flops(points, self.compute, kind == "gemm"), moved
 
     # -- operations ------------------------------------------------------------------------------------------
     def _lone(self, value: Value, kept: tuple[Index, ...]) -> Value:
@@ -215,28 +211,28 @@ class OperationList:
         return self.apply("sum", (value,), self.new(kept, value.dtype, conj=value.conj))
 
     def _pair(self, x: Value, y: Value, pair: "Pair") -> Value:
-        _, _, kept_x, kept_y, term, kind = pair
-        if len(kept_x) < len(x.term):
-            x = self._lone(x, kept_x)
-        if len(kept_y) < len(y.term):
-            y = self._lone(y, kept_y)
-        if kind == "gemm" and x.kind == y.kind == "input" and x.dtype == y.dtype:
-            return self._product_of_operands(x, y, term)
-        if x.dtype == y.dtype:
-            along = self._along_lines(x, y, term) if kind == "gemm" else None
-            return along or self.apply(kind, (x, y), self.new(term, x.dtype))
-        conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
-        x.conj = y.conj = False
-        return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
+        kind, term = pair.kind, pair.term
+        if len(pair.kept_first) < len(x.term):
+            x = self._lone(x, pair.kept_first)
+        if len(pair.kept_second) < len(y.term):
+            y = self._lone(y, pair.kept_second)
+        if x.dtype != y.dtype:
+            conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
+            x.conj = y.conj = False
+            return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
+        found = None
+        if kind == "gemm" and max(x.size, y.size) >= shared_lines.LEAST_BYTES:  # smaller ones gain by neither
+            found = self._in_pieces(x, y, term) or self._along_lines(x, y, term)
+        return found or self.apply(kind, (x, y), self.new(term, x.dtype))
 
-    def _product_of_operands(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value:
-        """A product of two operands; a long sum is cut into pieces for the threads."""
+    def _in_pieces(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
+        """A product of two operands whose long sum is cut into pieces for the threads; None where that does not pay."""
         item = itemsize(x.dtype)
-        chosen = None
-        if self._elements(x) * self._elements(y) >= LEAST_TERMS:
-            chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
+        if not x.kind == y.kind == "input" or x.size * y.size < LEAST_TERMS * item * item:
+            return None
+        chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
         if chosen is None:
-            return self._along_lines(x, y, term) or self.apply("gemm", (x, y), self.new(term, x.dtype))
+            return None
         index, count = chosen
         piece = f"{index}'"
         for value in (x, y):
@@ -247,11 +243,9 @@ class OperationList:
         return self.apply("sum", (parts,), self.new(term, x.dtype))
 
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
-        """The product as one whose lanes run along a sum, and a sum of these; None where that is nothing to gain."""
-        small, large = sorted((x, y), key=self._elements)
-        if self.nbytes(large) < shared_lines.LEAST_BYTES or large.kind != "input":
-            return None
-        if self.request.layouts != "solve" or not self.request.fuse:
+        """A product of large operands as one whose lanes run along a sum, and a sum of these; None without a gain."""
+        small, large = sorted((x, y), key=self.nbytes)
+        if large.kind != "input" or self.request.layouts != "solve" or not self.request.fuse:
             return None
         order = sorted(large.term, key=lambda i: abs(large.axes[i].stride))
         axes = small.axes
@@ -328,19 +322,22 @@ def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tu
 
 
 @lru_cache(maxsize=1024)
-def _axes(term: tuple[Index, ...], shape: tuple[int, ...], strides: tuple[int, ...]) -> Mapping[Index, Axis]:
-    """The axes of an operand or of the result; a repeated index is a diagonal, and one of size 1 is none.
+def _placed(
+    term: tuple[Index, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[tuple[Index, ...], Mapping[Index, Axis], int]:
+    """Indices and axes of an operand or of the result, and how many elements it has; a repeated index is a diagonal, and
+    one of size 1 is none.
 
-    They are one object for all that lies so: where an expression comes with other sizes, most of its tensors have the
+    Axes are one object for all that lies so: where an expression comes with other sizes, most of its tensors have the
     shapes that they had."""
     if 0 not in shape and 1 not in shape and len(set(term)) == len(term):
-        return linear_axes(term, shape, strides)
+        return term, linear_axes(term, shape, strides), math.prod(shape)
     axes: dict[Index, Axis] = {}
     for index, size, stride in zip(term, shape, strides):
         if size != 1:
             stride += axes[index].stride if index in axes else 0
             axes[index] = Axis.strided(index, size, stride)
-    return axes
+    return tuple(axes), axes, math.prod([axis.size for axis in axes.values()])
 
 
 def same_bits(a: str, b: str) -> bool:

@@ -189,11 +189,11 @@ def _of_a_slice(listed: OperationList, index: Index, length: int) -> PlanRequest
         tuple([length if i == index and size == whole else size for i, size in zip(term, shape)])
         for term, shape in zip(expr.inputs, expr.shapes)
     ]
-    sizes = tuple([(i, length if i == index else size) for i, size in expr.size_items])
+    lengths = tuple([length if i == index else size for i, size in expr.sizes.items()])
     strides = request.out_strides
     if strides is None:
         strides = dense_strides(expr.output_shape, itemsize(request.dtype))
-    smaller = replace(expr, shapes=tuple(shapes), size_items=sizes)
+    smaller = replace(expr, shapes=tuple(shapes), lengths=lengths)
     return replace(request, expr=smaller, out_strides=strides)
 
 

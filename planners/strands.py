@@ -14,9 +14,8 @@ from __future__ import annotations
 import heapq
 from itertools import count
 from operator import itemgetter
-from typing import Iterator, Sequence
+from typing import Iterator, Mapping, Sequence
 
-from .. import cost
 from .operations import Operation, OperationList
 from .shares import makespan
 
@@ -28,12 +27,13 @@ MOST_SECONDS = 2e-2  # of a strand: the walker looks up between steps, not withi
 STRANDS = 8  # for each thread, at most
 
 
-def find_strands(listed: OperationList, machine: cost.Machine) -> int:
-    """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are."""
+def find_strands(listed: OperationList, seconds: Mapping[int, float]) -> int:
+    """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are.
+
+    ``seconds``: predicted for each operation, by its id."""
     threads, operations = listed.request.threads, listed.operations
     if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
         return 0
-    seconds = {id(each): cost.seconds(*listed.work(each), listed.compute, machine) for each in operations}
     shared = sum([_shared(each, threads) for each in seconds.values()])
     if shared < LEAST_SECONDS or not _is_tree(operations):
         return 0
@@ -66,7 +66,7 @@ def _shared(seconds: float, threads: int) -> float:
 
 
 def _cuts(
-    operations: Sequence[Operation], seconds: dict[int, float], threads: int
+    operations: Sequence[Operation], seconds: Mapping[int, float], threads: int
 ) -> Iterator[tuple[float, list[Operation]]]:
     """Predicted seconds, and the last operations of the strands, the longest first; from the root down."""
     makers, order = _makers(operations), count()

@@ -301,6 +301,15 @@ def test_einsum_does_not_load_planners_it_does_not_need():
     assert result.stdout.split() == []
 
 
+def test_caches_have_no_entries_in_common():
+    full, other = BoundedCache(1), BoundedCache(1)
+    for number in range(1, 4):
+        full.put(number, number)
+    assert other.values() == [] and other.get(2) is None and full.values() == [2, 3]
+    full.clear()
+    assert full.values() == BoundedCache(1).values() == []
+
+
 def test_caches_are_bounded():
     cache = BoundedCache(3)
     for number in range(100):

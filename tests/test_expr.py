@@ -417,3 +417,12 @@ def test_random_integers_against_numpy(terms, output):
         assert isinstance(expected, str), expected
         return
     assert expected == expr.output_shape or "multiple times" in expected
+
+
+@pytest.mark.parametrize("shapes", [[(2, 1), (3, 4)], [[2, 1], [3, 4]], [np.array([2, 1]), (np.int64(3), 4)]], ids=str)
+def test_sizes_of_all_indices(shapes):
+    made = parse("ij,jk->ik", shapes)
+    assert made.shapes == ((2, 1), (3, 4)) and {type(size) for shape in made.shapes for size in shape} == {int}
+    assert dict(zip(made.indices, made.lengths)) == made.sizes == dict(i=2, j=3, k=4)
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made and hash(again) == hash(made) and again.sizes == made.sizes

@@ -93,8 +93,8 @@ def _predicted(expression, shapes):
 
 def test_the_number_of_drafts_is_bounded(every_operation_is_worth_it, monkeypatch):
     drawn = []
-    original = LayoutSolver._draw_up
-    monkeypatch.setattr(LayoutSolver, "_draw_up", lambda *args: drawn.append(1) or original(*args))
+    original = LayoutSolver._draft
+    monkeypatch.setattr(LayoutSolver, "_draft", lambda *args: drawn.append(1) or original(*args))
     letters = [chr(0x100 + i) for i in range(62)]
     chain = ",".join(a + b for a, b in zip(letters, letters[1:])) + "->" + letters[0] + letters[-1]
     engine.compile(chain, *[(40, 40)] * 61, threads=1)
@@ -108,13 +108,13 @@ def test_the_number_of_drafts_is_bounded(every_operation_is_worth_it, monkeypatc
 def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch):
     """From some microseconds on: two drafts are no search. What is shorter, or reads a free operand, has one."""
     drawn = []
-    original = LayoutSolver._draw_up
+    original = LayoutSolver._draft
 
-    def noted(self, operation, out, orientation):
+    def noted(self, operation, orientation):
         drawn.append((len(operation.output.term), orientation.flip))
-        return original(self, operation, out, orientation)
+        return original(self, operation, orientation)
 
-    monkeypatch.setattr(LayoutSolver, "_draw_up", noted)
+    monkeypatch.setattr(LayoutSolver, "_draft", noted)
     arrays = _arrays([(8,) * 5, (8,) * 6, (8, 8, 8)])
     call = engine.compile("grwas,fdwsar,dgf->a", *arrays, threads=1, optimize=[(0, 1), (0, 1)])
     assert drawn == [(1, False), (4, False), (4, True)]

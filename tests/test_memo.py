@@ -10,9 +10,8 @@ import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.planners import memo
-from einsum_engine.planners.contraction import asked
+from einsum_engine.planners.contraction import Laid, asked
 from einsum_engine.planners.layout import dense_axes
-from einsum_engine.records import changed
 
 LETTERS = "abcdefghij"
 
@@ -161,10 +160,31 @@ def test_dimensions_follow_the_layouts():
     terms = ("a", "b", "k"), ("k", "n"), ("a", "b", "n")
     c = asked(terms, ("float64", "", ""), no, no, (True, True, False))
     right, out = dense_axes("nk", sizes, 8), dense_axes("nba", sizes, 8)
-    fused = changed(c, sizes=sizes).laid_out(dense_axes("kba", sizes, 8), right, out)
+    fused = Laid(c, sizes, dense_axes("kba", sizes, 8), right, out).contraction
     assert [len(dims) for dims in fused.dims] == [len(fused.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 1, 1, 1]
-    apart = fused.laid_out(dense_axes("kab", sizes, 8), right, out)
+    apart = Laid(c, sizes, dense_axes("kab", sizes, 8), right, out).contraction
     assert [len(dims) for dims in apart.dims] == [len(apart.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 2, 1, 1]
+
+
+def test_a_product_is_known_by_its_objects_and_by_what_is_decided():
+    """Sizes count too: of a free operand nothing else tells them."""
+    sizes, no = dict(a=3, k=5, n=6), (False, False)
+    c = asked((("a", "k"), ("k", "n"), ("a", "n")), ("float64", "", ""), no, no, (True, True, False))
+    out = dense_axes("na", sizes, 8)
+    first = Laid(c, sizes, None, None, out)
+    assert first.objects == Laid(c, dict(sizes), None, None, dense_axes("na", sizes, 8)).objects
+    others = [
+        Laid(c, {**sizes, "k": 6}, None, None, out),
+        Laid(c, sizes, dense_axes("ka", sizes, 8), None, out),
+        Laid(c, sizes, None, None, dense_axes("an", sizes, 8)),
+        Laid(c, sizes, None, None, out, flip=True),
+        Laid(c, sizes, None, None, out, across=True),
+        Laid(c, sizes, None, None, out, near_left=frozenset("a")),
+        Laid(c, sizes, None, None, out, near_right=frozenset("a")),
+    ]
+    assert len({first.objects, *[each.objects for each in others]}) == 1 + len(others)
+    made = others[-1].contraction
+    assert (made.lengths, made.near_right, made.left, made.out) == ((3, 6, 5), frozenset("a"), None, out)
 
 
 @pytest.mark.parametrize("size", [2, 1, 0])

@@ -270,7 +270,7 @@ def test_strands_are_the_longest_first_and_cover_what_is_below(always):
     builder = PlanBuilder(request, machine)
     builder.list.build()
     before = list(builder.list.operations)
-    count = strands.find_strands(builder.list, machine)
+    count = strands.find_strands(builder.list, builder.list.rooflines(machine))
     after = builder.list.operations
     assert count >= 2 and sorted(map(id, before)) == sorted(map(id, after))
     numbers = [operation.strand for operation in after]
