@@ -59,7 +59,8 @@ def choose_map(
         found.append((o, j, outer))
         o, left = take(order, entries)
         if not any(_moved(o, x, item, x < outputs) and any(d[1 + x] for d in left) for x, item in enumerate(items)):
-            found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, budget // o.count)))))
+            rows = -(-budget // o.count)  # rounded up: else there is one box more than tasks, for what is left of each
+            found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, rows)))))
     return min(found, key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
 
 
@@ -119,6 +120,11 @@ def _repeated(o: Group, number: int, item: int) -> int:
             return count if at and not any(dim[1 + number] for dim in o.dims[at:]) else 0
         count *= size
     return 0
+
+
+def repeats(o: Group, number: int, item: int) -> int:
+    """The entries along a group after which an operand repeats itself, 1 where it is one element; 0: it does not."""
+    return 1 if o.constant(number) else _repeated(o, number, item)
 
 
 def _step(o: Group, number: int, item: int, wide: int) -> int:
