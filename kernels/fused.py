@@ -237,7 +237,8 @@ class _Lowering:
             self.o, self.j, self.outer = apart
         else:
             price = len(self.s.nodes)
-            self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget)
+            held = frozenset(self.outputs + n for n in self.s.divisors)
+            self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget, held)
             self.outer = list(outer)
         self.scratch, self.moves = 0, {}
         self._parts: list[np.ndarray] = []

@@ -38,16 +38,17 @@ MOVES = {  # of an entry that is moved
 
 @lru_cache(maxsize=1024)
 def choose_map(
-    dims: tuple[Dim, ...], items: tuple[int, ...], outputs: int, price: int, budget: int
+    dims: tuple[Dim, ...], items: tuple[int, ...], outputs: int, price: int, budget: int, held: frozenset[int] = frozenset()
 ) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over: as a nest has them, or with O along the fastest loops of any operand, whichever
-    takes least by `boxed_cost`. ``price``: about how many cycles the arithmetic on a vector takes."""
+    takes least by `boxed_cost`. ``price``: about how many cycles the arithmetic on a vector takes; ``held``: operands of
+    which rows keep some vectors in registers, so that the rest of them takes no room in the L1 cache."""
     first = choose(list(dims), list(items), budget)
     if all(first[0].contiguous(x, item) or first[0].constant(x) for x, item in enumerate(items)):
         if first[0].count >= LONG_ROW:
             longer = _longer(dims, items, outputs, budget)
             return min((first, *longer), key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
-    entries = max(LINE, min(budget, STAGED_BYTES // sum(items)))
+    entries = max(LINE, min(budget, STAGED_BYTES // sum(item for x, item in enumerate(items) if x not in held)))
     orders: dict[tuple[Dim, ...], None] = {}  # loops, the fastest of an operand first
     for x in range(len(items)):
         mine = sorted((d for d in dims if d[1 + x]), key=lambda d: abs(d[1 + x]))

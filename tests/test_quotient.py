@@ -304,6 +304,19 @@ def test_an_inverse_is_made_before_the_step_that_divides(monkeypatch):
     same(x, wanted)
 
 
+@pytest.mark.parametrize("shape", [(), (300, 1), (1, 3), (1, 1)])
+def test_quotients_of_products(shape):
+    """As epilogues of products, or as steps of their own."""
+    rng = np.random.default_rng(9)
+    for dtype in FLOATS.args[1]:
+        a, b = rng.standard_normal((300, 40)).astype(dtype), rng.standard_normal((40, 900)).astype(dtype)
+        d = np.array(rng.random(shape) + 0.5).astype(dtype)
+        jitted = engine.jit(lambda a, b, d: ((a @ b).reshape(300, 300, 3) if d.shape == (1, 3) else a @ b) / d)
+        wanted = a @ b / (np.tile(d, 300) if d.shape == (1, 3) else d)
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(jitted(a, b, d).reshape(300, 900), wanted, rtol=40 * eps, atol=100 * eps)
+
+
 def test_what_is_divided_beside_long_functions(monkeypatch):
     """Nobody makes an inverse for it."""
     monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")

@@ -85,9 +85,15 @@ class RowFunction:
         self.past = f.word(self.args, ua.R_STREAM).ne(0)
         self.outputs = len(structure.outputs)
         self.divisors = {self.outputs + number for number in structure.divisors}  # and inverses, by operand
-        period = f.word(self.args, ua.R_PERIOD)
-        self.holds = period.ne(0) & (f.i64(PERIOD * self.w) % f.max(period, 1)).eq(0)  # divisors stay in registers
+        self.holds = self._holds()
         self.slots = [f.stack(self.w * STORAGES[name].itemsize) for name in structure.stored]
+
+    def _holds(self) -> Val:
+        """Divisors are one element along o, or repeat themselves after a whole part of the vectors that are kept."""
+        f, one, period = self.f, self.f.const(I1, 1), self.f.word(self.args, ua.R_PERIOD)
+        for number in self.divisors:
+            one = one & f.word(self.args, ua.R_OPERANDS + ua.R_WORDS * number + ua.R_KIND).eq(na.BROADCAST)
+        return one | (period.ne(0) & (f.i64(PERIOD * self.w) % f.max(period, 1)).eq(0))
 
     def emit(self) -> None:
         f = self.f
@@ -280,8 +286,7 @@ class _Row:
 
         def either(steps: bool) -> None:
             if self.s.reduces:
-                loop(steps, False)
-                return
+                return loop(steps, False)
             with f.if_else(past) as (then, otherwise):
                 with then:
                     loop(steps, True)
@@ -332,8 +337,10 @@ class _Row:
                     self._elements(operand.at + i * operand.item, slot, count, operand.item)
 
     def _is_read(self, number: int) -> bool:
-        """An input, or what results along o are combined with."""
-        return number >= self.k.outputs or (self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce))
+        """An input but an inverse, as single vectors are divided, or what results along o are combined with."""
+        if number >= self.k.outputs:
+            return number - self.k.outputs not in self.s.inverses
+        return self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce)
 
     def _elements(self, dst: Val, src: Val, count: Val, item: int) -> None:
         f, unit = self.f, min(item, 8)
@@ -372,19 +379,12 @@ class _Row:
     def _together(self, done: Var, end: Val, past: bool | Val, plain: bool) -> None:
         """Whole vectors up to ``end``, several at a time; none where divisors do not repeat themselves or have no inverse."""
         f, step = self.f, self.k.many * self.w
-
-        def turns(divisors: dict[int, Periodic]) -> None:
-            with f.range(done.get(), end - (step - 1), step) as i:
+        least = max(step, PERIOD * self.w) if self.k.divisors else step
+        with f.if_(self.k.holds & (done.get() + least <= end)):
+            divisors, finite = self._held(done.get())
+            with f.if_(finite), f.range(done.get(), end - (step - 1), step) as i:
                 self._several(i, past, plain, divisors)
                 done.set(i + step)
-
-        if not self.k.divisors:
-            turns({})
-            return
-        with f.if_(self.k.holds & (done.get() + max(step, PERIOD * self.w) <= end)):
-            divisors, finite = self._held(done.get())
-            with f.if_(finite):
-                turns(divisors)
 
     def _several(self, i: Val, past: bool | Val, plain: bool, divisors: dict[int, Periodic]) -> None:
         """Vectors from i on, each instruction of all in turn. ``past`` as in `_Part`, or decided at run time."""
