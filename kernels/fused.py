@@ -8,7 +8,7 @@ number of loops is compiled in.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
-from .fused_boxes import choose_apart, choose_map, movement
+from .fused_boxes import choose_apart, choose_map, movement, repeats
 from .fused_over import LONG_ROW, TOGETHER, passes
 from .fused_structure import LONG, Graph, Node, Output, Structure, cost_of, goes_apart, name, parse
 from .nest_boxes import LINE, Group, take, without
@@ -237,7 +237,8 @@ class _Lowering:
             self.o, self.j, self.outer = apart
         else:
             price = len(self.s.nodes)
-            self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget)
+            held = frozenset(self.outputs + n for n in self.s.divisors)
+            self.o, self.j, outer = choose_map(tuple(dims), tuple(self.items), self.outputs, price, budget, held)
             self.outer = list(outer)
         self.scratch, self.moves = 0, {}
         self._parts: list[np.ndarray] = []
@@ -324,6 +325,7 @@ class _Lowering:
             ua.U_STREAM: int(self._streams()),
             ua.U_APART: int(self.apart > 1 and not self.s.points),
             ua.U_ALIGN: int(self._aligns()),
+            ua.U_PERIOD: self._period(),
             ua.U_SHARE: share,
         }
         tasks = sharers if share else max(1, even(self.tasks, boxes))
@@ -368,6 +370,11 @@ class _Lowering:
         """Rows of the first output are so long that they are written by lines, and something is staged beside it."""
         runs = self.mode == ua.MAP and self.apart == 1 and not self.p.late and self.o.contiguous(0, self.items[0])
         return bool(runs and self.scratch and self.o.count * self.items[0] >= ua.LONG_ROW)
+
+    def _period(self) -> int:
+        """Elements of O after which all divisors of quotients repeat themselves; 0: they do not."""
+        counts = [repeats(self.o, self.outputs + n, self.items[self.outputs + n]) for n in self.s.divisors]
+        return lcm(*counts)
 
     def _in_place(self) -> bool:
         """An output lies where an input does: its lines are in cache when they are written."""

@@ -38,16 +38,17 @@ MOVES = {  # of an entry that is moved
 
 @lru_cache(maxsize=1024)
 def choose_map(
-    dims: tuple[Dim, ...], items: tuple[int, ...], outputs: int, price: int, budget: int
+    dims: tuple[Dim, ...], items: tuple[int, ...], outputs: int, price: int, budget: int, held: frozenset[int] = frozenset()
 ) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over: as a nest has them, or with O along the fastest loops of any operand, whichever
-    takes least by `boxed_cost`. ``price``: about how many cycles the arithmetic on a vector takes."""
+    takes least by `boxed_cost`. ``price``: about how many cycles the arithmetic on a vector takes; ``held``: operands of
+    which rows keep some vectors in registers, so that the rest of them takes no room in the L1 cache."""
     first = choose(list(dims), list(items), budget)
     if all(first[0].contiguous(x, item) or first[0].constant(x) for x, item in enumerate(items)):
         if first[0].count >= LONG_ROW:
             longer = _longer(dims, items, outputs, budget)
             return min((first, *longer), key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
-    entries = max(LINE, min(budget, STAGED_BYTES // sum(items)))
+    entries = max(LINE, min(budget, STAGED_BYTES // sum(item for x, item in enumerate(items) if x not in held)))
     orders: dict[tuple[Dim, ...], None] = {}  # loops, the fastest of an operand first
     for x in range(len(items)):
         mine = sorted((d for d in dims if d[1 + x]), key=lambda d: abs(d[1 + x]))
@@ -59,7 +60,8 @@ def choose_map(
         found.append((o, j, outer))
         o, left = take(order, entries)
         if not any(_moved(o, x, item, x < outputs) and any(d[1 + x] for d in left) for x, item in enumerate(items)):
-            found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, budget // o.count)))))
+            rows = -(-budget // o.count)  # rounded up: else there is one box more than tasks, for what is left of each
+            found.append((o, *take(sorted(left, key=by_output), max(1, min(GATHERED, rows)))))
     return min(found, key=lambda each: boxed_cost(each[0], each[1], items, outputs, price))
 
 
@@ -119,6 +121,11 @@ def _repeated(o: Group, number: int, item: int) -> int:
             return count if at and not any(dim[1 + number] for dim in o.dims[at:]) else 0
         count *= size
     return 0
+
+
+def repeats(o: Group, number: int, item: int) -> int:
+    """The entries along a group after which an operand repeats itself, 1 where it is one element; 0: it does not."""
+    return 1 if o.constant(number) else _repeated(o, number, item)
 
 
 def _step(o: Group, number: int, item: int, wide: int) -> int:

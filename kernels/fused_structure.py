@@ -36,7 +36,7 @@ ALL = (*NUMBERS, "bool")
 PARTS = {"complex64": "float32", "complex128": "float64"}
 MAX_OPERANDS = 32
 LONG = 20  # the cost from which a scalar operation is a long one
-DIVISORS = {32: (2.0**-38, 2.0**60), 64: (2.0**-400, 2.0**400)}  # with a finite ``inverse``, by bits: least, largest
+DIVISORS = {32: (2.0**-60, 2.0**60), 64: (2.0**-500, 2.0**500)}  # with a finite ``inverse``, by bits: least, largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +185,11 @@ class Structure:
         """Inputs that a ``quotient`` has as divisors, and as their inverses."""
         values = {a for node in self.nodes if node.op == "quotient" for a in node.args[1:]}
         return frozenset(value for value in values if value < len(self.inputs))
+
+    @property
+    def inverses(self) -> frozenset[int]:
+        """Inputs that a ``quotient`` has as inverses of its divisor."""
+        return frozenset(a for node in self.nodes if node.op == "quotient" for a in node.args[2:] if a < len(self.inputs))
 
     @property
     def reduces(self) -> bool:

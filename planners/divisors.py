@@ -1,8 +1,8 @@
-"""Divisions by what stays the same for many elements side by side: a number, a column.
+"""Divisions by what stays the same for many elements side by side, or repeats itself: a number, a column, a row of three.
 
-A division of float64 takes a processor as long as ten products. Where the inverse of the divisor is known, three products
-and a test of several vectors at once have the same bits (`kernels/cpu/quotient.py`). So inverses are a value of their
-own, with the divisor's shape, made once. A division of float32 takes six, which is too little beside many zeros.
+A division of float64 takes a processor as long as ten products, of float32 as six. Where the inverse of the divisor is known,
+three products and a test of several vectors at once have the same bits (`kernels/cpu/quotient.py`). So inverses are a
+value of their own, with the divisor's shape, made once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from math import prod
 from typing import Any, Iterable
 
 from ..ir import Atom, Eqn, Literal, Program, Var
-from ..kernels.fused_structure import DIVISORS, LONG, cost_of
+from ..kernels.fused_structure import DIVISORS, FLOATS, LONG, cost_of
 from .groups import FusedGroup, Member, Scheduled
 
 Schedule = Any  # `fusion.Schedule`, which imports this module
 
 LEAST_BYTES = 32 << 10  # of the quotient: the step of the inverse takes about what is gained on half of that
-RUN_BYTES = 2 << 10  # of elements side by side with one divisor, at least: a row has to be several times four vectors
+RUN_BYTES = 2 << 10  # of elements side by side with the same divisors, at least: a row has to be several times four vectors
+PERIOD_BYTES = 96  # of divisors that are repeated: three vectors, in registers, have whole numbers of what divides this
 
 
 def stays(eqn: Eqn) -> bool:
     """Whether an equation divides by what is worth an inverse."""
-    if eqn.op != "div" or any(atom.dtype.name != "float64" for atom in eqn.inputs):
+    if eqn.op != "div" or any(atom.dtype.name not in FLOATS for atom in eqn.inputs):
         return False
     shape, divisor = eqn.outputs[0].shape, eqn.inputs[1]
     item = divisor.dtype.itemsize
@@ -32,8 +33,12 @@ def stays(eqn: Eqn) -> bool:
         low, high = DIVISORS[8 * item]
         return low <= divisor.value <= high
     sizes = (1,) * (len(shape) - len(divisor.shape)) + divisor.shape
-    axis = max((axis for axis, size in enumerate(sizes) if size > 1), default=-1) + 1
-    return prod(shape[axis:]) * item >= RUN_BYTES
+    moving = [axis for axis, size in enumerate(sizes) if size > 1]
+    count = 1
+    if moving and moving[-1] == len(shape) - 1 and PERIOD_BYTES % (item * sizes[-1]) == 0:
+        count = sizes[moving.pop()]
+    axis = max(moving, default=-1) + 1
+    return count < prod(shape[axis:]) and prod(shape[axis:]) * item >= RUN_BYTES
 
 
 def wanted(program: Program) -> set[int]:

@@ -8,6 +8,8 @@ import pytest
 import einsum_engine as engine
 from einsum_engine.kernels import fused_structure as fs
 from einsum_engine.kernels.cpu import codegen, fused_price, library
+from einsum_engine.kernels.cpu import fused_abi as ua
+from einsum_engine.kernels.fused import lower
 from einsum_engine.kernels.isa import ISAS, host_isas
 
 HOST = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
@@ -128,6 +130,52 @@ def test_divisors_that_run(isa, dtype):
 
 @HOST
 @FLOATS
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 6, 8, 12, 24, 48])
+def test_divisors_that_repeat_themselves(isa, dtype, period):
+    """Of all sizes and in all places of a vector, in rows of all lengths; none, or one, has no inverse."""
+    rng = np.random.default_rng(period)
+    for count in (7, 40, 331, 1000):
+        x = rng.standard_normal((3, count, period)).astype(dtype)
+        x[1] = any_bits(rng, dtype, count * period).reshape(count, period)
+        x[2] *= rng.random(x[2].shape) < 0.5
+        d = (rng.random((1, 1, period)) + 0.5).astype(dtype)
+        check(isa, x, d)
+        x[1] = x[0]
+        for divisor in borders(dtype):
+            d[0, 0, -1] = divisor
+            check(isa, x[1:2], d)
+
+
+@FLOATS
+@pytest.mark.parametrize("shape, divisor, period", [
+    ((3000, 3), (1, 3), 3),
+    ((10, 1000), (10, 1), 1),
+    ((10, 1000), (10, 1000), 0),
+    ((3000, 5), (1, 5), 5),
+])  # fmt: skip
+def test_what_a_step_says_of_its_divisors(dtype, shape, divisor, period):
+    x, d = np.ones(shape, dtype), np.ones(divisor, dtype)
+    (row,) = lower(fused_case.problem_of(divided(dtype), [x], [x, d, d]))
+    assert row.words[ua.U_PERIOD] == period
+
+
+@HOST
+@FLOATS
+@pytest.mark.parametrize("shift", [0, 8])
+def test_divisors_that_repeat_themselves_at_the_end_of_memory(isa, dtype, shift):
+    """In place and not; rows are long enough to be written by lines, and to begin within one."""
+    rng, item = np.random.default_rng(6), np.dtype(dtype).itemsize
+    for count in (1, 20, 363, 500, 5000):
+        x, out = (np.ndarray((count, 3), dtype, oracle.guarded(3 * count * item + shift).data, shift) for _ in "xo")
+        d = np.ndarray((1, 3), dtype, oracle.guarded(3 * item).data)
+        x[:], d[:] = rng.standard_normal((count, 3)), rng.random((1, 3)) + 0.5
+        check(isa, x, d, out)
+        fused_case.run(isa, divided(dtype), [x], [x, d, inverse(isa, d)])
+        same(x, out)
+
+
+@HOST
+@FLOATS
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reduced_quotients_have_the_bits_of_divided_ones(isa, dtype, axis):
     rng = np.random.default_rng(3)
@@ -157,6 +205,19 @@ def test_quotients_beside_other_inputs_and_functions(isa, dtype):
         same(found, wanted)
 
 
+@HOST
+@FLOATS
+def test_inverses_that_are_computed_beside_quotients(isa, dtype):
+    """No plan has them, and rows cannot look at them before they begin: all are divided."""
+    g = fs.Graph((dtype,) * 2)
+    structure = g.structure(g.op("quotient", 0, 1, g.op("inverse", 1)))
+    x, d = np.random.default_rng(8).standard_normal((40, 900)).astype(dtype), borders(dtype)[:40, None]
+    out = np.empty_like(x[: len(d)])
+    fused_case.run(isa, structure, [out], [x[: len(d)], d])
+    with np.errstate(all="ignore"):
+        same(out, x[: len(d)] / d)
+
+
 @FLOATS
 def test_several_vectors_have_one_test_where_there_are_fused_products(dtype):
     structure = divided(dtype)
@@ -180,8 +241,18 @@ def over(x, d):
 @pytest.mark.parametrize(
     "shape, divisor, dtype, wanted",
     [
-        ((20000,), (), "float32", False),
+        ((20000,), (), "float32", True),
         ((20000,), (), "float64", True),
+        ((5000,), (), "float32", False),  # little is divided
+        ((20000,), (), "float16", False),
+        ((100, 200, 3), (3,), "float32", True),
+        ((100, 200, 3), (3,), "float64", True),
+        ((20, 500, 4), (20, 1, 4), "float32", True),
+        ((20, 500, 24), (24,), "float32", True),
+        ((20, 500, 24), (24,), "float64", False),  # three vectors do not hold it
+        ((20, 500, 5), (5,), "float32", False),  # nor whole numbers of it
+        ((500, 20, 3), (500, 1, 3), "float32", False),  # rows are short
+        ((20, 500, 3), (500, 3), "float32", False),
         ((20000,), (1,), "float64", True),
         ((100, 600), (100, 1), "float64", True),
         ((10, 30, 600), (30, 1), "float64", True),
@@ -197,8 +268,9 @@ def test_what_is_divided_by_an_inverse(shape, divisor, dtype, wanted, monkeypatc
     rng = np.random.default_rng(0)
     x, d = (np.asarray(rng.random(each) + 0.5).astype(dtype) for each in (shape, divisor))
     jitted = engine.jit(over)
-    assert [step.expr for step in jitted.plan(x, d).steps] == (["inverse", "quotient"] if wanted else ["div"])
-    if dtype != "complex64":
+    texts = [step.expr for step in jitted.plan(x, d).steps]
+    assert texts == ["inverse", "quotient"] if wanted else "quotient" not in " ".join(texts)
+    if dtype in PRECISION:
         same(jitted(x, d), x / d)
 
 
@@ -230,6 +302,19 @@ def test_an_inverse_is_made_before_the_step_that_divides(monkeypatch):
     assert any(text.startswith("sub quotient") for text in texts), texts
     same(jitted(x, y, d), (y + 1) / d)
     same(x, wanted)
+
+
+@pytest.mark.parametrize("shape", [(), (300, 1), (1, 3), (1, 1)])
+def test_quotients_of_products(shape):
+    """As epilogues of products, or as steps of their own."""
+    rng = np.random.default_rng(9)
+    for dtype in FLOATS.args[1]:
+        a, b = rng.standard_normal((300, 40)).astype(dtype), rng.standard_normal((40, 900)).astype(dtype)
+        d = np.array(rng.random(shape) + 0.5).astype(dtype)
+        jitted = engine.jit(lambda a, b, d: ((a @ b).reshape(300, 300, 3) if d.shape == (1, 3) else a @ b) / d)
+        wanted = a @ b / (np.tile(d, 300) if d.shape == (1, 3) else d)
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(jitted(a, b, d).reshape(300, 900), wanted, rtol=40 * eps, atol=100 * eps)
 
 
 def test_what_is_divided_beside_long_functions(monkeypatch):

@@ -32,6 +32,7 @@ from .fused_over import OverRows
 from .fused_price import HEAVY, cost, goes_in_pairs, unroll, vectors_at_once, width
 from .fused_rows import ApartRows, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_stage, build_tile
+from .quotient import PERIOD, Periodic
 from .storage import STORAGES
 from .stream import LINE
 
@@ -56,13 +57,12 @@ class _Operand:
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     """Elements i .. i + w - 1 of a row, those of ``mask`` (None: all); ``past``: the caches; ``lane``: which of the
-    accumulators; ``held``: divisors are one element; ``places``: where the operands are instead of in the row."""
+    accumulators; ``places``: where the operands are instead of in the row."""
 
     i: Val
     mask: Val | None = None
     past: bool = False
     lane: int = 0
-    held: bool = False
     places: list[Val] | None = None
 
 
@@ -85,7 +85,15 @@ class RowFunction:
         self.past = f.word(self.args, ua.R_STREAM).ne(0)
         self.outputs = len(structure.outputs)
         self.divisors = {self.outputs + number for number in structure.divisors}  # and inverses, by operand
+        self.holds = self._holds()
         self.slots = [f.stack(self.w * STORAGES[name].itemsize) for name in structure.stored]
+
+    def _holds(self) -> Val:
+        """Divisors are one element along o, or repeat themselves after a whole part of the vectors that are kept."""
+        f, one, period = self.f, self.f.const(I1, 1), self.f.word(self.args, ua.R_PERIOD)
+        for number in self.divisors:
+            one = one & f.word(self.args, ua.R_OPERANDS + ua.R_WORDS * number + ua.R_KIND).eq(na.BROADCAST)
+        return one | (period.ne(0) & (f.i64(PERIOD * self.w) % f.max(period, 1)).eq(0))
 
     def emit(self) -> None:
         f = self.f
@@ -129,7 +137,7 @@ class RowFunction:
                     with f.if_(self.no <= few):
                         ShortRows(self, mode).emit(single=False)
                         done.set(self.nj)
-                if not self.s.reduces:
+                if not self.s.reduces and not self.divisors:
                     with f.if_((done.get() < self.nj) & self._is_plain()):
                         PlainRows(self).emit()
                         done.set(self.nj)
@@ -214,17 +222,14 @@ class _Row:
         """All elements from ``start`` on."""
         f, done = self.f, self.f.var(start)
         past, head = self._head()
-        runs, holds = self.runs(), self.holds()
+        runs = self.runs()
         with f.while_() as leave:
             leave(done.get() >= self.k.no)
             if self.k.unroll > 1:
-                self._whole(done, runs, holds, past, head)
+                self._whole(done, runs, past, head)
             elif self.k.wide:
-                step = self.k.many * self.w
-                with f.if_(runs & holds & (done.get() >= head)):
-                    with f.range(done.get(), self.k.no - (step - 1), step) as i:
-                        self._several(i, past, plain=True)
-                        done.set(i + step)
+                with f.if_(runs & (done.get() >= head)):
+                    self._together(done, self.k.no, past, plain=True)
             with f.if_(done.get() < self.k.no):
                 self._single(done, past, head)
         if self.mode == ua.ROWS:
@@ -237,13 +242,15 @@ class _Row:
             runs = runs if number in self.k.divisors else runs & operand.step
         return runs.ne(0)
 
-    def holds(self) -> Val:
-        """Divisors are one element along o. Whoever divides by what runs has no quotients (`planners.divisors`); where a
-        row is cut across, vectors go one by one."""
-        runs = self.f.i64(0)
-        for number in self.k.divisors:
-            runs = runs | self.operands[number].step
-        return runs.eq(0)
+    def _held(self, start: Val) -> tuple[dict[int, Periodic], Val]:
+        """Divisors and their inverses from this element on, if they repeat themselves; whether all are finite."""
+        found, finite = {}, self.f.const(I1, 1)
+        for number in sorted(self.k.divisors):
+            name, parts = self.operands[number].dtype, [_Part(i=start + n * self.w) for n in range(PERIOD)]
+            found[number] = Periodic(self.f, [self.ops.load(name, self._at(number, part, False)) for part in parts])
+            if number - self.k.outputs in self.s.inverses:
+                finite = finite & found[number].finite(self.ops.floats(name))
+        return found, finite
 
     def _head(self) -> tuple[Val, Val]:
         """Whether vectors go past the caches, and how many elements come before the first aligned one."""
@@ -259,28 +266,27 @@ class _Row:
         # a store across two lines takes as long as two
         return past, f.select(past | (whole & (self.k.no * item >= ua.LONG_ROW)), head, f.i64(0))
 
-    def _whole(self, done: Var, runs: Val, holds: Val, past: Val, head: Val) -> None:
+    def _whole(self, done: Var, runs: Val, past: Val, head: Val) -> None:
         """As many vectors as there are, ``unroll`` at a time, and what is left of these one by one."""
         f, step = self.f, self.w * self.k.unroll
-        ready = holds & (done.get() >= head)
-        end = f.select(ready, self.k.no, f.i64(0))
+        end = f.select(done.get() >= head, self.k.no, f.i64(0))
 
         def loop(steps: bool, past: bool) -> None:
-            with f.range(done.get(), end - (step - 1), step) as i:
-                for lane in range(0 if self.k.wide else self.k.unroll):
-                    self._part(_Part(i=i + lane * self.w, lane=lane, held=True, past=past), plain=not steps)
-                if self.k.wide:
-                    self._several(i, past, plain=not steps)
-                done.set(i + step)
+            if self.k.wide:
+                self._together(done, end, past, plain=not steps)
+            if self.k.divisors or not self.k.wide:
+                with f.range(done.get(), end - (step - 1), step) as i:
+                    for lane in range(self.k.unroll):
+                        self._part(_Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
+                    done.set(i + step)
             if not past:  # short rows have many of these
                 with f.range(done.get(), end - (self.w - 1), self.w) as i:
-                    self._part(_Part(i=i, held=True), plain=not steps)
+                    self._part(_Part(i=i), plain=not steps)
                     done.set(i + self.w)
 
         def either(steps: bool) -> None:
             if self.s.reduces:
-                loop(steps, False)
-                return
+                return loop(steps, False)
             with f.if_else(past) as (then, otherwise):
                 with then:
                     loop(steps, True)
@@ -331,8 +337,10 @@ class _Row:
                     self._elements(operand.at + i * operand.item, slot, count, operand.item)
 
     def _is_read(self, number: int) -> bool:
-        """An input, or what results along o are combined with."""
-        return number >= self.k.outputs or (self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce))
+        """An input but an inverse, as single vectors are divided, or what results along o are combined with."""
+        if number >= self.k.outputs:
+            return number - self.k.outputs not in self.s.inverses
+        return self.mode == ua.COLUMNS and bool(self.s.outputs[number].reduce)
 
     def _elements(self, dst: Val, src: Val, count: Val, item: int) -> None:
         f, unit = self.f, min(item, 8)
@@ -368,17 +376,26 @@ class _Row:
                     with otherwise:
                         ops.store(dtype, value, at[number], load_mask)
 
-    def _several(self, i: Val, past: bool | Val, plain: bool) -> None:
-        """Whole vectors, each instruction of all in turn. ``past`` as in `_Part`, or decided at run time."""
+    def _together(self, done: Var, end: Val, past: bool | Val, plain: bool) -> None:
+        """Whole vectors up to ``end``, several at a time; none where divisors do not repeat themselves or have no inverse."""
+        f, step = self.f, self.k.many * self.w
+        least = max(step, PERIOD * self.w) if self.k.divisors else step
+        with f.if_(self.k.holds & (done.get() + least <= end)):
+            divisors, finite = self._held(done.get())
+            with f.if_(finite), f.range(done.get(), end - (step - 1), step) as i:
+                self._several(i, past, plain, divisors)
+                done.set(i + step)
+
+    def _several(self, i: Val, past: bool | Val, plain: bool, divisors: dict[int, Periodic]) -> None:
+        """Vectors from i on, each instruction of all in turn. ``past`` as in `_Part`, or decided at run time."""
         f, s, w, wide = self.f, self.s, self.w, self.k.wide
         assert wide is not None
-        parts = [_Part(i=i + lane * w, lane=lane, held=True) for lane in range(self.k.many)]
+        parts = [_Part(i=i + lane * w, lane=lane) for lane in range(self.k.many)]
         at = [[self._at(number, part, plain) for number in range(len(self.operands))] for part in parts]
         values: list[Value] = []
         for number, name in enumerate(s.inputs, self.k.outputs):
-            if number in self.k.divisors:
-                one = self.ops.load(name, at[0][number])
-                values.append(f.shuffle(one, one, [*range(w)] * self.k.many))
+            if number in divisors:
+                values.append(divisors[number].following(self.k.many))
                 continue
             if plain:
                 values.append(wide.load(name, at[0][number]))
@@ -422,9 +439,7 @@ class _Row:
         operand = self.operands[number]
         if part.places is not None:
             return part.places[number]
-        if part.held and number in self.k.divisors:
-            return operand.at
-        if plain or number < self.k.outputs:
+        if number < self.k.outputs or (plain and number not in self.k.divisors):
             return operand.at + part.i * operand.item
         return operand.at + (part.i & operand.step) * operand.item
 

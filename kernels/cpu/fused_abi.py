@@ -28,6 +28,7 @@ U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how fa
 PAGE = 4096  # bytes
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
 U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
+U_PERIOD = 45  # elements of O after which all divisors of quotients repeat themselves; 0: they do not
 
 # words of an operand in the table
 O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset
@@ -47,7 +48,8 @@ MAP, ROWS, COLUMNS = 0, 1, 2
 # void row(args): words of args, then R_WORDS for each operand
 R_O, R_J, R_MODE, R_FIRST, R_STREAM, R_APART = 0, 1, 2, 3, 4, 5  # R_FIRST: results are overwritten, not combined with
 R_KEEP, R_DOWN = 6, 7  # scratch for rows that are kept; of a structure with neighbours: bytes between rows
-R_OPERANDS = 8
+R_PERIOD = 8  # as U_PERIOD
+R_OPERANDS = 9
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
 R_WORDS = 3
 

@@ -68,6 +68,7 @@ class _Run:
             f.store(at + f.select(k < self.outputs, share * self.task, f.i64(0)), self.at + k * 8)
             f.store(f.i64(-1), self.staged + k * 24 + 8)
         same = {ua.R_MODE: self.mode, ua.R_STREAM: self.word(ua.U_STREAM), ua.R_APART: self.word(ua.U_APART)}
+        same[ua.R_PERIOD] = self.word(ua.U_PERIOD)
         for word, value in same.items():
             f.store(value, self.args + 8 * word)
         kept, boxes = self.word(ua.U_KEPT_BOXES), self.word(ua.U_REDUCED_BOXES)

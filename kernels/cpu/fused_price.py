@@ -37,8 +37,17 @@ def vectors_at_once(structure: Structure, isa: ISA) -> int:
     ops = {node.op for node in structure.nodes}
     if "quotient" not in ops or ops & _SINGLE or not isa.fma or not _of_one_size(structure):
         return 1
+    if not _are_given(structure):
+        return 1
     several = unroll(cost(structure))
     return several if structure.reduces else max(2, several)  # there are results of the lanes that are unrolled
+
+
+def _are_given(structure: Structure) -> bool:
+    """Whether inverses are inputs, which rows look at before they begin, or numbers, which planners have looked at."""
+    first = len(structure.inputs)
+    inverses = [node.args[2] for node in structure.nodes if node.op == "quotient"]
+    return all(value < first or structure.nodes[value - first].op == "const" for value in inverses)
 
 
 def unroll(price: int) -> int:

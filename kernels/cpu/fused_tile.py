@@ -91,7 +91,7 @@ class _Block:
         """All runs of a block, each with so many entries of the other table."""
         f = self.f
         head = {ua.R_J: entries, ua.R_MODE: f.i64(ua.MAP), ua.R_FIRST: f.i64(1), ua.R_APART: f.i64(0)}
-        for word, value in (head | {ua.R_STREAM: f.word(self.table, ua.T_STREAM)}).items():
+        for word, value in (head | {ua.R_STREAM: f.word(self.table, ua.T_STREAM), ua.R_PERIOD: f.i64(0)}).items():
             f.store(value, self.args + 8 * word)
         first, lanes = self.place(self.table, ua.T_FIRST), self.place(self.table, ua.T_LANES)
         with f.range(f.word(first, block), f.word(first, block + 1)) as run:
