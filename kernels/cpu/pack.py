@@ -6,7 +6,7 @@ element as it is, or widened to another dtype between load and store (`Widener`)
 cache line once:
 
     LANES_RUN   lanes are adjacent: copy runs
-    K_RUN       k is adjacent: blocks of (lane, k) transposed in registers
+    K_RUN       k is adjacent, or terms that are equally far apart: blocks of (lane, k) transposed in registers
     PANEL_RUN   the next panel is adjacent: blocks of (lane, panel) transposed in registers
     SCATTERED   element by element
 
@@ -204,6 +204,7 @@ class Packer:
 
     def emit(self) -> None:
         f = self.f
+        self.apart = self._terms_apart()
         panel = f.var(0)
         with f.while_() as leave:
             leave(panel.get() >= self.panels)
@@ -280,7 +281,50 @@ class Packer:
         f, m = self.f, self.m
         with f.range(0, valid, m.block) as l0:
             count, room = f.min(valid - l0, m.block), self.width - l0
-            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more)
+            with f.if_else(self.apart.eq(1)) as (beside, apart):
+                with beside:
+                    self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more)
+                with apart:
+                    self._k_blocks_apart(lanes + l0 * 8, dst + l0 * m.item, count, room)
+
+    def _terms_apart(self) -> Val:
+        """By how many terms those are apart in K that are adjacent in the source, as in squares; 1 where not all of them are
+        equally far apart."""
+        f, apart = self.f, self.f.var(1)
+        with f.if_(self.mode.eq(abi.K_RUN) & (self.k > 1)):
+            found = f.var(1)
+            with f.while_() as leave:
+                leave((found.get() >= self.k) | self._follows(f.min(found.get(), self.k - 1), found.get()))
+                found.add(1)
+            with f.if_((found.get() > 1) & (found.get() < self.k)):
+                k = Var(f, found.get())
+                with f.while_() as leave:
+                    leave(k.get() >= self.k)
+                    leave(self._follows(k.get(), found.get()).eq(0))
+                    k.add(1)
+                apart.set(f.select(k.get().eq(self.k), found.get(), f.i64(1)))
+        return apart.get()
+
+    def _follows(self, k: Val, apart: Val) -> Val:
+        """Whether a term is adjacent in the source to that so many before it."""
+        return (self.f.word(self.tk, k) - self.f.word(self.tk, k - apart)).eq(self.m.source_item)
+
+    def _k_blocks_apart(self, lanes: Val, dst: Val, count: Val, room: Val) -> None:
+        """Blocks of terms that are apart: rows of a block go so far from each other. What lies behind each on its lane is of
+        the next block of K, and asked for: the end of it, since it begins in a line that is read here."""
+        f, m, apart, pitch = self.f, self.m, self.apart, self.width * self.m.item
+        with f.range(0, apart) as first:
+            along, done = f.ceil_div(self.k - first, apart), f.var(0)
+            ahead = (along * 2 - 1) * m.source_item
+            for size in m.runs:
+                steps = (along - done.get()) // size
+                with f.if_(steps.ne(0)):
+                    k = first + done.get() * apart
+                    at, row = self.src + f.word(self.tk, k), dst + k * pitch
+                    f.call(self.blocks[size], [at, lanes, count | (room << 32), row, pitch * apart, ahead, steps])
+                    done.add(steps * size)
+            with f.range(first + done.get() * apart, self.k, apart) as k:
+                self._elements(lanes, dst, count, k, k + 1)
 
     def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val, more: Val) -> None:
         """Blocks of K, the longest that the table of K allows there. ``more``: a panel follows."""
