@@ -244,7 +244,9 @@ class _Planner(GemmAccess):
             self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
 
     def _find_squares(self) -> None:
-        """Orders K by squares where both operands are to be packed, along different summed indices."""
+        """Orders K by squares where both operands are to be packed, along different summed indices. With lanes on the other
+        side than the output suggests, what that saves would be predicted too high: packing element by element is not always
+        as slow as it is then weighed."""
         if len(self.k_dims) < 2 or self.c.flip:
             return
         sizes = {"items": self.items, "item": self.item, "most": KC[self.item], "entries": TABLE_ENTRIES}

@@ -50,7 +50,8 @@ def squares_of_k(
 ) -> Squares | None:
     """How K goes in squares of up to ``most`` terms; None where both operands run along one index, or sizes do not divide.
 
-    ``dims``: of K; ``columns``: of B, ``items``: bytes of an element of A and of B, ``item``: of what is computed with; ``entries``: of a table.
+    ``dims``: of K; ``columns``: of B; ``items``: bytes of an element of A and of B, ``item``: of what is computed with;
+    ``entries``: of a table.
     """
     row = next((dim for dim in dims if dim.stride(RIGHT) == items[RIGHT]), None)
     across = next((dim for dim in dims if dim.stride(LEFT) == items[LEFT]), None)
@@ -63,7 +64,7 @@ def squares_of_k(
     if not LEAST <= near.size <= most // depth:
         return None
     deep, *later = cut(across, largest_divisor(across.size, entries // near.size))
-    if near.size * deep.size > entries:
+    if deep.size < depth or near.size * deep.size > entries:
         return None
     others = [dim for dim in dims if dim is not row and dim is not across]
     return Squares(row=near, across=deep, depth=depth, turns=(*rows, *later, *others))
