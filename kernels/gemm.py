@@ -57,6 +57,7 @@ class GemmProblem:
     adjacent in C, lane by lane.
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
+    ``lines``: where K goes in squares, the lines of a block that each lane of A and of B has, from its first term on.
     ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end
     of each task, where these are unequal.
     """
@@ -97,6 +98,7 @@ class GemmProblem:
     close: int = 0
     blocks: tuple[int, int, int] = (1, 1, 1)
     shares: tuple[tuple[int, int, int, int], ...] = ()
+    lines: tuple[np.ndarray, ...] = ()
     conj_a: bool = False
     conj_b: bool = False
     accumulate: bool = False
@@ -176,6 +178,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TKO_A: p.tko_a,
         abi.G_TKO_B: p.tko_b,
     }
+    for word, offsets in zip((abi.G_LINES_A, abi.G_LINES_B), p.lines):
+        tables[word] = np.append(len(offsets), offsets)
     if p.shares:
         tables[abi.G_SHARES] = np.array(p.shares, np.int64).ravel()
     _put_loops(p.outer, words, tables)

@@ -42,6 +42,7 @@ from .sides import (
     split_long,
     total,
 )
+from .squares import squares_of_k
 from .tasks import gemm_blocks, most_panels
 from .tile_choice import choose_tile
 
@@ -146,6 +147,7 @@ class _Planner(GemmAccess):
         self.k_outer: list[Dim] = []
         self.n_outer: list[Dim] = []
         if c.left is not None and c.right is not None:
+            self._find_squares()
             self._split_off()
             self._columns_along_b()
         self.n_total = total(self.n_dims)
@@ -223,9 +225,20 @@ class _Planner(GemmAccess):
         if total(self.n_dims) > TABLE_ENTRIES:
             keep = leading(self.n_dims, TABLE_ENTRIES)
             self.n_dims, self.n_outer = self.n_dims[:keep], self.n_dims[keep:]
-        if self.k_total > TABLE_ENTRIES:
+        if total(self.k_dims) > TABLE_ENTRIES:
             keep = leading(self.k_dims, TABLE_ENTRIES)
             self.k_dims, self.k_outer = self.k_dims[:keep], self.k_dims[keep:]
+
+    def _find_squares(self) -> None:
+        """Orders K by squares where both operands are to be packed, along different summed indices. With lanes on the other
+        side than the output suggests, what that saves would be predicted too high: packing element by element is not always
+        as slow as it is then weighed."""
+        if len(self.k_dims) < 2 or self.c.flip:
+            return
+        sizes = {"items": self.items, "item": self.item, "most": KC[self.item], "entries": TABLE_ENTRIES}
+        found = squares_of_k(self.k_dims, total(self.n_dims), **sizes)
+        if found is not None:
+            self.squares, self.k_dims, self.k_outer = found, [found.row, found.across], list(found.turns)
 
     def _columns_along_b(self) -> None:
         """Columns begin with the dimension along which B runs, where B would be packed element by element. A long sum

@@ -44,7 +44,6 @@ class GemmAccess(GemmTables):
     """What is decided about each operand, from sizes and strides; dimensions and panels are known."""
 
     threads: int
-    items: tuple[int, int]  # bytes of an element of each operand, where it lies
     n_total: int
     k_total: int
 
@@ -91,7 +90,7 @@ class GemmAccess(GemmTables):
     def _pack_mode(self) -> int:
         if self._lanes_contiguous or self._lane_run() >= 4:
             return abi.LANES_RUN
-        if self._along_k(LEFT) and self.k_dims[0].size >= 4:
+        if self.squares is not None or self._along_k(LEFT) and self.k_dims[0].size >= 4:
             return abi.K_RUN
         if self.panels.run_last is not None:
             return abi.PANEL_RUN
@@ -179,6 +178,8 @@ class GemmAccess(GemmTables):
             return False
         if side == LEFT and against >= FETCHED_BELOW:
             return False
+        if self.squares is not None:
+            return True
         mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
         if mode == abi.K_RUN:
             if self.b_dims and lanes and self._lanes_apart(side) >= PAGE:
@@ -214,7 +215,7 @@ class GemmAccess(GemmTables):
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy
     def _kc(self) -> int:
-        return block_of_k(total(self.k_dims), self.item)
+        return self.squares.kc if self.squares is not None else block_of_k(total(self.k_dims), self.item)
 
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""

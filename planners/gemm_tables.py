@@ -20,6 +20,7 @@ from .contraction import BinaryContraction
 from .packing import PackedSide
 from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
+from .squares import Squares
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
@@ -57,6 +58,7 @@ class GemmTables:
     c: BinaryContraction
     isa: ISA
     item: int  # bytes of an element that is computed with
+    items: tuple[int, int]  # bytes of an element of each operand, where it lies
     known: dict[int, Mapping[Index, Axis]]  # by tensor
     m_dims: list[Dim]  # all lists are fastest first
     n_dims: list[Dim]
@@ -64,6 +66,7 @@ class GemmTables:
     k_dims: list[Dim]
     n_outer: list[Dim]
     k_outer: list[Dim]
+    squares: Squares | None = None
     panels: Panels
     mv: int
     nr: int
@@ -146,6 +149,7 @@ class GemmTables:
             close=d.close,
             blocks=d.blocks,
             shares=d.shares,
+            lines=() if self.squares is None else self.squares.lines(self.items),
             conj_a=c.conj_left,
             conj_b=c.conj_right,
             accumulate=c.accumulate,

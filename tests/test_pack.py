@@ -167,6 +167,25 @@ def test_every_width_of_narrow_panels_along_k(row, name, flush):
 
 
 @every_isa
+@pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32", "pack_bfloat16_float64"])
+@pytest.mark.parametrize("flush", ["start", "end"])
+def test_terms_that_are_equally_far_apart(row, name, flush):
+    """Squares of K: what is adjacent on a lane is some terms apart; also with an end that is no whole row of the square, and
+    with a term that breaks the order."""
+    item, target = _items(name)
+    size = _block(row, target)
+    for apart, along, width in product((2, 5), sorted({2, size - 1, size, 2 * size + 3} - {1}), (1, size - 1, size + 2)):
+        rows, lanes, tk = _sources("k", 2, width * apart, along, item, flush)
+        lanes = lanes[:, ::apart]
+        terms = (tk[:, None] + np.arange(apart) * rows.pitch).ravel()
+        broken = terms.copy()
+        broken[-1] = 0
+        for valid, table in product({(width,) * 2, (width, max(1, width - 1))}, (terms, terms[:-1], broken)):
+            packed = _pack(row, name, abi.K_RUN, rows.memory, rows.start, _poisoned(lanes, valid), valid, table, flush)
+            _check(name, packed, rows.memory, rows.start, lanes, valid, table)
+
+
+@every_isa
 @pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32"])
 def test_panels_that_go_past_the_caches(row, name):
     """Panels of fewer lanes than a block has, of as many and of more; in whole lines or not, with and without padding."""

@@ -92,6 +92,9 @@ G_STAGED = 67  # which operand is made so in the scratch memory of the worker: S
 G_STAGE_COLUMNS = 68  # B: columns that are made at a time; tasks have whole multiples
 G_SHARES = 69  # of each task, in order: first panel, end, first column, end; 0: blocks of PANEL_BLOCK and N_BLOCK
 SHARE_WORDS = 4
+# For A and for B, packed along K in squares: how many lines each lane has of a block of K, and the offsets of these from
+# its first term; 0: lines follow from the tables of lanes and terms.
+G_LINES_A, G_LINES_B = 70, 71
 STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next, or of an A that few columns read in

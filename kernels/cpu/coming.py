@@ -41,6 +41,7 @@ class Side:
     turns: int
     lanes: int
     terms: int
+    lines: int
     bit: int
     width: int
     first: Val
@@ -182,17 +183,23 @@ class Describer:
         f, word = self.f, self.word
         mode = (word(abi.G_PACK_MODE) >> 2 * side.number) & 3
         per_line = LINE // self.item
-        terms = f.min(word(abi.G_KC), word(abi.G_K) - start)
+        source, offsets = Var(f, source), Var(f, word(side.terms) + start * 8)
+        terms, step = Var(f, f.min(word(abi.G_KC), word(abi.G_K) - start)), Var(f, f.i64(per_line))
+        with f.if_(word(side.lines).ne(0)):
+            source.add(f.word(offsets.get()))
+            offsets.set(word(side.lines) + 8)
+            terms.set(f.word(word(side.lines)))
+            step.set(1)
         runs = (
-            (C_K_STEP, abi.K_RUN, terms, per_line),
-            (C_LANE_STEP, abi.LANES_RUN, f.i64(side.width), max(1, min(per_line, side.width))),
-            (C_PANEL_STEP, abi.PANEL_RUN, side.panels, per_line),
+            (C_K_STEP, abi.K_RUN, terms.get(), step.get()),
+            (C_LANE_STEP, abi.LANES_RUN, f.i64(side.width), f.i64(max(1, min(per_line, side.width)))),
+            (C_PANEL_STEP, abi.PANEL_RUN, side.panels, f.i64(per_line)),
         )
         words = {
-            C_SOURCE: source,
+            C_SOURCE: source.get(),
             C_LANES: word(side.lanes) + panel * (8 * side.width),
-            C_TK: word(side.terms) + start * 8,
-            C_K: terms,
+            C_TK: offsets.get(),
+            C_K: terms.get(),
             C_PANELS: side.panels,
             C_AT_K: f.i64(0),
             C_AT_LANE: f.i64(0),
@@ -201,8 +208,8 @@ class Describer:
         lines = f.i64(1)
         for index, run, count, step in runs:
             along = mode.eq(run)
-            words[index] = f.select(along, f.i64(step), f.i64(1))
-            lines = lines * f.select(along, (count + (2 * step - 2)) // step, count)
+            words[index] = f.select(along, step, f.i64(1))
+            lines = lines * f.select(along, (count + (step * 2 - 2)) // step, count)
         words[C_SHARE] = f.max(lines // f.max(tiles, 1) + 1, LEAST)
         for index, value in words.items():
             f.store(value, self.at + 8 * (C_WORDS * side.number + index))

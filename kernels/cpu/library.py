@@ -22,7 +22,7 @@ from ...locks import anew
 from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
-from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, small, unpack, walker
+from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, pack_task, small, unpack, walker
 from . import guard, indexed, random, result_memory, sort
 from .tile import TileSpec
 
@@ -41,7 +41,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(rf"gemm_\w+_\d+x\d+_[pd][pd]({TIMED})?"), _gemm),
     (re.compile(r"nest_\w+"), nest.build),
     (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
-    (re.compile(r"packtask"), pack.build_pack_task),
+    (re.compile(r"packtask"), pack_task.build_pack_task),
     (re.compile(r"unpack_\d+"), unpack.build_unpack),
     (re.compile(r"small_\w+_\d+s?(_\d+x\d+)?"), small.build_small),
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),

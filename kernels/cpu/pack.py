@@ -6,7 +6,7 @@ element as it is, or widened to another dtype between load and store (`Widener`)
 cache line once:
 
     LANES_RUN   lanes are adjacent: copy runs
-    K_RUN       k is adjacent: blocks of (lane, k) transposed in registers
+    K_RUN       k is adjacent, or terms that are equally far apart: blocks of (lane, k) transposed in registers
     PANEL_RUN   the next panel is adjacent: blocks of (lane, panel) transposed in registers
     SCATTERED   element by element
 
@@ -52,7 +52,7 @@ def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
     woven = {width: _emit_woven(module, width, name, isa) for width in _woven_widths(mover, isa)}
     f = Fn(module, name, [I64])
-    Packer(f, _mover(f, name, isa), blocks, woven).emit()
+    Packer(f, _mover(f, name, isa), blocks, woven, _emit_squares(module, blocks, name, isa)).emit()
     f.ret()
 
 
@@ -76,6 +76,16 @@ def _emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
             f.prefetch(source + shift + ahead, locality=2)
         for i, vector in enumerate(m.weave([m.load(source + shift, m.block) for source in sources])):
             m.store(vector, to + i * (m.block * m.item))
+    f.ret()
+    return f
+
+
+def _emit_squares(module: ir.Module, blocks: dict[int, Fn], name: str, isa: ISA) -> Fn:
+    """``void squares(args, lanes, dst, valid, apart)``: a panel by `Packer.k_apart`. It is rare, and would cost other panels
+    registers."""
+    f = Fn(module, "squares", [I64] * 5, internal=True)
+    f.fn.attributes.add("noinline")
+    Packer(f, _mover(f, name, isa), blocks, {}, None).k_apart(*f.args[1:])
     f.ret()
     return f
 
@@ -146,54 +156,11 @@ def _store_part(m: Mover, rows: list[Val], count: Val, dst: Val, distance: Val) 
         m.copy_run(spill + i * (m.block * m.item), dst + distance * i, count)
 
 
-def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
-    """Task function of a packing step of its own: operand A goes to panels in the output buffer.
-
-    One task packs a range of panels of one flat outer index (`abi.G_OUTER`, tables A and C), by the pack function at
-    `abi.G_PACK`.
-    """
-    f = Fn(module, name, [I64] * 4)
-    ctx, step, task, _ = f.args
-    bases = f.word(ctx, abi.CTX_BASES)
-    src = Var(f, f.word(bases, f.word(step, abi.A_SLOT)) + f.word(step, abi.A_OFFSET))
-    dst = Var(f, f.word(bases, f.word(step, abi.OUT_SLOT)) + f.word(step, abi.OUT_OFFSET))
-    shares, block = f.word(step, abi.G_PANEL_TASKS), f.word(step, abi.G_PANEL_BLOCK)
-    p0, rest = (task % shares) * block, Var(f, task // shares)
-    for level in reversed(range(4)):
-        at = abi.G_OUTER + 4 * level
-        count = f.word(step, at)
-        with f.if_(count > 1):
-            i = rest.get() % count
-            rest.set(rest.get() // count)
-            src.add(f.word(f.word(step, at + 1), i))
-            dst.add(f.word(f.word(step, at + 3), i))
-    width, stride = f.word(step, abi.G_N), f.word(step, abi.G_A_STRIDE)
-    args = {
-        abi.P_DST: dst.get() + p0 * stride,
-        abi.P_SRC: src.get(),
-        abi.P_PANELS: f.min(block, f.word(step, abi.G_PANELS) - p0),
-        abi.P_WIDTH: width,
-        abi.P_LANES: f.word(step, abi.G_TM_A) + p0 * width * 8,
-        abi.P_VALID: f.word(step, abi.G_VALID) + p0 * 8,
-        abi.P_K: f.word(step, abi.G_K),
-        abi.P_TK: f.word(step, abi.G_TK_A),
-        abi.P_MODE: f.word(step, abi.G_PACK_MODE),
-        abi.P_STRIDE: stride,
-    }
-    stack = f.stack(8 * abi.P_WORDS)
-    for index, value in args.items():
-        f.store(value, stack + 8 * index)
-    f.call(f.word(step, abi.G_PACK), [stack])
-    with f.if_((f.word(step, abi.G_PACK_MODE) & abi.PACK_PAST).ne(0)):
-        f.store_fence()
-    f.ret()
-
-
 class Packer:
     """Emits one pack function; attributes are its arguments."""
 
-    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn]):
-        self.f, self.m, self.blocks, self.woven = f, mover, blocks, woven
+    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn], squares: Fn | None):
+        self.f, self.m, self.blocks, self.woven, self.squares = f, mover, blocks, woven, squares
         args = f.args[0]
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
@@ -204,6 +171,7 @@ class Packer:
 
     def emit(self) -> None:
         f = self.f
+        self.apart = self._terms_apart()
         panel = f.var(0)
         with f.while_() as leave:
             leave(panel.get() >= self.panels)
@@ -229,7 +197,11 @@ class Packer:
             with otherwise:
                 with f.if_else(self.mode.eq(abi.K_RUN)) as (then2, otherwise2):
                     with then2:
-                        self._k_run(lanes, dst, valid, p + 1 < self.panels)
+                        with f.if_else(self.apart.eq(1)) as (beside, apart):
+                            with beside:
+                                self._k_run(lanes, dst, valid, p + 1 < self.panels)
+                            with apart:
+                                f.call(self.squares, [f.args[0], lanes, dst, valid, self.apart])
                     with otherwise2:
                         self._elements(lanes, dst, valid, f.i64(0), self.k)
         with f.if_(valid < self.width):
@@ -281,6 +253,46 @@ class Packer:
         with f.range(0, valid, m.block) as l0:
             count, room = f.min(valid - l0, m.block), self.width - l0
             self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more)
+
+    def _terms_apart(self) -> Val:
+        """By how many terms those are apart in K that are adjacent in the source, as in squares; 1 where not all of them are
+        equally far apart."""
+        f, apart = self.f, self.f.var(1)
+        with f.if_(self.mode.eq(abi.K_RUN) & (self.k > 1)):
+            found = f.var(1)
+            with f.while_() as leave:
+                leave((found.get() >= self.k) | self._follows(f.min(found.get(), self.k - 1), found.get()))
+                found.add(1)
+            with f.if_((found.get() > 1) & (found.get() < self.k)):
+                k = Var(f, found.get())
+                with f.while_() as leave:
+                    leave(k.get() >= self.k)
+                    leave(self._follows(k.get(), found.get()).eq(0))
+                    k.add(1)
+                apart.set(f.select(k.get().eq(self.k), found.get(), f.i64(1)))
+        return apart.get()
+
+    def _follows(self, k: Val, apart: Val) -> Val:
+        """Whether a term is adjacent in the source to that so many before it."""
+        return (self.f.word(self.tk, k) - self.f.word(self.tk, k - apart)).eq(self.m.source_item)
+
+    def k_apart(self, lanes: Val, dst: Val, valid: Val, apart: Val) -> None:
+        """Blocks of terms that are apart: rows of a block go so far from each other. What lies behind each on its lane is of
+        the next block of K, and asked for: the end of it, since it begins in a line that is read here."""
+        f, m, pitch = self.f, self.m, self.width * self.m.item
+        with f.range(0, valid, m.block) as l0, f.range(0, apart) as first:
+            table, count, room = lanes + l0 * 8, f.min(valid - l0, m.block), self.width - l0
+            along, done = f.ceil_div(self.k - first, apart), f.var(0)
+            ahead = (along * 2 - 1) * m.source_item
+            for size in m.runs:
+                steps = (along - done.get()) // size
+                with f.if_(steps.ne(0)):
+                    k = first + done.get() * apart
+                    at, row = self.src + f.word(self.tk, k), dst + l0 * m.item + k * pitch
+                    f.call(self.blocks[size], [at, table, count | (room << 32), row, pitch * apart, ahead, steps])
+                    done.add(steps * size)
+            with f.range(first + done.get() * apart, self.k, apart) as k:
+                self._elements(table, dst + l0 * m.item, count, k, k + 1)
 
     def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val, more: Val) -> None:
         """Blocks of K, the longest that the table of K allows there. ``more``: a panel follows."""
