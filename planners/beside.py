@@ -54,12 +54,23 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     if times > 1:
         c = _split(c, split, times)
         order.insert(adjacent, REPEATED)
-    axes = dense_axes((*order, *c.m), c.sizes, item)
+        adjacent += 1
+    axes = dense_axes(_together(c, order, adjacent), c.sizes, item)
     dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
     if times > 1:
         dims = (*dims, (times, axes[REPEATED].stride, 0, 0))
     copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
     return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small * times)
+
+
+def _together(c: BinaryContraction, order: list[Index], adjacent: int) -> tuple[Index, ...]:
+    """Indices of the copy, fastest first: the lanes, then what one tile reads, so that its rows are neighbours.
+
+    In the order of the large operand a summed index of it that is slow would put them whole pages apart, in one set of
+    the first-level cache, where what is read once drives them out.
+    """
+    rows = [i for i in order[adjacent:] if i in c.k]
+    return (*order[:adjacent], *rows, *c.m, *[i for i in order[adjacent:] if i not in c.k])
 
 
 def _adjacent(c: BinaryContraction, order: list[Index], item: int) -> tuple[int, int]:
