@@ -60,6 +60,11 @@ class Mover:
                     done.add(elems)
                 elems //= 2
 
+    def pieces(self, count: int) -> list[int]:
+        """So many elements as whole vectors, then halves of a vector down to one element."""
+        rest = [1 << bit for bit in reversed(range(self.block.bit_length() - 1)) if count >> bit & 1]
+        return [self.block] * (count // self.block) + rest
+
     def zero_rows(self, dst: Val, count: Val, rows: Val, pitch: Val) -> None:
         """``count`` elements from ``dst`` on, and as many in each of the rows after it, ``pitch`` bytes apart."""
         f = self.f

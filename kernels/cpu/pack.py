@@ -51,15 +51,43 @@ def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     mover = _mover(None, name, isa)
     blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
     woven = {width: _emit_woven(module, width, name, isa) for width in _woven_widths(mover, isa)}
+    rows = {width: _emit_row(module, width, name, isa) for width in _columns(mover, isa)}
     f = Fn(module, name, [I64])
-    Packer(f, _mover(f, name, isa), blocks, woven).emit()
+    Packer(f, _mover(f, name, isa), blocks, woven, rows).emit()
     f.ret()
+
+
+def _columns(mover: Mover, isa: ISA) -> list[int]:
+    """Columns of the tiles that read such elements, where they are several."""
+    return sorted({nr for dtype, item in ITEMSIZE.items() if item == mover.item for _, nr in tiles(isa, dtype) if nr > 1})
 
 
 def _woven_widths(mover: Mover, isa: ISA) -> list[int]:
     """Columns of tiles that fill a part of a vector, and that are woven with fewer shuffles than a whole block takes."""
-    columns = {nr for dtype, item in ITEMSIZE.items() if item == mover.item for _, nr in tiles(isa, dtype)}
-    return sorted(nr for nr in columns if nr < mover.block and nr // (nr & -nr) <= 3)
+    return [nr for nr in _columns(mover, isa) if nr < mover.block and nr // (nr & -nr) <= 3]
+
+
+def _emit_row(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
+    """``void row(at, dst, stride, panels, ahead)``: adjacent elements to so many panels of ``width`` lanes, ``stride`` bytes
+    apart. What lies from ``ahead`` on is asked for early.
+
+    A run of a few elements is a few instructions where its length is known, and a loop and several tests where it is not.
+    """
+    f = Fn(module, f"row_{width}", [I64] * 5, internal=True)
+    f.fn.attributes.add("noinline")
+    m = _mover(f, name, isa)
+    at, dst, stride, panels, ahead = f.args
+    pitch = width * m.source_item
+    with f.range(0, panels) as q:
+        source, to = at + q * pitch, dst + q * stride
+        for part in range(0, pitch, LINE):
+            f.prefetch(ahead + q * pitch + part, locality=2)
+        done = 0
+        for elems in m.pieces(width):
+            m.copy(source + done * m.source_item, to + done * m.item, elems)
+            done += elems
+    f.ret()
+    return f
 
 
 def _emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
@@ -192,8 +220,8 @@ def build_pack_task(module: ir.Module, name: str, isa: ISA) -> None:
 class Packer:
     """Emits one pack function; attributes are its arguments."""
 
-    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn]):
-        self.f, self.m, self.blocks, self.woven = f, mover, blocks, woven
+    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn], rows: dict[int, Fn]):
+        self.f, self.m, self.blocks, self.woven, self.rows = f, mover, blocks, woven, rows
         args = f.args[0]
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
@@ -345,15 +373,22 @@ class Packer:
         f, m = self.f, self.m
         group = self._panels_in_row(p)
         with f.if_(group.ne(0)):
-            first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.source_item
+            last = p + group - 1
+            valid, first = self._valid(last), self.src + f.word(self.lanes, p * self.width)
+            whole = group - f.convert(valid.ne(self.width), "zext", I64)
+            pitch = self.width * m.source_item
             rows_ahead = f.i64(ROWS_AHEAD) // (group * pitch) + 1
             with f.range(0, self.k) as k:
                 at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * (self.width * m.item)
                 ahead = first + f.word(self.tk, f.min(k + rows_ahead, self.k - 1))
-                with f.range(0, group) as q:
+                copied = f.var(0)
+                for width, function in self.rows.items():
+                    with f.if_(self.width.eq(width)):
+                        f.call(function, [at, dst, self.stride, whole, ahead])
+                        copied.set(whole)
+                with f.range(copied.get(), group) as q:
                     m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q), ahead + q * pitch)
-            last = p + group - 1
-            self._pad(last, f.i64(1), self._valid(last))
+            self._pad(last, f.i64(1), valid)
         return group
 
     def _panels_in_row(self, p: Val) -> Val:
