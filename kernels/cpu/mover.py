@@ -208,3 +208,9 @@ class Widener(Mover):
             together = f.insert(together, f.load(unit, source), lane)
         converter = Converter(f, self.isa, len(sources))
         self.store(self._widened(converter, f.bitcast(together, converter.type(self.source))), dst)
+
+
+def mover_for(f: Fn | None, name: str, isa: ISA) -> Mover:
+    """What ``pack_8`` (elements of so many bytes) or ``pack_float16_float32`` (from, to) moves elements with."""
+    what = name.split("_")[1:]
+    return Mover(f, int(what[0]), isa) if len(what) == 1 else Widener(f, *what, isa)

@@ -24,10 +24,10 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import ITEMSIZE, tiles
 from . import abi
+from .columns import columns, emit_row, emit_woven, is_woven
 from .emit import I64, Fn, Val, Var
-from .mover import Mover, Widener
+from .mover import Mover, mover_for
 
 # Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
 # lose short rows and many streams; measured in docs/performance.md.
@@ -40,72 +40,16 @@ LINE = 64  # bytes
 PAST_BIT = 60  # beside two counts in one argument
 
 
-def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
-    """What ``pack_8`` (elements of so many bytes) or ``pack_float16_float32`` (from, to) moves elements with."""
-    what = name.split("_")[1:]
-    return Mover(f, int(what[0]), isa) if len(what) == 1 else Widener(f, *what, isa)
-
-
 def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     """``void pack(args)``; see `abi` for the argument words."""
-    mover = _mover(None, name, isa)
+    mover = mover_for(None, name, isa)
+    widths = columns(mover, isa)
     blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
-    woven = {width: _emit_woven(module, width, name, isa) for width in _woven_widths(mover, isa)}
-    rows = {width: _emit_row(module, width, name, isa) for width in _columns(mover, isa)}
+    woven = {width: emit_woven(module, width, name, isa) for width in widths if is_woven(mover, width)}
+    rows = {width: emit_row(module, width, name, isa) for width in widths}
     f = Fn(module, name, [I64])
-    Packer(f, _mover(f, name, isa), blocks, woven, rows).emit()
+    Packer(f, mover_for(f, name, isa), blocks, woven, rows).emit()
     f.ret()
-
-
-def _columns(mover: Mover, isa: ISA) -> list[int]:
-    """Columns of the tiles that read such elements, where they are several."""
-    return sorted({nr for dtype, item in ITEMSIZE.items() if item == mover.item for _, nr in tiles(isa, dtype) if nr > 1})
-
-
-def _woven_widths(mover: Mover, isa: ISA) -> list[int]:
-    """Columns of tiles that fill a part of a vector, and that are woven with fewer shuffles than a whole block takes."""
-    return [nr for nr in _columns(mover, isa) if nr < mover.block and nr // (nr & -nr) <= 3]
-
-
-def _emit_row(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
-    """``void row(at, dst, stride, panels, ahead)``: adjacent elements to so many panels of ``width`` lanes, ``stride`` bytes
-    apart. What lies from ``ahead`` on is asked for early.
-
-    A run of a few elements is a few instructions where its length is known, and a loop and several tests where it is not.
-    """
-    f = Fn(module, f"row_{width}", [I64] * 5, internal=True)
-    f.fn.attributes.add("noinline")
-    m = _mover(f, name, isa)
-    at, dst, stride, panels, ahead = f.args
-    pitch = width * m.source_item
-    with f.range(0, panels) as q:
-        source, to = at + q * pitch, dst + q * stride
-        for part in range(0, pitch, LINE):
-            f.prefetch(ahead + q * pitch + part, locality=2)
-        done = 0
-        for elems in m.pieces(width):
-            m.copy(source + done * m.source_item, to + done * m.item, elems)
-            done += elems
-    f.ret()
-    return f
-
-
-def _emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
-    """``void woven(at, lanes, dst, steps, ahead)``: so many blocks of ``width`` lanes and T terms to a panel of that width, from
-    ``at + lanes[l]``, where the terms of each lane are adjacent, to ``dst``. Whole vectors of the panel are stored."""
-    f = Fn(module, f"woven_{width}", [I64] * 5, internal=True)
-    f.fn.attributes.add("noinline")
-    m = _mover(f, name, isa)
-    at, lanes, dst, steps, ahead = f.args
-    sources = [at + f.word(lanes, l) for l in range(width)]
-    with f.range(0, steps) as step:
-        shift, to = step * (m.block * m.source_item), dst + step * (width * m.block * m.item)
-        for source in sources:
-            f.prefetch(source + shift + ahead, locality=2)
-        for i, vector in enumerate(m.weave([m.load(source + shift, m.block) for source in sources])):
-            m.store(vector, to + i * (m.block * m.item))
-    f.ret()
-    return f
 
 
 def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
@@ -119,7 +63,7 @@ def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
     """
     f = Fn(module, f"blocks_{run}", [I64] * 7, internal=True)
     f.fn.attributes.add("noinline")
-    m = _mover(f, name, isa)
+    m = mover_for(f, name, isa)
     at, lanes, both, dst, distance, ahead, steps = f.args
     count, room, past = both & 0xFFFF, both >> 32 & 0xFFFF, both >> PAST_BIT
     table, clamped = Var(f, lanes), f.stack(8 * m.block)
