@@ -1,8 +1,8 @@
 """Batches that run along a large operand: products that read it where it lies, and results that lie as it does.
 
 Where a batch index is fastest in a large operand, packing it would go through memory element by element. The batched
-family reads it in place where the other operand and the result have that index fastest, too: a small operand is copied
-into the order of the large one (`beside`), and a free result may inherit that order (`inherited`), down a chain of
+family reads it in place where the other operand and the result have that index fastest, too: a small operand is
+copied so that it has (`beside`), and a free result may inherit that order (`inherited`), down a chain of
 products each of which has the result of the one before as its large operand. A long batch index that many products of a
 network share may be fastest in every value between them.
 """
@@ -29,7 +29,7 @@ BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Copied:
-    """A contraction whose left operand is a copy of another one, in the order of the right one."""
+    """A contraction whose left operand is a copy of another one, which runs along the right one."""
 
     contraction: BinaryContraction
     copy: NestProblem
