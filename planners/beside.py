@@ -1,8 +1,8 @@
 """Batches that run along a large operand: products that read it where it lies, and results that lie as it does.
 
 Where a batch index is fastest in a large operand, packing it would go through memory element by element. The batched
-family reads it in place where the other operand and the result have that index fastest, too: a small operand is copied
-into the order of the large one (`beside`), and a free result may inherit that order (`inherited`), down a chain of
+family reads it in place where the other operand and the result have that index fastest, too: a small operand is
+copied so that it has (`beside`), and a free result may inherit that order (`inherited`), down a chain of
 products each of which has the result of the one before as its large operand. A long batch index that many products of a
 network share may be fastest in every value between them.
 """
@@ -29,7 +29,7 @@ BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Copied:
-    """A contraction whose left operand is a copy of another one, in the order of the right one."""
+    """A contraction whose left operand is a copy of another one, which runs along the right one."""
 
     contraction: BinaryContraction
     copy: NestProblem
@@ -54,12 +54,23 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     if times > 1:
         c = _split(c, split, times)
         order.insert(adjacent, REPEATED)
-    axes = dense_axes((*order, *c.m), c.sizes, item)
+        adjacent += 1
+    axes = dense_axes(_together(c, order, adjacent), c.sizes, item)
     dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
     if times > 1:
         dims = (*dims, (times, axes[REPEATED].stride, 0, 0))
     copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
     return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small * times)
+
+
+def _together(c: BinaryContraction, order: list[Index], adjacent: int) -> tuple[Index, ...]:
+    """Indices of the copy, fastest first: the lanes, then what one tile reads, so that its rows are neighbours.
+
+    In the order of the large operand a summed index of it that is slow would put them whole pages apart, in one set of
+    the first-level cache, where what is read once drives them out.
+    """
+    rows = [i for i in order[adjacent:] if i in c.k]
+    return (*order[:adjacent], *rows, *c.m, *[i for i in order[adjacent:] if i not in c.k])
 
 
 def _adjacent(c: BinaryContraction, order: list[Index], item: int) -> tuple[int, int]:

@@ -149,6 +149,21 @@ def test_tasks_cover_the_results_once(row, threads, monkeypatch):
             check(p, operands, row, threads)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("lanes", [5, 16, 70])
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+def test_four_outer_loops(row, lanes, threads, monkeypatch):
+    """Sums of the slower levels go on where a task begins within them, and end with the last index of all."""
+    monkeypatch.setattr(batched, "SHARED_TERMS", 16)
+    p, operands = problem(
+        np.random.default_rng(lanes), "float32", outer=(6, 15), m=4, n=1, k=3, lanes=lanes, parallel=True
+    )
+    levels = []
+    for (_, *tables), fast in zip(p.outer, (3, 5)):
+        levels += [(len(tables[0]) // fast, *(t[::fast] for t in tables)), (fast, *(t[:fast] for t in tables))]
+    check(replace(p, outer=tuple(levels)), operands, row, threads)
+
+
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_rounding_is_within_the_bound(row, dtype):

@@ -157,6 +157,13 @@ def test_the_copy_is_in_the_order_of_the_large_operand():
     assert set(found.copy.dims) == {(8, 4, 32, 0), (8, 32, 4, 0), (2, 256, 256, 0)}
 
 
+def test_what_a_tile_reads_of_the_copy_lies_together():
+    """Lanes, summed indices, rows; then the batch that is looped outside, in the order of the large operand."""
+    sizes = dict(a=4, b=8, c=8, k=8, m=2, x=256)
+    found = beside.beside(contraction(left="bkmca", right="kcaxb", out="mcaxb", sizes=sizes))
+    assert {i: axis.stride for i, axis in found.contraction.left.items()} == dict(b=4, k=32, m=256, a=512, c=2048)
+
+
 @pytest.mark.parametrize(
     "b, x, lanes, times",
     [(8, 64, 16, 2), (4, 64, 16, 4), (12, 64, 16, 4), (8, 6, 16, 1), (8, 8, 16, 2), (16, 64, 16, 1), (8, 64, 1, 1)],

@@ -65,7 +65,8 @@ def _around(size: int) -> list[int]:
 
 def _sources(run: str, panels: int, width: int, k: int, item: int, flush: str):
     """Fenced memory whose rows run along ``run``, full of random bytes, and the tables (panels, width) and (k,)."""
-    length, count = {"lanes": (width, panels * k), "k": (k, panels * width), "panels": (panels, width * k)}[run]
+    extents = {"lanes": (width, panels * k), "rows": (panels * width, k), "k": (k, panels * width)}
+    length, count = {**extents, "panels": (panels, width * k)}[run]
     rows = oracle.Fence(count, length * item, flush)
     rng = np.random.default_rng(panels * 1000 + width * 10 + k)
     for number in range(count):
@@ -73,6 +74,8 @@ def _sources(run: str, panels: int, width: int, k: int, item: int, flush: str):
     p, l, step = (np.arange(size, dtype=np.int64) for size in (panels, width, k))
     if run == "lanes":
         return rows, p[:, None] * rows.pitch + l[None, :] * item, step * panels * rows.pitch
+    if run == "rows":
+        return rows, (p[:, None] * width + l[None, :]) * item, step * rows.pitch
     if run == "k":
         return rows, (p[:, None] * width + l[None, :]) * rows.pitch, step * item
     return rows, p[:, None] * item + l[None, :] * rows.pitch, step * width * rows.pitch
@@ -148,6 +151,21 @@ def _shapes(run: str, size: int):
                 yield 2, other, length
             else:
                 yield length, other, 2
+
+
+@every_isa
+@pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32", "pack_bfloat16_float64"])
+@pytest.mark.parametrize("flush", ["start", "end"])
+def test_rows_that_fill_several_panels(row, name, flush):
+    """Those of tiles have straight code; the last panel may be a part of one, and others follow it elsewhere."""
+    item, _ = _items(name)
+    for width, panels, k in product(range(1, 26), (1, 2, 5), (1, 3)):
+        rows, lanes, tk = _sources("rows", panels, width, k, item, flush)
+        for last in {1, max(1, width - 1), width}:
+            valid = (width,) * (panels - 1) + (last,)
+            table = _poisoned(lanes, valid)
+            packed = _pack(row, name, abi.LANES_RUN, rows.memory, rows.start, table, valid, tk, flush)
+            _check(name, packed, rows.memory, rows.start, lanes, valid, tk)
 
 
 @every_isa

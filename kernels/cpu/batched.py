@@ -78,17 +78,28 @@ class _Nest:
         at = [f.word(bases, word(slot)) + word(offset) for slot, offset in slots]
         block = _Block(self).emit()
         in_place, staged = self._in_place(block), _Staging(self).emit(block)
+        copied = word(ba.B_STAGE_B).ne(0)
+        whole = self._one_block(f, step, *spans[2:])
 
         def inner(offsets: list[Val]) -> None:
             places = [x + offset for x, offset in zip(at, offsets)]
-            with f.if_else(word(ba.B_STAGE_B).eq(0)) as (then, otherwise):
+            with f.if_else(copied) as (then, otherwise):
                 with then:
-                    f.call(in_place, [step, *places, *spans])
-                with otherwise:
                     f.call(staged, [step, scratch, *places, *spans])
+                with otherwise, f.if_else(whole) as (short, long):
+                    with short:
+                        tables, elements = step + 8 * ba.B_TABLES, spans[2:]
+                        f.call(block, [step, tables, *places, *spans, *elements, word(ba.B_ACCUMULATE)])
+                    with long:
+                        f.call(in_place, [step, *places, *spans])
 
         Outer(f, step).loop(*span(to, ba.B_OUTER_SHARE, ba.B_OUTER_TOTAL), inner)
         f.ret()
+
+    def _one_block(self, f: Fn, step: Val, first: Val, last: Val) -> Val:
+        """Whether the elements of the batch of a task are one block wherever they begin."""
+        few = (last - first) < _ALIGN_FROM * self.lanes.elems
+        return few & ((last - first) <= f.word(step, ba.B_BLOCK))
 
     def _in_place(self, block: Fn) -> Fn:
         """``(step, a, b, c, m0, m1, l0, l1)``: rows and elements of the batch of one task, one outer index."""
@@ -249,8 +260,9 @@ class _Block:
         """``ahead``: operands come from memory, in more streams than hardware follows: fetch so many bytes further."""
         f, shift = self.f, at * lanes.item
         acc = [[[Var(f, f.zero(lanes.vec)) for _ in range(lanes.parts)] for _ in tile.b] for _ in tile.a]
+        terms_a, terms_b = f.word(self.tables, ba.TK_A), f.word(self.tables, ba.TK_B)
         with f.range(0, self.word(ba.B_K)) as k:
-            in_a, in_b = shift + self.entry(ba.TK_A, k), shift + self.entry(ba.TK_B, k)
+            in_a, in_b = shift + f.word(terms_a, k), shift + f.word(terms_b, k)
             if ahead is not None:
                 for place in (*(a + in_a for a in tile.a), *(b + in_b for b in tile.b)):
                     f.prefetch(place + ahead, locality=2)

@@ -108,7 +108,11 @@ class Outer:
         return self.f.word(self.step, self.words[level])
 
     def loop(self, first: Val, last: Val, body) -> None:
-        """``body(offsets)`` for each flat index, the last level fastest."""
+        """``body(offsets)`` for each flat index, the last level fastest.
+
+        The sums of the slower levels are kept until one of these goes on: where the body is a single tile, four tables
+        an operand are half of what the tile takes.
+        """
         f, rest = self.f, Var(self.f, first)
         digits = [f.var(0) for _ in range(LEVELS)]
         for level in reversed(range(LEVELS)):
@@ -116,18 +120,29 @@ class Outer:
             with f.if_(count > 1):
                 digits[level].set(rest.get() % count)
                 rest.set(rest.get() // count)
+        slower = [Var(f, self._slower(i, digits)) for i in range(self.operands)]
+        fastest, count = digits[-1], self._count(LEVELS - 1)
         with f.range(first, last):
-            body([self._offset(i, digits) for i in range(self.operands)])
-            self._advance(digits, LEVELS - 1)
+            body([slower[i].get() + self._entry(i, LEVELS - 1, digits) for i in range(self.operands)])
+            fastest.add(1)
+            with f.if_(fastest.get() >= count, likely=False):
+                fastest.set(0)
+                self._advance(digits, LEVELS - 2)
+                for i, total in enumerate(slower):
+                    total.set(self._slower(i, digits))
 
-    def _offset(self, operand: int, digits: list[Var]) -> Val:
-        f = self.f
-        terms = [f.word(f.word(self.step, w + 1 + operand), digit.get()) for w, digit in zip(self.words, digits)]
+    def _entry(self, operand: int, level: int, digits: list[Var]) -> Val:
+        return self.f.word(self.f.word(self.step, self.words[level] + 1 + operand), digits[level].get())
+
+    def _slower(self, operand: int, digits: list[Var]) -> Val:
+        """The sum of all tables of an operand but the fastest."""
+        terms = [self._entry(operand, level, digits) for level in range(LEVELS - 1)]
         return sum(terms[1:], terms[0])
 
     def _advance(self, digits: list[Var], level: int) -> None:
+        """The next index of ``level`` and those before it; behind the last one of all comes the first."""
         digits[level].add(1)
-        if level:
-            with self.f.if_(digits[level].get() >= self._count(level), likely=False):
-                digits[level].set(0)
+        with self.f.if_(digits[level].get() >= self._count(level), likely=False):
+            digits[level].set(0)
+            if level:
                 self._advance(digits, level - 1)

@@ -60,6 +60,11 @@ class Mover:
                     done.add(elems)
                 elems //= 2
 
+    def pieces(self, count: int) -> list[int]:
+        """So many elements as whole vectors, then halves of a vector down to one element."""
+        rest = [1 << bit for bit in reversed(range(self.block.bit_length() - 1)) if count >> bit & 1]
+        return [self.block] * (count // self.block) + rest
+
     def zero_rows(self, dst: Val, count: Val, rows: Val, pitch: Val) -> None:
         """``count`` elements from ``dst`` on, and as many in each of the rows after it, ``pitch`` bytes apart."""
         f = self.f
@@ -203,3 +208,9 @@ class Widener(Mover):
             together = f.insert(together, f.load(unit, source), lane)
         converter = Converter(f, self.isa, len(sources))
         self.store(self._widened(converter, f.bitcast(together, converter.type(self.source))), dst)
+
+
+def mover_for(f: Fn | None, name: str, isa: ISA) -> Mover:
+    """What ``pack_8`` (elements of so many bytes) or ``pack_float16_float32`` (from, to) moves elements with."""
+    what = name.split("_")[1:]
+    return Mover(f, int(what[0]), isa) if len(what) == 1 else Widener(f, *what, isa)

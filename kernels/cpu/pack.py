@@ -24,10 +24,10 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import ITEMSIZE, tiles
 from . import abi
+from .columns import columns, emit_row, emit_woven, is_woven
 from .emit import I64, Fn, Val, Var
-from .mover import Mover, Widener
+from .mover import Mover, mover_for
 
 # Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
 # lose short rows and many streams; measured in docs/performance.md.
@@ -40,44 +40,16 @@ LINE = 64  # bytes
 PAST_BIT = 60  # beside two counts in one argument
 
 
-def _mover(f: Fn | None, name: str, isa: ISA) -> Mover:
-    """What ``pack_8`` (elements of so many bytes) or ``pack_float16_float32`` (from, to) moves elements with."""
-    what = name.split("_")[1:]
-    return Mover(f, int(what[0]), isa) if len(what) == 1 else Widener(f, *what, isa)
-
-
 def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     """``void pack(args)``; see `abi` for the argument words."""
-    mover = _mover(None, name, isa)
+    mover = mover_for(None, name, isa)
+    widths = columns(mover, isa)
     blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
-    woven = {width: _emit_woven(module, width, name, isa) for width in _woven_widths(mover, isa)}
+    woven = {width: emit_woven(module, width, name, isa) for width in widths if is_woven(mover, width)}
+    rows = {width: emit_row(module, width, name, isa) for width in widths}
     f = Fn(module, name, [I64])
-    Packer(f, _mover(f, name, isa), blocks, woven, _emit_squares(module, blocks, name, isa)).emit()
+    Packer(f, mover_for(f, name, isa), blocks, woven, rows, _emit_squares(module, blocks, name, isa)).emit()
     f.ret()
-
-
-def _woven_widths(mover: Mover, isa: ISA) -> list[int]:
-    """Columns of tiles that fill a part of a vector, and that are woven with fewer shuffles than a whole block takes."""
-    columns = {nr for dtype, item in ITEMSIZE.items() if item == mover.item for _, nr in tiles(isa, dtype)}
-    return sorted(nr for nr in columns if nr < mover.block and nr // (nr & -nr) <= 3)
-
-
-def _emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
-    """``void woven(at, lanes, dst, steps, ahead)``: so many blocks of ``width`` lanes and T terms to a panel of that width, from
-    ``at + lanes[l]``, where the terms of each lane are adjacent, to ``dst``. Whole vectors of the panel are stored."""
-    f = Fn(module, f"woven_{width}", [I64] * 5, internal=True)
-    f.fn.attributes.add("noinline")
-    m = _mover(f, name, isa)
-    at, lanes, dst, steps, ahead = f.args
-    sources = [at + f.word(lanes, l) for l in range(width)]
-    with f.range(0, steps) as step:
-        shift, to = step * (m.block * m.source_item), dst + step * (width * m.block * m.item)
-        for source in sources:
-            f.prefetch(source + shift + ahead, locality=2)
-        for i, vector in enumerate(m.weave([m.load(source + shift, m.block) for source in sources])):
-            m.store(vector, to + i * (m.block * m.item))
-    f.ret()
-    return f
 
 
 def _emit_squares(module: ir.Module, blocks: dict[int, Fn], name: str, isa: ISA) -> Fn:
@@ -85,7 +57,7 @@ def _emit_squares(module: ir.Module, blocks: dict[int, Fn], name: str, isa: ISA)
     registers."""
     f = Fn(module, "squares", [I64] * 5, internal=True)
     f.fn.attributes.add("noinline")
-    Packer(f, _mover(f, name, isa), blocks, {}, None).k_apart(*f.args[1:])
+    Packer(f, mover_for(f, name, isa), blocks, {}, {}, None).k_apart(*f.args[1:])
     f.ret()
     return f
 
@@ -101,7 +73,7 @@ def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
     """
     f = Fn(module, f"blocks_{run}", [I64] * 7, internal=True)
     f.fn.attributes.add("noinline")
-    m = _mover(f, name, isa)
+    m = mover_for(f, name, isa)
     at, lanes, both, dst, distance, ahead, steps = f.args
     count, room, past = both & 0xFFFF, both >> 32 & 0xFFFF, both >> PAST_BIT
     table, clamped = Var(f, lanes), f.stack(8 * m.block)
@@ -159,8 +131,17 @@ def _store_part(m: Mover, rows: list[Val], count: Val, dst: Val, distance: Val) 
 class Packer:
     """Emits one pack function; attributes are its arguments."""
 
-    def __init__(self, f: Fn, mover: Mover, blocks: dict[int, Fn], woven: dict[int, Fn], squares: Fn | None):
-        self.f, self.m, self.blocks, self.woven, self.squares = f, mover, blocks, woven, squares
+    def __init__(
+        self,
+        f: Fn,
+        mover: Mover,
+        blocks: dict[int, Fn],
+        woven: dict[int, Fn],
+        rows: dict[int, Fn],
+        squares: Fn | None,
+    ):
+        self.f, self.m, self.blocks = f, mover, blocks
+        self.woven, self.rows, self.squares = woven, rows, squares
         args = f.args[0]
         names = ("dst", "src", "panels", "width", "lanes", "valid", "k", "tk", "mode", "stride")
         for index, name in enumerate(names):
@@ -357,15 +338,22 @@ class Packer:
         f, m = self.f, self.m
         group = self._panels_in_row(p)
         with f.if_(group.ne(0)):
-            first, pitch = self.src + f.word(self.lanes, p * self.width), self.width * m.source_item
+            last = p + group - 1
+            valid, first = self._valid(last), self.src + f.word(self.lanes, p * self.width)
+            whole = group - f.convert(valid.ne(self.width), "zext", I64)
+            pitch = self.width * m.source_item
             rows_ahead = f.i64(ROWS_AHEAD) // (group * pitch) + 1
             with f.range(0, self.k) as k:
                 at, dst = first + f.word(self.tk, k), self.dst + p * self.stride + k * (self.width * m.item)
                 ahead = first + f.word(self.tk, f.min(k + rows_ahead, self.k - 1))
-                with f.range(0, group) as q:
+                copied = f.var(0)
+                for width, function in self.rows.items():
+                    with f.if_(self.width.eq(width)):
+                        f.call(function, [at, dst, self.stride, whole, ahead])
+                        copied.set(whole)
+                with f.range(copied.get(), group) as q:
                     m.copy_run(at + q * pitch, dst + q * self.stride, self._valid(p + q), ahead + q * pitch)
-            last = p + group - 1
-            self._pad(last, f.i64(1), self._valid(last))
+            self._pad(last, f.i64(1), valid)
         return group
 
     def _panels_in_row(self, p: Val) -> Val:
