@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, update_wrapper
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,8 @@ class Jitted:
         threads: int | None,
         profile: bool,
     ) -> None:
+        if not callable(function):
+            raise EngineTypeError(f"jit of a {type(function).__name__}: expected a function")
         update_wrapper(self, function)  # first: it copies the attributes of a function, which may be named as ours are
         if cache < 1:
             raise EngineValueError(f"cache={cache}: at least one program is kept")
@@ -110,7 +113,10 @@ class Jitted:
         self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"jit({self.function!r})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:

@@ -228,6 +228,10 @@ def test_a_decorated_function_pickles_by_name():
         assert pickle.loads(pickle.dumps(other)) is other is copy.copy(other) is copy.deepcopy(other)
 
 
+def test_a_bound_method_pickles_with_its_object():
+    assert np.array_equal(pickle.loads(pickle.dumps(Model().method))(A), A * 2)
+
+
 @pytest.mark.parametrize("called", [False, True])
 def test_a_jitted_function_pickles_with_its_options(called):
     jitted = engine.jit(plain, cache=3, passes=("views",), threads=1, profile=True)
