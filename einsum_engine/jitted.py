@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, update_wrapper
-from types import MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from .trees import flatten, unflatten
 from .views import View
 
 QUICK = 8  # native entries that a call tries before it looks at its arguments
+DEPTH = 4  # of objects in which a result is searched for traced arrays
 CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
 
 
@@ -254,13 +256,13 @@ def _leaf_key(leaf: Any, position: int) -> Any:
     if any(hasattr(type(leaf), way) for way in ("__array__", "__dlpack__", "__cuda_array_interface__")):
         raise EngineTypeError(f"argument {position} {refusal(leaf)}")
     try:
-        hash(leaf)
+        hash(0 if isinstance(leaf, slice) else leaf)  # slices have a hash from Python 3.12 on
     except TypeError:
         raise EngineTypeError(
             f"argument {position} has type {name}: arrays of NumPy are traced, and what is a fixed part "
             f"of the program must be hashable"
         ) from None
-    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf)
+    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex, slice)) else leaf)
 
 
 # -- tracing a call ----------------------------------------------------------------------------------------------------
@@ -386,7 +388,7 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
         if isinstance(leaf, Masked):
             raise leaf.refusal("a result")
         if not isinstance(leaf, Tracer):
-            leaves.append(Leaf(kind="static", value=leaf))
+            leaves.append(Leaf(kind="static", value=_fixed(leaf)))
             continue
         locked = bool(leaf.locked) and not _own_component(leaf, counts)
         sources = [at for at, given in tracers.items() if given.root is leaf.root]
@@ -402,6 +404,24 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
             leaves.append(Leaf(kind="output", at=len(outputs), scalar=leaf.scalar, locked=locked and not leaf.scalar))
             outputs.append(lift(leaf))
     return outputs, leaves
+
+
+def _fixed(leaf: Any) -> Any:
+    """A result that all calls return: it would be used up by the first one, or show its arrays as they were traced."""
+    kind = type(leaf).__name__
+    if isinstance(leaf, (Iterator, Awaitable)):
+        raise EngineTypeError(f"the result is a {kind}, which can be gone through once: return a list")
+    if _holds_traced(leaf, DEPTH):
+        raise EngineTypeError(f"the result is a {kind} that holds traced arrays: return these, in tuples, lists, dicts")
+    return leaf
+
+
+def _holds_traced(value: Any, depth: int) -> bool:
+    if isinstance(value, Tracer):
+        return True
+    if not depth or isinstance(value, (type, FunctionType, ModuleType)):
+        return False
+    return any(_holds_traced(each, depth - 1) for each in gc.get_referents(value))
 
 
 def _own_component(leaf: Tracer, counts: dict[Root, int]) -> bool:

@@ -1,6 +1,8 @@
 """What `jit` makes is a function for those who look at it: methods, arguments, results, names."""
 
 import inspect
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -32,3 +34,55 @@ def test_only_functions_are_jitted():
         with pytest.raises(TypeError, match=f"jit of a {type(wrong).__name__}: expected a function"):
             engine.jit(wrong)
     assert repr(engine.jit(np.sin)) == f"jit({np.sin!r})"
+
+
+@dataclass
+class Pair:
+    first: object
+    second: object
+
+
+class Slots:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: Pair(x, 1), lambda x: [Slots({"x": [x]})], lambda x: {1: (deque([x]),)}, lambda x: Slots(Pair(1, x))],
+)
+def test_results_that_hide_traced_arrays_are_refused(make):
+    with pytest.raises(TypeError, match="the result is a (Pair|Slots|deque) that holds traced arrays: return these"):
+        engine.jit(lambda x: make(x + 1))(A)
+
+
+def test_results_that_can_be_read_once_are_refused():
+    def rows(x):
+        yield from x
+
+    for function in (rows, lambda x: map(np.sin, x), lambda x: [iter([1, 2])]):
+        with pytest.raises(TypeError, match="which can be gone through once: return a list"):
+            engine.jit(function)(A)
+
+
+def test_other_results_are_returned_as_they_are():
+    kept = Pair(A, [1, "two", Slots(None)])
+    jitted = engine.jit(lambda x: (kept, np.sin, Pair, x + 1, None, ...))
+    for _ in range(2):
+        found = jitted(A)
+        assert found[0] is kept and found[1:3] == (np.sin, Pair) and found[4:] == (None, ...)
+
+
+def test_slices_are_arguments():
+    traced = []
+
+    @engine.jit
+    def part(x, *where):
+        traced.append(where)
+        return x[where] + 1
+
+    for where in ((slice(1, None),), (slice(None), slice(0, 4, 2)), (slice(np.int64(1), None), 2), (slice(1, None),)):
+        assert np.array_equal(part(A, *where), A[where] + 1)
+    assert len(traced) == 3
