@@ -37,6 +37,7 @@ from .trees import flatten, unflatten
 from .views import View
 
 QUICK = 8  # native entries that a call tries before it looks at its arguments
+BY_VALUE = "._by_value"
 DEPTH = 4  # of objects in which a result is searched for traced arrays
 CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
 
@@ -111,6 +112,7 @@ class Jitted:
         self._size = cache
         self._kept: OrderedDict[Any, Traced] = OrderedDict()
         self._warned = False
+        self._renamed: FunctionType | None = None
         self._last: Traced | None = None
         self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
 
@@ -136,14 +138,32 @@ class Jitted:
             self._remember(traced, route)
         return result
 
-    def __reduce__(self) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled as functions are: by name where its module has it under that of its function, as a decorator leaves
-        it. Else with its function and options; what was traced is made again."""
+        it. Else with its function and options; what was traced is made again. Those of ``__main__`` are `_by_value`,
+        but under protocols that would store the name of a part as a part of what has the name."""
+        function = self.function
         if _named(self.__module__, self._name) is self:
-            return self._name
+            if self.__module__ != "__main__" or not isinstance(function, FunctionType) or protocol < 4:
+                return self._name
+            function = self._by_value
         options = {"cache": self._size, "passes": self.passes}
         options |= {"threads": self.options.threads, "profile": self.options.profile}
-        return partial(Jitted, **options), (self.function,)
+        return partial(_unpickled, **options), (function,)
+
+    @property
+    def _by_value(self) -> FunctionType:
+        """The function under the name of this attribute, where `pickle` finds it. Others, such as cloudpickle in joblib
+        and dask, send functions of ``__main__`` by value to processes that have another one, but nothing else."""
+        if self._renamed is None:
+            f = self.function
+            found = FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+            update_wrapper(found, f)
+            del found.__wrapped__
+            found.__kwdefaults__ = f.__kwdefaults__
+            found.__qualname__ += BY_VALUE
+            self._renamed = found
+        return self._renamed
 
     @property
     def _name(self) -> str:
@@ -234,6 +254,17 @@ class Jitted:
                         stacklevel=4,
                     )
         return found
+
+
+def _unpickled(function: Callable[..., Any], **options: Any) -> Jitted:
+    """What `Jitted.__reduce_ex__` stored: the function of that name, if it is there, or one by value."""
+    name = getattr(function, "__qualname__", "")
+    if name.endswith(BY_VALUE):
+        found = _named(function.__module__, name.removesuffix(BY_VALUE))
+        if isinstance(found, Jitted) and found._by_value is function:
+            return found
+        function.__qualname__ = name.removesuffix(BY_VALUE)
+    return Jitted(function, **options)
 
 
 def _named(module: str, name: str) -> Any:
