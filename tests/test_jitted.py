@@ -1,6 +1,8 @@
 """What `jit` makes is a function for those who look at it: methods, arguments, results, names."""
 
+import gc
 import inspect
+import weakref
 from collections import deque
 from dataclasses import dataclass
 
@@ -86,3 +88,29 @@ def test_slices_are_arguments():
     for where in ((slice(1, None),), (slice(None), slice(0, 4, 2)), (slice(np.int64(1), None), 2), (slice(1, None),)):
         assert np.array_equal(part(A, *where), A[where] + 1)
     assert len(traced) == 3
+
+
+@pytest.fixture
+def counted_only():
+    """Arrays die with their last reference: nobody looks for cycles."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def swap(x):
+    x += 1
+    return x[1:], x.sum()
+
+
+@pytest.mark.parametrize("function", [lambda x: x[1:], lambda x: (x.T.reshape(2, 2, 3), x + 1), swap])
+def test_views_keep_their_arrays_no_longer_than_they_live(counted_only, function):
+    jitted = engine.jit(function)
+    for _ in range(3):
+        array = A.copy()
+        alive = weakref.ref(array)
+        found = jitted(array)
+        del array
+        assert alive() is not None
+        del found
+        assert alive() is None
