@@ -81,8 +81,9 @@ def jit(
     return Jitted(function, **options)
 
 
-# One for all functions: what is kept of one changes by one thread at a time.
-_keeping = anew(globals(), "_keeping", threading.Lock)
+# One for all functions: what is kept of one changes by one thread at a time. A signal handler that calls a jitted
+# function may run within.
+_keeping = anew(globals(), "_keeping", threading.RLock)
 
 
 class Jitted:
@@ -237,9 +238,9 @@ class Jitted:
 
     def _find(self, key: Any, make: Callable[[], Traced]) -> Traced:
         with _keeping:
-            found = self._kept.get(key)
+            found = self._kept.pop(key, None)
             if found is not None:
-                self._kept.move_to_end(key)
+                self._kept[key] = found  # the last one now
                 return found
         found = make()
         with _keeping:
