@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Sequence
 
 from ..errors import EngineValueError
+from ..files import write_whole
 from .cases import case_from_data
 from .check import Verdict
 from .figures import Figure
@@ -142,12 +141,4 @@ class Store:
         if self._path is None:
             return
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        descriptor, name = tempfile.mkstemp(dir=self._path.absolute().parent, prefix=f".{self._path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, 0o644)
-            os.replace(name, self._path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_whole(self._path, text.encode())

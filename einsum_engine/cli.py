@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn, Sequence
 
 from .errors import EngineError, EngineValueError
+from .version import __version__
 
 _PEAK_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64")
 _PROFILED_CALLS = 10
@@ -45,6 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="einsum-engine", description="Contractions compiled once and called many times.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     _add_bench(commands.add_parser("bench", help="compare with other libraries", description=_BENCH))
     _add_explain(commands.add_parser("explain", help="the plan of an expression, step by step", description=_EXPLAIN))
@@ -61,7 +63,8 @@ every result, and holds the times against the limit of the machine. The exit sta
 is void."""
 _EXPLAIN = """Prints order, layouts, kernels, flops, bytes and predicted time of a contraction, without any data; with
 --profile also the measured time of each step in kernel, packing and unpacking."""
-_WARMUP = "Compiles every kernel for this machine, so that no later call compiles anything."
+_WARMUP = """Compiles every kernel that einsums need on this machine, so that no later one compiles anything. Jitted
+functions with element-wise work of their own compile that once, at their first call."""
 _INFO = "Instruction set, threads, measured peak and bandwidth, caches, versions, environment variables."
 
 

@@ -16,6 +16,7 @@ from .cost import Machine
 from .errors import EngineValueError
 from .explain import explain
 from .expr import Expr, quoted
+from .files import write_whole
 from .options import Options, parse_factor
 from .plan import Plan, Step
 from .planners.order import Order
@@ -243,7 +244,7 @@ class Compiled:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write `to_json` into a file, as a whole or not at all."""
-        serialize.write(Path(path), self.to_json())
+        write_whole(Path(path), self.to_json().encode())
 
     def _state(self) -> serialize.State:
         contractor = self._contractor

@@ -39,8 +39,8 @@ _STOP = struct.pack(f"{abi.STEP_WORDS}q", *[abi.STOP if word == abi.KIND else 0 
 _PLACES = struct.Struct("6q")  # of the operands of a row
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
-# One for all plans: what depends on constants is computed by one thread at a time.
-_freezing = anew(globals(), "_freezing", threading.Lock)
+# One for all plans: what depends on constants is computed by one thread at a time, and by its signal handlers within.
+_freezing = anew(globals(), "_freezing", threading.RLock)
 
 
 def bind(plan: Plan) -> "NativePlan":
@@ -185,7 +185,8 @@ class NativePlan:
             frame.bases[: len(addresses)] = addresses
             self._walk(frame.context_address, table, 0)
             del rows
-            self._constants = memory
+            if self._constants is None:
+                self._constants = memory
 
 
 class _Frame:

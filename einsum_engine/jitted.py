@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, update_wrapper
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from .trees import flatten, unflatten
 from .views import View
 
 QUICK = 8  # native entries that a call tries before it looks at its arguments
+BY_VALUE = "._by_value"
+DEPTH = 4  # of objects in which a result is searched for traced arrays
 CACHE = 64  # programs that one jitted function keeps, unless it is told otherwise
 
 
@@ -77,8 +81,9 @@ def jit(
     return Jitted(function, **options)
 
 
-# One for all functions: what is kept of one changes by one thread at a time.
-_keeping = anew(globals(), "_keeping", threading.Lock)
+# One for all functions: what is kept of one changes by one thread at a time. A signal handler that calls a jitted
+# function may run within.
+_keeping = anew(globals(), "_keeping", threading.RLock)
 
 
 class Jitted:
@@ -93,6 +98,8 @@ class Jitted:
         threads: int | None,
         profile: bool,
     ) -> None:
+        if not callable(function):
+            raise EngineTypeError(f"jit of a {type(function).__name__}: expected a function")
         update_wrapper(self, function)  # first: it copies the attributes of a function, which may be named as ours are
         if cache < 1:
             raise EngineValueError(f"cache={cache}: at least one program is kept")
@@ -106,11 +113,15 @@ class Jitted:
         self._size = cache
         self._kept: OrderedDict[Any, Traced] = OrderedDict()
         self._warned = False
+        self._renamed: FunctionType | None = None
         self._last: Traced | None = None
         self._quick: tuple[tuple[Callable[..., Any], Traced], ...] = ()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"jit({self.function!r})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
@@ -128,14 +139,32 @@ class Jitted:
             self._remember(traced, route)
         return result
 
-    def __reduce__(self) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled as functions are: by name where its module has it under that of its function, as a decorator leaves
-        it. Else with its function and options; what was traced is made again."""
+        it. Else with its function and options; what was traced is made again. Those of ``__main__`` are `_by_value`,
+        but under protocols that would store the name of a part as a part of what has the name."""
+        function = self.function
         if _named(self.__module__, self._name) is self:
-            return self._name
+            if self.__module__ != "__main__" or not isinstance(function, FunctionType) or protocol < 4:
+                return self._name
+            function = self._by_value
         options = {"cache": self._size, "passes": self.passes}
         options |= {"threads": self.options.threads, "profile": self.options.profile}
-        return partial(Jitted, **options), (self.function,)
+        return partial(_unpickled, **options), (function,)
+
+    @property
+    def _by_value(self) -> FunctionType:
+        """The function under the name of this attribute, where `pickle` finds it. Others, such as cloudpickle in joblib
+        and dask, send functions of ``__main__`` by value to processes that have another one, but nothing else."""
+        if self._renamed is None:
+            f = self.function
+            found = FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+            update_wrapper(found, f)
+            del found.__wrapped__
+            found.__kwdefaults__ = f.__kwdefaults__
+            found.__qualname__ += BY_VALUE
+            self._renamed = found
+        return self._renamed
 
     @property
     def _name(self) -> str:
@@ -209,9 +238,9 @@ class Jitted:
 
     def _find(self, key: Any, make: Callable[[], Traced]) -> Traced:
         with _keeping:
-            found = self._kept.get(key)
+            found = self._kept.pop(key, None)
             if found is not None:
-                self._kept.move_to_end(key)
+                self._kept[key] = found  # the last one now
                 return found
         found = make()
         with _keeping:
@@ -226,6 +255,17 @@ class Jitted:
                         stacklevel=4,
                     )
         return found
+
+
+def _unpickled(function: Callable[..., Any], **options: Any) -> Jitted:
+    """What `Jitted.__reduce_ex__` stored: the function of that name, if it is there, or one by value."""
+    name = getattr(function, "__qualname__", "")
+    if name.endswith(BY_VALUE):
+        found = _named(function.__module__, name.removesuffix(BY_VALUE))
+        if isinstance(found, Jitted) and found._by_value is function:
+            return found
+        function.__qualname__ = name.removesuffix(BY_VALUE)
+    return Jitted(function, **options)
 
 
 def _named(module: str, name: str) -> Any:
@@ -248,13 +288,13 @@ def _leaf_key(leaf: Any, position: int) -> Any:
     if any(hasattr(type(leaf), way) for way in ("__array__", "__dlpack__", "__cuda_array_interface__")):
         raise EngineTypeError(f"argument {position} {refusal(leaf)}")
     try:
-        hash(leaf)
+        hash(0 if isinstance(leaf, slice) else leaf)  # slices have a hash from Python 3.12 on
     except TypeError:
         raise EngineTypeError(
             f"argument {position} has type {name}: arrays of NumPy are traced, and what is a fixed part "
             f"of the program must be hashable"
         ) from None
-    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf)
+    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex, slice)) else leaf)
 
 
 # -- tracing a call ----------------------------------------------------------------------------------------------------
@@ -380,7 +420,7 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
         if isinstance(leaf, Masked):
             raise leaf.refusal("a result")
         if not isinstance(leaf, Tracer):
-            leaves.append(Leaf(kind="static", value=leaf))
+            leaves.append(Leaf(kind="static", value=_fixed(leaf)))
             continue
         locked = bool(leaf.locked) and not _own_component(leaf, counts)
         sources = [at for at, given in tracers.items() if given.root is leaf.root]
@@ -396,6 +436,24 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
             leaves.append(Leaf(kind="output", at=len(outputs), scalar=leaf.scalar, locked=locked and not leaf.scalar))
             outputs.append(lift(leaf))
     return outputs, leaves
+
+
+def _fixed(leaf: Any) -> Any:
+    """A result that all calls return: it would be used up by the first one, or show its arrays as they were traced."""
+    kind = type(leaf).__name__
+    if isinstance(leaf, (Iterator, Awaitable)):
+        raise EngineTypeError(f"the result is a {kind}, which can be gone through once: return a list")
+    if _holds_traced(leaf, DEPTH):
+        raise EngineTypeError(f"the result is a {kind} that holds traced arrays: return these, in tuples, lists, dicts")
+    return leaf
+
+
+def _holds_traced(value: Any, depth: int) -> bool:
+    if isinstance(value, Tracer):
+        return True
+    if not depth or isinstance(value, (type, FunctionType, ModuleType)):
+        return False
+    return any(_holds_traced(each, depth - 1) for each in gc.get_referents(value))
 
 
 def _own_component(leaf: Tracer, counts: dict[Root, int]) -> bool:

@@ -154,6 +154,8 @@ def _optimize(value: Any) -> Any:
         return "auto" if value is None or value else False
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is list and not isinstance(value[1], (list, tuple)):
+        value = value[0]  # what `contract_path` and `einsum_path` return: the path, and what it costs
     if isinstance(value, (list, tuple)):
         if set(map(type, value)) == {tuple}:
             return tuple(value)

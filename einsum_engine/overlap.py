@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineValueError
-from .views import View
+from .views import AtAddress, View
 
 
 def overlapping(arrays: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
@@ -81,6 +81,6 @@ def at_address(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[
     array = owner[0] if isinstance(owner, list) else owner
     interface = {**array.__array_interface__, "data": (address, not array.flags.writeable)}
     interface |= {"shape": shape, "strides": strides}
-    found = np.asarray(type("Memory", (), {"__array_interface__": interface, "owner": owner})())
+    found = np.asarray(AtAddress(interface, owner))
     found.dtype = array.dtype  # the interface has no word for bfloat16
     return found

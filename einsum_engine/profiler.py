@@ -13,7 +13,7 @@ from .locks import anew
 from .plan import Plan, Step
 from .profile import Profile, StepTime, part_of
 
-_adding = anew(globals(), "_adding", threading.Lock)  # one for all plans: a call adds its times in a moment
+_adding = anew(globals(), "_adding", threading.RLock)  # one for all plans: a call adds its times in a moment
 
 
 class ProfiledPlan(NativePlan):

@@ -191,7 +191,7 @@ class CommonArena:
 
 results = ResultPool()
 _common: CommonArena | None = None
-_lock = anew(globals(), "_lock", threading.Lock)
+_lock = anew(globals(), "_lock", threading.RLock)  # a signal handler may run within
 
 
 def common(nbytes: int) -> CommonArena | None:
@@ -201,9 +201,10 @@ def common(nbytes: int) -> CommonArena | None:
         return None
     with _lock:
         try:
-            _common = _common or CommonArena()
+            made = _common or CommonArena()
         except MemoryError:
             return None
+        _common = _common or made
     return _common
 
 

@@ -6,9 +6,7 @@ stored objects need of the standard library is imported where it is used: the fi
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Mapping
 
 import numpy as np
@@ -100,20 +98,6 @@ def verify(document: Mapping[str, Any], plan: Plan) -> None:
             f"saved plan of {quoted(plan.expr.text)} has hash {document['hash']!r}, planning it again gives"
             f" {plan_hash(plan)!r}: the file was changed, or planning is not what it was"
         )
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file through a temporary one beside it, so that no reader sees half of it."""
-    import tempfile
-
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def plan_hash(plan: Plan) -> str:

@@ -360,7 +360,17 @@ def _fake(view: View) -> np.ndarray:
         "typestr": "|u1",
         "version": 3,
     }
-    return np.asarray(type("Fake", (), {"__array_interface__": interface})())
+    return np.asarray(AtAddress(interface))
+
+
+class AtAddress:
+    """What NumPy makes an array of, which keeps ``owner``. No class is made for each: classes are parts of cycles, and
+    would keep it until these are looked for, which large arrays give no reason for."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, interface: dict[str, Any], owner: Any = None) -> None:
+        self.__array_interface__, self.owner = interface, owner
 
 
 def _solved(axes: list[tuple[int, int]], number: int) -> list[int] | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import numpy as np
 
 from .. import config
 from ..errors import EngineTypeError, EngineValueError
+from ..files import write_whole
 from . import tiles
 from .gemm import GemmProblem, Operand, lower
 from .isa import ISA, active_isa
@@ -359,9 +358,6 @@ def _write(figures: dict[str, float]) -> None:
     path = _file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            json.dump(figures, file, indent=0, sort_keys=True)
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(figures, indent=0, sort_keys=True).encode())
     except OSError:
         pass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Callable
 
 from .. import config
+from ..files import write_whole
 
 _MAGIC = b"einsum-engine-object-1\n"
 _DIGEST_BYTES = 32
@@ -66,20 +66,12 @@ def write_once(path: Path, body: bytes) -> bytes | None:
     return read(path)
 
 
-def _store(path: Path, body: bytes, move: Callable[[str, Path], None]) -> None:
-    """Writes a temporary file beside ``path`` and has ``move`` give it that name."""
+def _store(path: Path, body: bytes, move: Callable[[Path, Path], None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-        move(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(path, _MAGIC + hashlib.sha256(body).digest() + body, move)
 
 
-def _link(temporary: str, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> None:
     """As `os.replace`, but FileExistsError where ``path`` exists; a file system without links replaces it."""
     try:
         os.link(temporary, path)

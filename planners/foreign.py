@@ -183,7 +183,8 @@ def tree_search(problem: Problem, tree: Any) -> Found:
         return found
     warnings.warn(
         f"{name} for {quoted(problem.expression)} slices {len(tree.sliced_inds)} indices: slicing is not available"
-        f" yet, so its order is run unsliced, with a largest intermediate of {found.largest} elements",
+        f" yet, so its order is run unsliced, with a largest intermediate of {found.largest} elements; cotengra goes"
+        " through the slices itself with tree.contract(arrays, backend='einsum_engine')",
         stacklevel=2,
     )
     return found.noted("unsliced")

@@ -44,6 +44,7 @@ GROUPS = {
     "einsum_engine.serialize": "api",
     "einsum_engine.options": "api",
     "einsum_engine.memory": "api",
+    "einsum_engine.files": "base",
     "einsum_engine.locks": "base",
     "einsum_engine.lru": "base",
     "einsum_engine.records": "base",

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import einsum_engine as engine
 from einsum_engine import cli
 from einsum_engine.bench import session
 from einsum_engine.errors import EngineError
@@ -34,6 +35,12 @@ def test_help_names_what_there_is(capsys, command):
     }["".join(command)]
     printed = capsys.readouterr().out
     assert [word for word in words if word not in printed] == []
+
+
+def test_the_version_is_that_of_the_module(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"einsum-engine {engine.__version__}\n"
 
 
 @pytest.mark.parametrize(

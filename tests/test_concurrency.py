@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import einsum_engine as engine
-from einsum_engine import api
+from einsum_engine import api, executor, recycle
+from einsum_engine.kernels.cpu import pool
+from einsum_engine.kernels.isa import active_isa
 
 THREADS = 8
 
@@ -296,3 +298,59 @@ def test_ctrl_c_ends_a_program_as_python_does():
         child.kill()
         child.wait()
     assert child.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt")
+
+
+# --- signal handlers that call what they interrupt ---------------------------------------------------------------
+def _ends(work):
+    """Its result, in a thread: what waits for itself would wait for ever."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "it waits for itself, or has failed"
+    return found[0]
+
+
+def _interrupted(monkeypatch, owner, name, handler):
+    """``handler`` runs once, within a call of what ``owner`` has under that name."""
+    inner, runs = getattr(owner, name), []
+
+    def outer(*args):
+        if not runs:
+            runs.append(1)
+            runs.append(handler())
+        return inner(*args)
+
+    monkeypatch.setattr(owner, name, outer)
+    return runs
+
+
+def test_a_jitted_function_within_its_own_look_up():
+    class Key:
+        def __hash__(self):
+            return hash(float(jitted(np.ones(2))))
+
+    jitted = engine.jit(lambda x, key=None: x.sum(), cache=1)
+    with pytest.warns(UserWarning, match="traced for more than 1"):
+        assert _ends(lambda: [jitted(np.ones(3), Key()) for _ in range(3)]) == [3, 3, 3]
+
+
+def test_constants_are_frozen_within_themselves(monkeypatch):
+    a, b, c = np.random.default_rng(0).random((3, 20, 20))
+    f = engine.compile("ij,jk,kl->il", a, b, c, constants=[1, 2], optimize=[(1, 2), (0, 1)])
+    runs = _interrupted(monkeypatch, executor, "lower", lambda: f(a))
+    found = _ends(lambda: f(a))
+    assert np.allclose(found, a @ b @ c) and np.array_equal(runs[1], found)
+
+
+def test_the_common_arena_is_made_within_itself(monkeypatch):
+    monkeypatch.setattr(recycle, "_common", None)
+    runs = _interrupted(monkeypatch, recycle, "CommonArena", lambda: recycle.common(64))
+    assert _ends(lambda: recycle.common(64)) is runs[1] is recycle.common(64)
+
+
+def test_the_pool_grows_within_itself(monkeypatch):
+    found, started = pool.Pool(active_isa()), []
+    monkeypatch.setattr(pool.Pool, "_start", lambda self, index: (started.append(index), self.grow(3)))
+    _ends(lambda: found.grow(3) or True)
+    assert started == [0, 1, 2] and not found.growing

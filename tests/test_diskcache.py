@@ -133,6 +133,18 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     assert _files(tmp_path) == []
 
 
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_who_may_read_is_what_the_umask_says(tmp_path, umask, mode):
+    """What root compiled while an image was built is there for its users."""
+    before = os.umask(umask)
+    try:
+        diskcache.write(tmp_path / "a.o", BODY)
+        diskcache.write_once(tmp_path / "b.o", BODY)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in _files(tmp_path)] == [mode, mode]
+
+
 def test_an_interrupted_write_leaves_nothing_behind(tmp_path, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt

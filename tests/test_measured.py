@@ -112,7 +112,7 @@ def test_a_disk_that_is_full_is_a_typical_machine(count, monkeypatch):
     def full(*args, **more):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(diskcache.tempfile, "mkstemp", full)
+    monkeypatch.setattr(diskcache, "write_whole", full)
     assert measured.machine(ISA) == TYPICAL and len(count) == 1
 
 

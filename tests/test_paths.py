@@ -4,9 +4,11 @@ import re
 from decimal import Decimal
 
 import numpy as np
+import opt_einsum
 import pytest
 from networks import replay
 
+import einsum_engine as engine
 from einsum_engine.errors import EngineTypeError, EngineValueError
 from einsum_engine.expr import parse
 from einsum_engine.planners.optimizers import optimizers
@@ -156,3 +158,14 @@ def test_info_is_frozen():
     assert isinstance(info, PathInfo)
     with pytest.raises(AttributeError):
         info.path = []
+
+
+@pytest.mark.parametrize("find", [engine.contract_path, engine.einsum_path, opt_einsum.contract_path, np.einsum_path])
+def test_a_path_is_taken_with_what_it_costs(find):
+    """As these functions return it."""
+    eq, arrays = "ij,jk,kl->il", [np.ones(shape) for shape in ((3, 4), (4, 5), (5, 2))]
+    found = find(eq, *arrays, optimize="greedy")
+    steps = [step for step in found[0] if step != "einsum_path"]
+    plans = [engine.compile(eq, *arrays, optimize=path).plan for path in (found, steps)]
+    assert plans[0] == plans[1]
+    assert np.array_equal(engine.einsum(eq, *arrays, optimize=found), np.full((3, 2), 20.0))

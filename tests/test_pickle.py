@@ -228,6 +228,54 @@ def test_a_decorated_function_pickles_by_name():
         assert pickle.loads(pickle.dumps(other)) is other is copy.copy(other) is copy.deepcopy(other)
 
 
+def test_a_bound_method_pickles_with_its_object():
+    assert np.array_equal(pickle.loads(pickle.dumps(Model().method))(A), A * 2)
+
+
+SCRIPT = """
+import io, marshal, pickle, sys, types
+import numpy as np
+import einsum_engine as engine
+
+def made(code, name, qualname, defaults, keywords):
+    function = types.FunctionType(marshal.loads(code), globals(), name, defaults)
+    function.__qualname__, function.__kwdefaults__ = qualname, keywords
+    return function
+
+class ByValue(pickle.Pickler):
+    def reducer_override(self, f):
+        if type(f) is not types.FunctionType or f is made or f.__module__ != "__main__":
+            return NotImplemented
+        return made, (marshal.dumps(f.__code__), f.__name__, f.__qualname__, f.__defaults__, f.__kwdefaults__)
+
+if len(sys.argv) == 3:
+    @engine.jit(cache=3)
+    def add(x, y=2.0, *, scale=1.0):
+        return (x + y) * scale
+
+    class Model:
+        @engine.jit
+        def call(self, x):
+            return add(x)
+
+    for f in (add, Model.call):
+        assert all(pickle.loads(pickle.dumps(f, protocol)) is f for protocol in range(6))
+    with open(sys.argv[1], "wb") as file:
+        ByValue(file).dump(add)
+else:
+    found = pickle.load(open(sys.argv[1], "rb"))
+    assert np.array_equal(found(np.ones(3), scale=2.0), np.full(3, 6.0)), found
+    assert (found.__qualname__, found.function.__qualname__, found._size) == ("add", "add", 3)
+"""
+
+
+def test_functions_of_main_are_sent_by_value(tmp_path):
+    """As cloudpickle does, to processes that run another script."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for more in (["write"], []):
+        subprocess.run([sys.executable, tmp_path / "script.py", tmp_path / "add.pickle", *more], check=True)
+
+
 @pytest.mark.parametrize("called", [False, True])
 def test_a_jitted_function_pickles_with_its_options(called):
     jitted = engine.jit(plain, cache=3, passes=("views",), threads=1, profile=True)

@@ -18,7 +18,7 @@ from . import library, walker
 _WORKER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 # Of a helper's semaphore before it sleeps, about a millisecond: a core that slept is back later than a short call ends.
 _POLLS = 100_000
-_lock = anew(globals(), "_lock", threading.Lock)
+_lock = anew(globals(), "_lock", threading.RLock)  # a signal handler may run within
 _pool: "Pool | None" = None
 
 
@@ -45,6 +45,7 @@ class Pool:
         ):
             self.words[word] = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
         self.words[walker.POOL_SPIN] = _POLLS
+        self.growing = False
         self._init_semaphore = libc.sem_init
 
     def _semaphore(self, word: int) -> None:
@@ -54,10 +55,16 @@ class Pool:
         """At least ``workers`` helper threads (the caller is one more)."""
         workers = min(workers, walker.MAX_WORKERS)
         with _lock:
-            for index in range(int(self.words[walker.POOL_WORKERS]), workers):
-                self._semaphore(walker.POOL_LINES + walker.LINE_WORDS * (index + 1))
-                self._start(index)
-                self.words[walker.POOL_WORKERS] = index + 1
+            if self.growing:  # a signal handler in the midst of this: it takes the helpers that there are
+                return
+            self.growing = True
+            try:
+                for index in range(int(self.words[walker.POOL_WORKERS]), workers):
+                    self._semaphore(walker.POOL_LINES + walker.LINE_WORDS * (index + 1))
+                    self._start(index)
+                    self.words[walker.POOL_WORKERS] = index + 1
+            finally:
+                self.growing = False
 
     def _start(self, index: int) -> None:
         loop = _WORKER(library.address("worker_loop", self.isa))
@@ -76,8 +83,8 @@ def address(isa: ISA, threads: int) -> int:
         return 0
     if _pool is None:
         with _lock:
-            if _pool is None:
-                _pool = Pool(isa)
+            made = _pool or Pool(isa)
+            _pool = _pool or made
     if _pool.words[walker.POOL_WORKERS] < threads - 1:
         _pool.grow(threads - 1)
     return _pool.address
@@ -86,6 +93,7 @@ def address(isa: ISA, threads: int) -> int:
 def _forked() -> None:
     """The child has none of the threads: the pool's memory stays (calls know its address), emptied of workers."""
     if _pool is not None:
+        _pool.growing = False
         _pool.words[walker.POOL_WORKERS] = 0
         for word in (walker.POOL_BUSY, walker.POOL_OPEN, walker.POOL_ACTIVE):
             _pool.words[word] = 0
