@@ -13,6 +13,7 @@ from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
 from .mathconst import INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES, POLYNOMIALS
 from .mathconst import SIXTEENTHS, SIXTEENTHS_REST
+from .mathpieces import Pieces
 
 _LONG = 14  # coefficients, from which a polynomial is worth one product more
 
@@ -189,6 +190,17 @@ class Floats:
         power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
         rest = self.f.lookup(SIXTEENTHS_REST[self.bits], bits, self.type)
         return shifted - self.magic / 16, self.of_bits(power), rest
+
+    def of_pieces(self, pieces: Pieces, x: Val) -> Val:
+        """A function of x from 0 to ``pieces.most``, of float32 where `looks_up`: no comparisons and no division."""
+        two_bits, first = self.mantissa - 2, unpack("<I", pack("<f", pieces.shift))[0]
+        part, before = self.to_bits(x + pieces.shift) >> two_bits, (first >> two_bits) % 16
+        rows = pieces.rows[-before:] + pieces.rows[:-before]  # row n is found by ``before + n``
+        point, *coefficients = (self.f.lookup(column, part, self.type) for column in zip(*rows, strict=True))
+        r, value = x - point, coefficients[-1]
+        for coefficient in coefficients[-2::-1]:
+            value = self.fma(value, r, coefficient)
+        return value
 
     def near_inverse(self, x: Val) -> NearInverse:
         """Where `looks_up`."""

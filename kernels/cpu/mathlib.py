@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
+from . import mathpieces
 from .emit import F64, Val, vector_type
 from .floats import Floats, NearInverse
 from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
@@ -142,8 +143,12 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes.
+
+        float32 by pieces, where registers hold them."""
         v = self.v
+        if v.looks_up and self.bits == 32:
+            return v.copysign(v.of_pieces(mathpieces.TANH, v.at_most(v.abs(x), mathpieces.TANH.most)), x)
         size, z = v.abs(x), x * x
         near, below = size < 0.625, self._double_exp(size) + 1.0
         ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
