@@ -170,25 +170,24 @@ class Floats:
         """One instruction finds 16 floats in registers, and one multiplies by powers of two."""
         return self._scales and self.lanes * self.bits >= 512
 
-    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val]:
+    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val | None]:
         """``x * factor`` rounded to a multiple k of 1/16, 2 to the power of its fraction, and what part of itself that
-        power lacks; where `looks_up`.
+        power lacks; where `looks_up`. The last for float64 alone: of float32, a value is right to an ulp without.
 
         `scale` takes k for the whole number below it."""
         shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
         bits = self.to_bits(shifted)
-        power, rest = (self.f.lookup(table, bits, self.type) for table in (SIXTEENTHS, SIXTEENTHS_REST[self.bits]))
-        return shifted - self.magic / 16, power, rest
+        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type) if self.bits == 64 else None
+        return shifted - self.magic / 16, self.f.lookup(SIXTEENTHS, bits, self.type), rest
 
     def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
-        """The same for ``2**k``, for k of a float's exponents: its bits are those of the float's exponent."""
+        """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""
         shifted = self.fma(x, factor, self.magic / 16)
         bits, up = self.to_bits(shifted), self.mantissa - 4
-        kinds = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
-        moved = [unpack(kinds[1], pack(kinds[0], root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
-        table = [unpack(kinds[0], pack(kinds[1], word))[0] for word in moved]
+        moved = [unpack("<q", pack("<d", root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
+        table = [unpack("<d", pack("<q", word))[0] for word in moved]
         power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
-        rest = self.f.lookup(SIXTEENTHS_REST[self.bits], bits, self.type)
+        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type)
         return shifted - self.magic / 16, self.of_bits(power), rest
 
     def of_pieces(self, pieces: Pieces, x: Val) -> Val:
