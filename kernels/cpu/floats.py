@@ -177,8 +177,9 @@ class Floats:
         `scale` takes k for the whole number below it."""
         shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
         bits = self.to_bits(shifted)
+        power = self.f.lookup(SIXTEENTHS, bits, self.type)
         rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type) if self.bits == 64 else None
-        return shifted - self.magic / 16, self.f.lookup(SIXTEENTHS, bits, self.type), rest
+        return shifted - self.magic / 16, power, rest
 
     def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
         """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""

@@ -69,8 +69,8 @@ class Math:
     def _times_exp(self, start: Val, r: Val, rest: Val | None) -> Val:
         """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
         v, z = self.v, r * r
-        first = r if rest is None else r + rest
-        return v.fma(start, v.fma(z, v.poly_by_squares("EXP_16", r, z), first), start)
+        poly = v.poly_by_squares("EXP_16", r, z)
+        return v.fma(start, v.fma(z, poly, r if rest is None else r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
