@@ -116,10 +116,20 @@ def test_reduced_and_stored_beside_one_element_of_each_row(isa, dtype, axis):
 def test_powers_of_sixteenths_are_found_in_registers(dtype, found):
     """exp looks up and scales by an instruction each; tanh needs no scaling, and no instruction rounds for either."""
     for op, scaled in (("exp", True), ("tanh", False)):
-        name = fs.name(fused_case.single(op, (dtype,)))
-        text = codegen.assembly(library.build(name, ISAS["avx512"]), ISAS["avx512"])
-        assert re.search(rf"{found}\s.*%zmm", text) and "vrndscale" not in text
+        text = assembly(op, dtype)
+        assert re.search(rf"({found}|vpermd)\s.*%zmm", text) and "vrndscale" not in text
         assert ("vscalef" in text) == scaled
+
+
+def test_tanh_of_float32_has_neither_comparisons_nor_a_division():
+    """Its polynomials of each part of its range are in registers; float64 would take too many of them."""
+    for dtype, divides in (("float32", False), ("float64", True)):
+        assert (re.search(r"vdivp[sd]\s.*%zmm", assembly("tanh", dtype)) is not None) == divides
+
+
+def assembly(op, dtype):
+    name = fs.name(fused_case.single(op, (dtype,)))
+    return codegen.assembly(library.build(name, ISAS["avx512"]), ISAS["avx512"])
 
 
 def test_only_long_functions_are_put_in_order_for_a_processor():

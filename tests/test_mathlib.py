@@ -79,6 +79,17 @@ def test_functions(isa, dtype, op):
     check(fused_case.apply(isa, op, x), exact, BOUNDS.get(op, 2.0), (x,), (isa.name, dtype, op))
 
 
+@ISAS
+def test_tanh_of_float32_near_one(isa):
+    """It ends at 1, not short of it, and is never more."""
+    bits = np.arange(np.float32(4).view(np.int32), np.float32(9.5).view(np.int32), 7, np.int32)
+    x = np.concatenate([bits.view(np.float32), np.array([20, 1e10, np.finfo("float32").max, np.inf], "float32")])
+    for sign in (1, -1):
+        found = sign * fused_case.apply(isa, "tanh", np.float32(sign) * x)
+        check(found, np.tanh(x.astype(WIDE)), BOUNDS["tanh"], (x,), isa.name)
+        assert (found[x >= 9.2] == 1).all() and (found <= 1).all()
+
+
 @lru_cache(maxsize=None)
 def pairs(dtype):
     rng = np.random.default_rng(12)

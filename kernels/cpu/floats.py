@@ -13,6 +13,7 @@ from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
 from .mathconst import INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES, POLYNOMIALS
 from .mathconst import SIXTEENTHS, SIXTEENTHS_REST
+from .mathpieces import Pieces
 
 _LONG = 14  # coefficients, from which a polynomial is worth one product more
 
@@ -169,26 +170,37 @@ class Floats:
         """One instruction finds 16 floats in registers, and one multiplies by powers of two."""
         return self._scales and self.lanes * self.bits >= 512
 
-    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val]:
+    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val | None]:
         """``x * factor`` rounded to a multiple k of 1/16, 2 to the power of its fraction, and what part of itself that
-        power lacks; where `looks_up`.
+        power lacks; where `looks_up`. The last for float64 alone: of float32, a value is right to an ulp without.
 
         `scale` takes k for the whole number below it."""
         shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
         bits = self.to_bits(shifted)
-        power, rest = (self.f.lookup(table, bits, self.type) for table in (SIXTEENTHS, SIXTEENTHS_REST[self.bits]))
+        power = self.f.lookup(SIXTEENTHS, bits, self.type)
+        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type) if self.bits == 64 else None
         return shifted - self.magic / 16, power, rest
 
     def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
-        """The same for ``2**k``, for k of a float's exponents: its bits are those of the float's exponent."""
+        """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""
         shifted = self.fma(x, factor, self.magic / 16)
         bits, up = self.to_bits(shifted), self.mantissa - 4
-        kinds = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
-        moved = [unpack(kinds[1], pack(kinds[0], root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
-        table = [unpack(kinds[0], pack(kinds[1], word))[0] for word in moved]
+        moved = [unpack("<q", pack("<d", root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
+        table = [unpack("<d", pack("<q", word))[0] for word in moved]
         power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
-        rest = self.f.lookup(SIXTEENTHS_REST[self.bits], bits, self.type)
+        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type)
         return shifted - self.magic / 16, self.of_bits(power), rest
+
+    def of_pieces(self, pieces: Pieces, x: Val) -> Val:
+        """A function of x from 0 to ``pieces.most``, of float32 where `looks_up`: no comparisons and no division."""
+        two_bits, first = self.mantissa - 2, unpack("<I", pack("<f", pieces.shift))[0]
+        part, before = self.to_bits(x + pieces.shift) >> two_bits, (first >> two_bits) % 16
+        rows = pieces.rows[-before:] + pieces.rows[:-before]  # row n is found by ``before + n``
+        point, *coefficients = (self.f.lookup(column, part, self.type) for column in zip(*rows, strict=True))
+        r, value = x - point, coefficients[-1]
+        for coefficient in coefficients[-2::-1]:
+            value = self.fma(value, r, coefficient)
+        return value
 
     def near_inverse(self, x: Val) -> NearInverse:
         """Where `looks_up`."""

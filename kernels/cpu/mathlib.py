@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
+from . import mathpieces
 from .emit import F64, Val, vector_type
 from .floats import Floats, NearInverse
 from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
@@ -18,7 +19,7 @@ _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 # The same of exp2; where sinh and cosh are inf
 _EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1080.0, 1030.0)}
 _SINH_RANGE = {32: 91.0, 64: 712.0}
-_TANH_RANGE = {32: 10.0, 64: 20.0}  # beyond it tanh is 1
+_TANH_RANGE = 20.0  # of float64; beyond it tanh is 1
 _SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
 _RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
@@ -65,10 +66,11 @@ class Math:
         r = v.fma(k, -ln2_low, v.fma(k, -ln2, x))
         return self._times_exp(start, r if low is None else r + low, rest), k
 
-    def _times_exp(self, start: Val, r: Val, rest: Val) -> Val:
+    def _times_exp(self, start: Val, r: Val, rest: Val | None) -> Val:
         """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
         v, z = self.v, r * r
-        return v.fma(start, v.fma(z, v.poly_by_squares("EXP_16", r, z), r + rest), start)
+        poly = v.poly_by_squares("EXP_16", r, z)
+        return v.fma(start, v.fma(z, poly, r if rest is None else r + rest), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
@@ -142,8 +144,12 @@ class Math:
         return v.fma(value * lost, v.neg(inverse), value)
 
     def tanh(self, x: Val) -> Val:
-        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes."""
+        """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes.
+
+        float32 by pieces, where registers hold them."""
         v = self.v
+        if v.looks_up and self.bits == 32:
+            return v.copysign(v.of_pieces(mathpieces.TANH, v.at_most(v.abs(x), mathpieces.TANH.most)), x)
         size, z = v.abs(x), x * x
         near, below = size < 0.625, self._double_exp(size) + 1.0
         ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
@@ -155,7 +161,7 @@ class Math:
         v = self.v
         if not v.looks_up:
             return self.exp(size + size)
-        size = v.at_most(size, _TANH_RANGE[self.bits])
+        size = v.at_most(size, _TANH_RANGE)
         k, start, rest = v.power_of_sixteenth(size, 2 * LOG2E)
         return self._times_exp(start, v.fma(k, -LN2, size + size), rest)
 
