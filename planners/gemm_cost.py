@@ -14,6 +14,7 @@ from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import PackProblem
 from ..kernels.isa import ISA
+from ..kernels.nest_boxes import LINE
 from .gemm_work import GemmWork
 
 TILE = 20.0  # cycles: to start and end a tile
@@ -23,7 +24,6 @@ MOVE = 4.0  # a run of a scattered column of C
 CLOSE = 5.0  # a vector of lanes that are put together with those of the next columns
 ACROSS = 14.0  # a vector that waits in cache and is turned round with those of the group
 FAR = 8.0  # what a run adds that leaves most of its line of a large C to other tiles
-LINE = 64
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 PACK_RATE = {abi.LANES_RUN: 22e9, abi.K_RUN: 17e9, abi.PANEL_RUN: 17e9, abi.SCATTERED: 3e9}  # bytes read a second
 PAGED = 1.7  # times as long where rows lie at distances of whole pages, which share cache sets

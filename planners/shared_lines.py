@@ -13,10 +13,10 @@ from math import prod
 from typing import Collection, Iterable, Mapping
 
 from ..kernels.isa import ISA
+from ..kernels.nest_boxes import LINE
 from ..kernels.tiles import COMPLEX, ITEMSIZE
 from ..plan import Axis, Index
 
-LINE = 64
 LEAST_BYTES = 1 << 14  # of the large operand, at least
 SMALL_SHARE = 8  # how many times as many elements it has as what is moved besides: the small one, and the lanes
 MOST_ROWS = 1024  # of lanes in the small operand of one product, 64 KB of whole lines: L2 keeps them beside the others

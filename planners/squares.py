@@ -12,9 +12,9 @@ from typing import Sequence
 
 import numpy as np
 
+from ..kernels.nest_boxes import LINE
 from .sides import LEFT, RIGHT, Dim, cut, largest_divisor
 
-LINE = 64  # bytes
 LEAST = 8  # terms of a row
 FEW_TERMS = 4  # of a line of B within a block of K, for which the line comes again from beyond the cache of a core
 CORE_BYTES = 512 << 10  # of lines of B, which stay in that cache from block to block

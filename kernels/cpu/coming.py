@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from . import abi
 from .emit import Fn, Val, Var
+from .stream import LINE
 from .tile import TileEmitter
 
-LINE = 64
 NEAR_BYTES = 256 << 10  # of packed columns that stay in the second level of cache by themselves
 PIECE = 256  # vector FMAs, of which so many are under way while a loop ends
 LEAST = 4  # lines before a tile, so that the last tiles ask for nothing

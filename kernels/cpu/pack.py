@@ -28,6 +28,7 @@ from . import abi
 from .columns import columns, emit_row, emit_woven, is_woven
 from .emit import I64, Fn, Val, Var
 from .mover import Mover, mover_for
+from .stream import LINE
 
 # Bytes between what is read and what is asked for: of whole rows, and along each lane of a block. Hardware prefetchers
 # lose short rows and many streams; measured in docs/performance.md.
@@ -36,7 +37,6 @@ LANE_AHEAD = 512
 NEXT_BYTES = 64 << 10  # of a narrow panel, up to which the lanes of the next one are asked for meanwhile
 BLOCKS_AHEAD = 4096  # of rows of blocks, all lanes together
 UNROLL = 4  # scattered elements moved at once
-LINE = 64  # bytes
 PAST_BIT = 60  # beside two counts in one argument
 
 
