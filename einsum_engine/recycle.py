@@ -201,7 +201,7 @@ def common(nbytes: int) -> CommonArena | None:
         return None
     with _lock:
         try:
-            made = _common or CommonArena()
+            made = _common or CommonArena()  # meanwhile a signal handler may have made one, which counts
         except MemoryError:
             return None
         _common = _common or made

@@ -83,7 +83,7 @@ def address(isa: ISA, threads: int) -> int:
         return 0
     if _pool is None:
         with _lock:
-            made = _pool or Pool(isa)
+            made = _pool or Pool(isa)  # meanwhile a signal handler may have made one, which counts
             _pool = _pool or made
     if _pool.words[walker.POOL_WORKERS] < threads - 1:
         _pool.grow(threads - 1)
