@@ -166,20 +166,21 @@ class LimitNow:
     """
 
     def __init__(self, roof: Roof, work: Work, dtype: str) -> None:
-        total = roof.limit(work, dtype)
-        parts = {bound: part for bound, part in roof.parts(work, dtype).items() if part[1] >= _SMALL_PART * total}
-        self._whole = total / sum(seconds for _, seconds in parts.values())
-        self._parts = [
-            (loops, amount, max(1, round(SAMPLE_SECONDS / total * amount / loops.amount)))
-            for bound, (amount, _) in parts.items()
-            for loops in (_loops(bound, roof.threads),)
-        ]
+        parts = roof.parts(work, dtype)
+        total = sum(seconds for _, seconds in parts.values())
+        run = {bound: part for bound, part in parts.items() if part[1] >= _SMALL_PART * total}
+        self._whole = total / sum(seconds for _, seconds in run.values())
+        self._times = SAMPLE_SECONDS / total
+        self._parts = [(_loops(bound, roof.threads), amount) for bound, (amount, _) in run.items()]
 
     def __call__(self) -> float:
         """Seconds that the work takes at least."""
-        return self._whole * sum(
-            amount * loops.seconds(repeats) / (repeats * loops.amount) for loops, amount, repeats in self._parts
-        )
+        return self._whole * sum(self._seconds(loops, amount) for loops, amount in self._parts)
+
+    def _seconds(self, loops: Any, amount: int) -> float:
+        """What ``amount`` takes, from as many whole repetitions as its part of a sample has."""
+        repeats = max(1, round(self._times * amount / loops.amount))
+        return amount * loops.seconds(repeats) / (repeats * loops.amount)
 
 
 def _loops(bound: str | int, threads: int) -> Any:

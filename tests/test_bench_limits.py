@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import einsum_engine
 from bench_cases import Engine, case, numpy_peer, result_of, settings
 from einsum_engine.bench import figures, limits, record, report, run, steps, timing
 from einsum_engine.kernels import calibrate
@@ -177,10 +176,12 @@ def test_parts_of_a_limit_add_up():
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("kind", "what"), [("multiply_adds", "float64"), ("copies", 1 << 18)])
 def test_loops_run_in_a_thread_each_and_say_how_long(kind, what, threads):
-    loops = getattr(calibrate, kind)(what, threads)
-    assert len(loops.calls) == threads and loops.amount > 0
-    assert loops.seconds(2000) > loops.seconds(1) > 0
-    assert 2000 * loops.amount / loops.seconds(2000) < 1e15
+    loops, repeated = getattr(calibrate, kind)(what, threads), []
+    one = getattr(calibrate, kind)(what, 1)
+    assert len(loops.calls) == threads and loops.amount == (threads * one.amount if kind == "multiply_adds" else what)
+    assert loops.seconds(3) > 0
+    noted = [lambda repeats: repeated.append(repeats)] * threads
+    assert calibrate.Loops(calls=noted, amount=1).seconds(3) >= 0 and repeated == [3] * threads
 
 
 def test_each_sample_lies_between_two_limits():
@@ -236,11 +237,12 @@ def test_what_is_asked_of_a_share_is_asked_of_both():
     assert "now" in title.split() and "95 %" in row
 
 
-def test_the_limit_of_a_moment_is_measured_on_this_machine():
-    roof = limits.Roof(1)
+def test_the_limit_of_a_moment_runs_the_loops_of_the_peak(monkeypatch):
+    """On the loops themselves, with a clock in which a repetition of all threads takes a microsecond."""
+    monkeypatch.setattr(calibrate, "_run", lambda calls, repeats: 1e-6 * repeats * len(calls))
     one = case("ij,jk->ik", [(256, 256), (256, 256)])
-    compiled = einsum_engine.compile(one.expr, *one.shapes, dtypes=["float32"] * 2, threads=1)
-    arrays = tuple(run.case_table.operands(one))
-    work = limits.work_of(steps.walk(steps.parse(one.expr, one.shapes), compiled.plan.path), "float32", 4)
-    ours = timing.Candidate(name="ours", function=compiled, args=arrays)
-    assert 0 < timing.against(ours, limits.LimitNow(roof, work, "float32"), budget=timing.QUICK)
+    work = limits.work_of(steps.walk(steps.parse(one.expr, one.shapes), [(0, 1)]), "float32", 4)
+    roof = limits.Roof(2, bandwidth=lambda nbytes, threads: 1e15)
+    now = limits.LimitNow(roof, work, "float32")
+    repetitions = 2 * 256**3 / calibrate.multiply_adds("float32", 2).amount
+    assert now() == pytest.approx(2e-6 * repetitions) == pytest.approx(roof.limit(work, "float32"))
