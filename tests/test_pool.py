@@ -266,11 +266,12 @@ def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_calls():
     """Whatever the other threads of the parent were doing, a child with threads of its own is right."""
-    stop = threading.Event()
+    stop, right = threading.Event(), []
 
     def caller(seed):
         while not stop.is_set():
             _calls(seed, 5)
+        right.append(seed)
 
     callers = [threading.Thread(target=caller, args=(seed,)) for seed in range(3)]
     for thread in callers:
@@ -282,6 +283,7 @@ def test_a_fork_in_the_middle_of_calls():
         stop.set()
         for thread in callers:
             thread.join()
+    assert sorted(right) == [0, 1, 2], "a wrong result ends the thread that got it"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
