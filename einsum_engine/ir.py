@@ -25,6 +25,7 @@ import numpy as np
 from .avals import Aval
 from .errors import EngineError, EngineProgramError, EngineTypeError, EngineValueError
 from .ops import OPS
+from .records import hashed_once
 from .views import View
 
 AROUND = 2  # equations shown before and after one that is wrong
@@ -42,6 +43,9 @@ class Var:
     @property
     def aval(self) -> Aval:
         return Aval(self.shape, self.dtype)
+
+    def __hash__(self) -> int:
+        return self.number  # equal ones have it in common, and all others of a program another one
 
     def __str__(self) -> str:
         return f"%{self.number}"
@@ -154,6 +158,7 @@ class Link:
         return f"{self.event} root{self.root} {self.version} {self.view}{written}"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Program:
     """``inputs`` to ``outputs`` through ``eqns``; ``consts`` are values that it holds. ``links`` is for the listing."""

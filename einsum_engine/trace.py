@@ -449,7 +449,7 @@ def given_dtype(value: Any) -> Any:
     if weak(value):
         return type(value)
     if isinstance(value, (Tracer, np.ndarray, np.generic)):
-        return value.dtype.newbyteorder("=")
+        return value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
     return plain(value).dtype
 
 
