@@ -302,8 +302,8 @@ class Builder:
 
     def emit(self, op: str, inputs: Sequence[Atom], where: str = "", **params: Any) -> tuple[Var, ...]:
         """Append an equation; its results, by the primitive's rule, which may raise."""
-        avals = OPS[op].rule(*(atom.aval for atom in inputs), **params)
-        outputs = tuple(self._var(aval) for aval in avals)
+        avals = OPS[op].rule(*[atom.aval for atom in inputs], **params)
+        outputs = tuple([self._var(aval) for aval in avals])
         self._eqns.append(Eqn(op, tuple(inputs), outputs, tuple(sorted(params.items())), where))
         return outputs
 
@@ -317,6 +317,9 @@ class Builder:
         Two that were built alike are equal.
         """
         ordered = [*inputs, *self._consts.values(), *[var for eqn in self._eqns for var in eqn.outputs]]
+        if [var.number for var in ordered] == list(range(len(ordered))):
+            consts = tuple([(var, const) for const, var in self._consts.items()])
+            return Program(tuple(inputs), tuple(outputs), tuple(self._eqns), consts, tuple(self.links))
         found = {var.number: Var(number, var.shape, var.dtype) for number, var in enumerate(ordered)}
 
         def fresh(atom: Any) -> Any:

@@ -425,6 +425,8 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     >>> broadcast_shapes((3, 1), (), (1, 4), (0, 1, 1))
     (0, 3, 4)
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
     rank = max(map(len, shapes), default=0)
     found = [1] * rank
     for shape in shapes:

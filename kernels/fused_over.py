@@ -52,8 +52,7 @@ def passes(s: Structure) -> Passes:
             wanted[known[value] - 1] |= set(node.args)
     wanted[-1] |= {out.value for out in s.outputs if out.value not in numbers}
     moving = [()] * first + [tuple([a for a in node.args if a not in numbers]) for node in s.nodes]
-    needed = [_needed(moving, each - numbers, set()) for each in wanted]
-    dear = {value for value in set().union(*needed) if price(s, value) >= KEPT}
+    dear = {v for v in _needed(moving, set().union(*wanted) - numbers, set()) if price(s, v) >= KEPT}
     before: set[int] = set()
     computed, loaded = [], []
     for each in wanted:
