@@ -6,7 +6,6 @@ No test asserts a time.
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from einsum_engine.bench import (
     check,
     effort,
     figures,
-    kernels,
     limits,
     machine,
     peers,
@@ -393,23 +391,6 @@ def test_a_reference_kernel_is_marked(roof):
     engine.compile = compile_marked
     result = run.run_case(case("ij,jk->ik", [(8, 9), (9, 10)]), engine, [], settings(), roof)
     assert result.marks == ["reference kernel"]
-
-
-def test_run_kernels_measures_every_row_beside_its_peak():
-    rows = [("gemm_float32_2x8", "float32", (2, 8)), ("gemm_float32_1x8", "float32", (1, 8))]
-    peaks = iter([1e9, 1e9, 1e9, 1e9, 2e9, 1e9])
-    fake = SimpleNamespace(
-        microkernel_rows=lambda: rows,
-        microkernel_rate=lambda name, threads: threads * 5e8,
-        fma_peak=lambda dtype, threads, fresh: next(peaks) if fresh else 0.0,
-    )
-    results = kernels.run_kernels(fake, 2)
-    assert [(each.name, each.tile, each.share) for each in results] == [
-        ("gemm_float32_2x8", (2, 8), 0.5),
-        ("gemm_float32_1x8", (1, 8), 0.5),
-    ]
-    assert "50.0 % of the FMA peak" in report.kernel_line(results[0])
-    assert len(report.kernel_summary_lines(results)) == 1
 
 
 def test_machine_says_nothing_about_host_user_or_path():
