@@ -19,6 +19,7 @@ from typing import Callable, Sequence
 import numpy as np
 
 from .. import config
+from ..dtypes import DTYPES
 from ..errors import EngineTypeError, EngineValueError
 from ..files import write_whole
 from . import tiles
@@ -26,17 +27,6 @@ from .gemm import GemmProblem, Operand, lower
 from .isa import ISA, active_isa
 from .launch import Launch
 
-# Types whose multiply-adds are made of another's.
-_ARITHMETIC = {
-    "complex64": "float32",
-    "complex128": "float64",
-    "float16": "float32",
-    "bfloat16": "float32",
-    "uint8": "int8",
-    "uint16": "int16",
-    "uint32": "int32",
-    "uint64": "int64",
-}
 _SECONDS = 0.002  # one run; short and many, so that some fall between the turns of other programs
 _RUNS = 20
 _QUICK_SECONDS, _QUICK_RUNS = 2e-4, 12
@@ -57,9 +47,10 @@ def fma_peak(dtype: str, threads: int = 1, isa: str | None = None, *, fresh: boo
     >>> fma_peak("complex64") == fma_peak("float32") > 1e8
     True
     """
-    real = _ARITHMETIC.get(dtype, dtype)
-    if real not in tiles.REAL:
-        raise EngineTypeError(f"fma_peak of dtype {dtype!r}: there are {', '.join((*tiles.DTYPES, *_ARITHMETIC))}")
+    known = {name: row.real for name, row in DTYPES.items() if row.real in tiles.REAL}
+    if dtype not in known:
+        raise EngineTypeError(f"fma_peak of dtype {dtype!r}: there are {', '.join(known)}")
+    real = known[dtype]
     chosen = active_isa(isa)
     return _remember(f"{chosen.name} fma {real} {threads}", fresh, lambda: _measure_peak(real, threads, chosen))
 
