@@ -131,6 +131,16 @@ def test_close_candidates_get_more_samples(monkeypatch):
     assert timing._undecided(candidates[::2], ("ours",), 5) == timing._undecided(candidates, (), 5) == []
 
 
+@pytest.mark.parametrize("near, rounds", [(2.1e-2, 4), (1.0, 2)])
+def test_what_others_are_held_against_is_nobodys_rival(near, rounds, monkeypatch):
+    times = {"ours": 2e-2, "near": near, "copy": 1e-3}
+    monkeypatch.setattr(timing, "time_calls", lambda candidate, calls: times[candidate.name])
+    candidates = [timing.Candidate(name=name, function=list, measure=name == "copy") for name in times]
+    budget = timing.TimeBudget(seconds=9.0, least_rounds=1, most_rounds=1, deciding=4)
+    timing.compare(candidates, always=("ours",), budget=budget, settle=list)
+    assert [len(each.samples) for each in candidates] == [rounds] * 3
+
+
 def test_memory_is_touched_once_a_second_at_most():
     warm = timing.WarmMemory(1 << 25)
     warm()
