@@ -199,3 +199,11 @@ def test_names_and_native_dtypes_are_those_of_numpy(dtype):
     assert name_of(dtype) == name_of(swapped) == dtype.name
     assert known_dtype(dtype, "x") == known_dtype(swapped, "x") == known_dtype(dtype.type, "x") == dtype
     assert known_dtype(swapped, "x").isnative and known_dtype(dtype, "x").char == dtype.char
+
+
+@pytest.mark.parametrize("name", [name for name in NUMPY_NAMES if name != "object"])
+def test_parts_of_complex_dtypes_are_what_numpy_has(name):
+    entry, dtype = DTYPES[name], as_numpy(name)
+    parts = np.zeros((), dtype).real.dtype
+    assert (as_numpy(entry.part) if entry.part else dtype) == parts
+    assert entry.real == (entry.part or entry.compute)
