@@ -20,7 +20,8 @@ def result_memory(shape: tuple[int, ...], item: int, operands: list[View], axes:
     views = [view for view in operands if view.ndim > 1]
     if len(shape) < 2 or 0 in shape or all(view.is_contiguous(abs(view.strides[-1]) or 1) for view in views):
         return whole
-    return _chosen(shape, item, tuple([(view.shape, view.strides) for view in views]), None if axes is None else tuple(axes))
+    given = tuple([(view.shape, view.strides) for view in views])
+    return _chosen(shape, item, given, None if axes is None else tuple(axes))
 
 
 @lru_cache(maxsize=1024)
@@ -30,7 +31,7 @@ def _chosen(
     operands: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
     axes: tuple[int, ...] | None,
 ) -> View:
-    """What NumPy's iterator chooses for operands of these shapes and strides: asking it takes as long as five operations."""
+    """What NumPy's iterator chooses for operands of these shapes and strides; it takes as long as a few operations."""
     views = [View(*operand) for operand in operands]
     dummies = [_dummy(view) for view in views]
     places = [list(range(view.ndim) if axes is None else axes) for view in views]
