@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 _MAGIC = b"linked 1"
 _HEAD = struct.Struct("<8sQ")  # and where in the code the function begins
+_ELF = b"\x7fELF\x02\x01"  # of 64 bits, the low byte first
 _X86_64 = 62  # EM_X86_64: others do not see by themselves that what was written is code
 _WRITABLE, _ALLOCATED = 1, 2  # SHF_WRITE, SHF_ALLOC of ELF
 _SYMBOLS, _RELOCATIONS = 2, 4  # SHT_SYMTAB, SHT_RELA
@@ -52,9 +53,10 @@ class _Symbol(NamedTuple):
 
 def linked(data: bytes, symbol: str) -> bytes:
     """The image of an object file's function; the file itself where it has what only LLVM can link."""
+    if not _is_elf_of_x86(data):
+        return data
     sections = _sections(data)
-    (machine,) = struct.unpack_from("<H", data, 18)
-    if machine != _X86_64 or any(section.flags & _WRITABLE for section in sections):
+    if any(section.flags & _WRITABLE for section in sections):
         return data
     code, begins = _laid_out(data, sections)
     (table,) = [section for section in sections if section.kind == _SYMBOLS]
@@ -95,6 +97,11 @@ def _libc() -> ctypes.CDLL:
 
 
 # -- object files --------------------------------------------------------------------------------------------------
+def _is_elf_of_x86(data: bytes) -> bool:
+    """Other systems than Linux have other formats."""
+    return data.startswith(_ELF) and struct.unpack_from("<H", data, 18) == (_X86_64,)
+
+
 def _sections(data: bytes) -> list[_Section]:
     (first,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
