@@ -21,7 +21,7 @@ from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
-from .nest_past import lower_past
+from .nest_past import PAGE, lower_past
 from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share
 from .row import Row
@@ -40,7 +40,6 @@ LEFT_BYTES = 160 << 10
 # write to scratch in two parts. Fitted to the times of 4800 boxes of the bench's permutations.
 BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
 ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
-PAGE = 4096  # bytes
 # Bytes at which lines fall into the same set of the last cache, and lines that a set holds. Where more runs of the input
 # fall together in a box, boxes have runs of so many bytes, which are copied before they are moved.
 SETS_BYTES, WAYS = 1 << 20, 16
