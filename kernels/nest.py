@@ -52,7 +52,8 @@ def lower(problem: NestProblem, threads: int = 1) -> Lowered:
     if problem.op == "sum":
         problem = replace(problem, op="copy")
     if is_move(problem):
-        return Lowered(rows=(lower_move(problem, shifts, threads),), operands=(("out", "a", ""),))
+        rows = lower_move(problem, shifts, threads)
+        return Lowered(rows=rows, operands=(("out", "a", ""),) * len(rows))
     row, names = lower_elementwise(problem, shifts, threads)
     return Lowered(rows=(row,), operands=(names,))
 

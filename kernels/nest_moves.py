@@ -21,6 +21,7 @@ from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .nest_boxes import LINE, OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
+from .nest_past import PAGE, lower_past
 from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share
 from .row import Row
@@ -39,7 +40,6 @@ LEFT_BYTES = 160 << 10
 # write to scratch in two parts. Fitted to the times of 4800 boxes of the bench's permutations.
 BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
 ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
-PAGE = 4096  # bytes
 # Bytes at which lines fall into the same set of the last cache, and lines that a set holds. Where more runs of the input
 # fall together in a box, boxes have runs of so many bytes, which are copied before they are moved.
 SETS_BYTES, WAYS = 1 << 20, 16
@@ -58,8 +58,8 @@ def is_move(problem: NestProblem) -> bool:
     return problem.op == "copy" and moves(problem.a, problem.out) and not changes
 
 
-def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> Row:
-    """Row of a normalised copy that only moves bytes."""
+def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, ...]:
+    """Rows of a normalised copy that only moves bytes; of several, only one does anything, whatever the output."""
     nbytes = problem.bytes
     tasks = share(nbytes, threads)
     dims, item = widen(list(problem.dims), STORAGES[problem.out].itemsize)
@@ -76,7 +76,7 @@ def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> Row:
         builder.words[na.N_OUT_J + operand] = builder.vector(j.offsets(operand))
         if mode not in (na.MOVE_RUN, na.MOVE_FILL):
             builder.words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand))
-    return builder.row(min(tasks, builder.boxes), nbytes)
+    return (builder.row(min(tasks, builder.boxes), nbytes),)
 
 
 def _source(builder: RowBuilder, item: int, mode: int) -> None:
@@ -96,9 +96,17 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 
 
 # -- past the caches -----------------------------------------------------------------------------------------------
-def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
+def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> tuple[Row, ...]:
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
-        return _lower_rows(dims, item, shifts, tasks, nbytes)
+        return (_lower_rows(dims, item, shifts, tasks, nbytes),)
+    row = _lower_boxes(dims, item, shifts, tasks, nbytes)
+    if lines := lower_past(dims, item, shifts, tasks, nbytes):
+        row.words[na.N_LINES] = na.NO_LINES
+        return row, lines
+    return (row,)
+
+
+def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
     box, fetched = _best_boxes(dims, item), False
     if _same_sets(box, item) > WAYS and (other := _fetched_boxes(dims, item)):
         box, fetched = other, True

@@ -34,11 +34,16 @@ def values(rng: np.random.Generator, dtype: np.dtype, count: int) -> np.ndarray:
 class Operand:
     """Memory of one operand: canaries everywhere but in its elements."""
 
-    def __init__(self, rng, name: str, dims, operand: int, shift: int = 0, *, summed: bool):
+    def __init__(self, rng, name: str, dims, operand: int, shift: int = 0, *, summed: bool, within: int | None = None):
         self.dtype = numpy_dtype(name)
         low, high = extent(dims, operand, self.dtype.itemsize)
-        self.memory = np.full(high - low + 2 * MARGIN + 64, CANARY, np.uint8)
+        spare = 64 if within is None else 192  # memory of so many bytes need not begin with a line
+        self.memory = np.full(high - low + 2 * MARGIN + spare, CANARY, np.uint8)
         self.start = MARGIN - low + shift
+        if within is not None:
+            first = -self.memory.ctypes.data % 64
+            self.memory = self.memory[first : first + len(self.memory) - 64]
+            self.start += (within - self.start) % 64
         shape = tuple(d[0] for d in dims)  # an axis of stride 0 keeps its size, but the output's in a sum
         strides = tuple(d[1 + operand] if d[0] != 1 else 0 for d in dims)
         if summed:
@@ -59,11 +64,20 @@ class Case:
     alpha: complex = 1
     beta: complex = 0
     shift: int = 0  # bytes by which operands are off alignment
+    within: tuple[int | None, ...] = (None, None, None)  # where operands begin within a line, if that matters
 
     def operands(self) -> list[Operand]:
         rng = np.random.default_rng(self.seed)
         return [
-            Operand(rng, name, self.problem.dims, i, self.shift * (i + 1), summed=i == 0 and self.problem.op == "sum")
+            Operand(
+                rng,
+                name,
+                self.problem.dims,
+                i,
+                self.shift * (i + 1),
+                summed=i == 0 and self.problem.op == "sum",
+                within=self.within[i],
+            )
             for i, name in enumerate(self.problem.operands)
         ]
 

@@ -19,6 +19,8 @@ promise:
                    element twice or four times                                      (dst_o unused)
     MOVE_WEAVE     dst adjacent along o, ``run`` bytes of it one element of each of two or four rows of src, which are
                    adjacent: vectors of each, put together                          (dst_o unused)
+    MOVE_PAST      dst a line along o, src adjacent along j, more than a tile of it: blocks transposed in registers
+                   leave past the caches                                            (dst_o unused)
 
 Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
 destination must not overlap (`MOVE_RUN` allows them to be the same).
@@ -26,12 +28,15 @@ destination must not overlap (`MOVE_RUN` allows them to be the same).
 
 from __future__ import annotations
 
+from typing import Callable
+
 from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
 from .emit import I1, I64, Fn, Val, Var
 from .mover import Mover
+from .stream import LINE
 
 ARGS = 10
 
@@ -57,6 +62,7 @@ class BoxMover:
             (na.MOVE_REPEAT, self._repeat),
             (na.MOVE_SEVERAL, self._each_several),
             (na.MOVE_WEAVE, self._weave),
+            (na.MOVE_PAST, self._past),
         )
         self._choose(modes)
 
@@ -255,13 +261,27 @@ class BoxMover:
         with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
             self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size)
 
-    def _move_tile(self, o: Val, j: Val, size: int) -> None:
+    def _past(self) -> None:
+        """All tiles but the first and the last begin with a line of ``src``, if its rows do alike: none is read twice."""
+        f, m = self.f, self.m
+        before = (f.i64(0) - self.src) & (LINE - 1)
+        start = f.select((before % self.item).eq(0), f.min(before // self.item, f.i64(m.block)), f.i64(0))
+        with f.if_(start > 0):
+            self._line_tiles(f.i64(0))
+        with f.range(start, self.nj, m.block) as j:
+            self._line_tiles(f.min(j, self.nj - m.block))
+
+    def _line_tiles(self, j: Val) -> None:
+        with self.f.range(0, self.no, self.m.block) as o:
+            self._move_tile(o, j, self.m.block, self.f.stream)
+
+    def _move_tile(self, o: Val, j: Val, size: int, store: Callable[[Val, Val], None] | None = None) -> None:
         f, m = self.f, self.m
         src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
         sources = [src + f.word(self.src_o, o + k) for k in range(size)]
         rows = m.transpose([m.load(source, size) for source in sources])
         for k, row in enumerate(rows):
-            m.store(row, dst + f.word(self.dst_j, j + k))
+            (store or m.store)(row, dst + f.word(self.dst_j, j + k))
 
 
 def build_move(module: ir.Module, name: str, item: int, isa: ISA) -> None:

@@ -31,7 +31,7 @@ from .storage import STORAGES
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
 
-    Where N_FETCH is set, runs of a are copied to scratch first. Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
+    Nothing is done where N_LINES is not for this output. Where N_FETCH is set, runs of a are copied to scratch first. Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
     """
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
@@ -58,9 +58,17 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
 
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
-    frame.boxes(*frame.share(frame.word(na.N_BOXES)), body, after, carry, distance)
+    first, last = frame.share(frame.word(na.N_BOXES))
+    frame.boxes(first, f.select(_is_for(frame), last, first), body, after, carry, distance)
     f.store_fence()
     f.ret()
+
+
+def _is_for(frame: Frame) -> Val:
+    """Whether the row is for an output that begins where this one does."""
+    f, lines = frame.f, frame.word(na.N_LINES)
+    begins = f.select((frame.operand(OUT) & (LINE - 1)).eq(0), f.i64(na.ONLY_LINES), f.i64(na.NO_LINES))
+    return lines.eq(0) | lines.eq(begins)
 
 
 def _fetch(frame: Frame, a: Val) -> Val:
