@@ -34,7 +34,7 @@ def copies(array: np.ndarray, engine: Any, threads: int) -> list[Candidate]:
     if importlib.util.find_spec("torch") is not None:
         found["torch"] = _torch(array, out, threads)
     return [
-        Candidate(name=f"copy by {name}", function=function, first=seconds_of(function)[0])
+        Candidate(name=f"copy by {name}", function=function, first=seconds_of(function)[0], measure=True)
         for name, function in found.items()
     ]
 

@@ -11,6 +11,7 @@ import fnmatch
 import math
 import re
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Iterable, Sequence
 
 from .kernels import KernelResult
@@ -135,15 +136,14 @@ def _measured(goal: Goal, results: Sequence[CaseResult]) -> list[Figure]:
 
 
 def kernel_figures(kernels: Sequence[KernelResult]) -> list[Figure]:
-    """The best microkernel of each floating dtype, as a share of the FMA peak."""
+    """The best microkernel of each floating dtype, as a share of the run's FMA peak and of the one beside it."""
+    found = []
+    for dtype in _KERNEL_DTYPES:
+        # One tile for both, so that the second is not the luckiest of many medians.
+        best = max((each for each in kernels if each.dtype == dtype), key=attrgetter("share"), default=None)
+        if best:
+            found.append((f"{dtype}, share of the FMA peak, best tile", best.share))
+            found.append((f"{dtype}, share of the FMA peak in alternation, best tile", best.share_beside))
     return [
-        Figure(
-            table="microkernels",
-            name=f"{dtype}, share of the FMA peak, best tile",
-            value=max(shares),
-            unit="%",
-            asked=_KERNEL_SHARE,
-        )
-        for dtype in _KERNEL_DTYPES
-        if (shares := [each.share for each in kernels if each.dtype == dtype])
+        Figure(table="microkernels", name=name, value=value, unit="%", asked=_KERNEL_SHARE) for name, value in found
     ]

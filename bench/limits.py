@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
+from ..dtypes import DTYPES
 from ..errors import EngineTypeError
 from .steps import StepCost
 from .timing import SAMPLE_SECONDS
@@ -34,9 +35,6 @@ _SMALL_PART = 0.02
 # What a step does: real flops, and bytes of the distinct elements that it touches.
 Work = Sequence[tuple[int, int]]
 
-_COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64", "clongdouble": "longdouble"}
-_UNSIGNED = {"uint8": "int8", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-_WIDENED = {"float16": "float32", "bfloat16": "float32"}
 # A complex multiply-add is four real ones, a complex addition two.
 _COMPLEX_FMAS = 4
 _COMPLEX_ADDS = 2
@@ -204,14 +202,12 @@ def real_dtype(dtype: str) -> str:
     >>> real_dtype("complex128"), real_dtype("bfloat16"), real_dtype("uint32")
     ('float64', 'float32', 'int32')
     """
-    for table in (_COMPLEX_PARTS, _UNSIGNED, _WIDENED):
-        dtype = table.get(dtype, dtype)
-    return dtype
+    return DTYPES[dtype].real
 
 
 def step_flops(step: StepCost, dtype: str) -> int:
     """Real flops of a step; a real multiply-add counts two and an addition alone one."""
-    if dtype in _COMPLEX_PARTS:
+    if DTYPES[dtype].part:
         return 2 * _COMPLEX_FMAS * step.multiply_adds + _COMPLEX_ADDS * step.adds
     return 2 * step.multiply_adds + step.adds
 

@@ -74,7 +74,7 @@ def case_from_json(data: dict[str, Any]) -> CaseResult:
 def kernel_from_json(data: dict[str, Any]) -> KernelResult:
     """A row of ``kernels`` as it was measured."""
     known = {key: data[key] for key in ("name", "dtype", "rate", "peak")}
-    return KernelResult(**known, tile=tuple(data["tile"]))
+    return KernelResult(**known, tile=tuple(data["tile"]), share_beside=data.get("share_beside"))
 
 
 def _peer_to_json(peer: PeerResult, external: bool) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def kernel_line(result: KernelResult) -> str:
     tile = "x".join(map(str, result.tile))
     return (
         f"{result.name:<40} {result.dtype:<10} {tile:>8} {result.rate / 1e9:>9.1f} Gflop/s"
-        f" {100 * result.share:>6.1f} % of the FMA peak"
+        f" {100 * result.share:>6.1f} % of the FMA peak, {format_share(result.share_beside):>5} of that beside it"
     )
 
 

@@ -70,7 +70,7 @@ def _threads(engine: Any, settings: Settings, case: Case, loops: Callable[[str, 
     ]
     registers = [loops(real_dtype(case.dtype), threads) for threads in both]
     peaks = [
-        Candidate(name=f"peak {threads}", function=each.seconds, args=(_repeats(each),))
+        Candidate(name=f"peak {threads}", function=each.seconds, args=(each.repeats(SAMPLE_SECONDS),))
         for threads, each in zip(both, registers)
     ]
     _alternate([*ours, *peaks], settings)
@@ -79,10 +79,6 @@ def _threads(engine: Any, settings: Settings, case: Case, loops: Callable[[str, 
     asked = _THREADS_FACTOR if settings.threads == 2 else None
     name = f"{case.name} {case.dtype}, 1 to {settings.threads} threads"
     return [_figure(name, gained, asked), _figure(f"{name}, over the FMA peak's", gained * rates[0] / rates[1], None)]
-
-
-def _repeats(loops: Loops) -> int:
-    return max(1, round(SAMPLE_SECONDS * loops.best_rate() / loops.amount))
 
 
 def _prime(engine: Any, settings: Settings, prime: int, dtype: str) -> list[Figure]:

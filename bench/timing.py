@@ -45,12 +45,14 @@ _WARM_SECONDS = 50e-3
 
 @dataclass(kw_only=True)
 class Candidate:
-    """One thing to time: ``function(*args)``; ``first`` are the seconds of a call that was made before."""
+    """One thing to time: ``function(*args)``; ``first`` are the seconds of a call that was made before. A ``measure``
+    is what others are held against, as a copy of as many bytes: always sampled, and nobody's rival."""
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     first: float | None = None
+    measure: bool = False
     samples: list[float] = field(default_factory=list)
     calls: int = 1
 
@@ -171,8 +173,8 @@ def compare(
 ) -> None:
     """Fill ``samples`` of all candidates, in alternation.
 
-    Those named in ``always``, and those near the fastest of the others, are sampled in every round until the budget
-    is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable. An
+    Those named in ``always``, measures, and those near the fastest of the others are sampled in every round until the
+    budget is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable. An
     earlier call counts as a sample where a candidate cannot win, and where such calls alone would use the budget up.
     """
     start = time.perf_counter()
@@ -248,13 +250,18 @@ def _round(number: int, chosen: Sequence[Candidate], settle: Callable[[], Any]) 
 def _undecided(candidates: Sequence[Candidate], always: Sequence[str], enough: int) -> list[Candidate]:
     """Those whose order a few samples do not tell, as long as they have few."""
     ours = [each for each in candidates if each.name in always]
-    rivals = [each for each in candidates if each.name not in always]
+    rivals = _rivals(candidates, always)
     if not ours or not rivals:
         return []
     best, rival = (min(each.median for each in group) for group in (ours, rivals))
     near = [*ours, *(each for each in rivals if each.median <= _CLOSE * rival)]
     few = min(len(each.samples) for each in near) < enough
+    near += [each for each in candidates if each.measure]
     return near if few and max(best, rival) <= _CLOSE * min(best, rival) else []
+
+
+def _rivals(candidates: Sequence[Candidate], always: Sequence[str]) -> list[Candidate]:
+    return [each for each in candidates if not each.measure and each.name not in always]
 
 
 def _is_over(rounds: int, elapsed: float, budget: TimeBudget) -> bool:
@@ -287,11 +294,10 @@ def _sample(candidate: Candidate) -> None:
 
 
 def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: TimeBudget) -> bool:
-    if candidate.name in always:
+    if candidate.measure or candidate.name in always:
         return True
-    rivals = [each.median for each in candidates if each.name not in always]
     factor = _UNSURE if candidate.samples == [candidate.first] else _CONTENDER
-    if candidate.median <= factor * min(rivals):
+    if candidate.median <= factor * min(each.median for each in _rivals(candidates, always)):
         return True
     return len(candidate.samples) < _FEW_SAMPLES and candidate.median * candidate.calls < budget.seconds / 20
 

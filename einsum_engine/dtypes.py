@@ -24,7 +24,7 @@ class DTypeRow:
 
     ``kind``: ``f c i u b`` as NumPy's, ``half``, ``bf16``, or ``external`` (handed to NumPy). ``itemsize`` in bytes.
     ``compute`` and ``accumulate`` name the dtypes that kernels multiply and sum in; ``simd`` says whether the
-    products run through the SIMD microkernels of floating point.
+    products run through the SIMD microkernels of floating point; ``part`` is the dtype of both parts of a complex.
     """
 
     name: str
@@ -33,12 +33,19 @@ class DTypeRow:
     compute: str
     accumulate: str
     simd: bool
+    part: str = ""
     note: str = ""
 
+    @property
+    def real(self) -> str:
+        """The real dtype in which kernels multiply and add."""
+        return self.part or self.compute
 
-def _row(name: str, kind: str, itemsize: int, compute: str = "", *, simd: bool = False, note: str = "") -> DTypeRow:
+
+def _row(name: str, kind: str, itemsize: int, compute: str = "", **more: Any) -> DTypeRow:
     compute = compute or name
-    return DTypeRow(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, simd=simd, note=note)
+    facts = {"simd": False} | more
+    return DTypeRow(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, **facts)
 
 
 _WRAPS = "same bits as the signed product of this width"
@@ -51,8 +58,8 @@ DTYPES: MappingProxyType[str, DTypeRow] = MappingProxyType(
         for row in (
             _row("float32", "f", 4, simd=True),
             _row("float64", "f", 8, simd=True),
-            _row("complex64", "c", 8, simd=True),
-            _row("complex128", "c", 16, simd=True),
+            _row("complex64", "c", 8, simd=True, part="float32"),
+            _row("complex128", "c", 16, simd=True, part="float64"),
             _row("float16", "half", 2, "float32", simd=True, note=_PACKED),
             _row("bfloat16", "bf16", 2, "float32", simd=True, note=_PACKED),
             _row("int8", "i", 1, note="wraps around"),
@@ -65,7 +72,7 @@ DTYPES: MappingProxyType[str, DTypeRow] = MappingProxyType(
             _row("uint64", "u", 8, "int64", note=_WRAPS),
             _row("bool", "b", 1, note="or of ands"),
             _row("longdouble", "external", _LONG, "external", note="np.einsum"),
-            _row("clongdouble", "external", 2 * _LONG, "external", note="np.einsum"),
+            _row("clongdouble", "external", 2 * _LONG, "external", part="longdouble", note="np.einsum"),
             _row("object", "external", 8, "external", note="np.einsum"),
         )
     }

@@ -19,6 +19,7 @@ from typing import Callable, Sequence
 import numpy as np
 
 from .. import config
+from ..dtypes import DTYPES
 from ..errors import EngineTypeError, EngineValueError
 from ..files import write_whole
 from . import tiles
@@ -26,17 +27,6 @@ from .gemm import GemmProblem, Operand, lower
 from .isa import ISA, active_isa
 from .launch import Launch
 
-# Types whose multiply-adds are made of another's.
-_ARITHMETIC = {
-    "complex64": "float32",
-    "complex128": "float64",
-    "float16": "float32",
-    "bfloat16": "float32",
-    "uint8": "int8",
-    "uint16": "int16",
-    "uint32": "int32",
-    "uint64": "int64",
-}
 _SECONDS = 0.002  # one run; short and many, so that some fall between the turns of other programs
 _RUNS = 20
 _QUICK_SECONDS, _QUICK_RUNS = 2e-4, 12
@@ -57,9 +47,10 @@ def fma_peak(dtype: str, threads: int = 1, isa: str | None = None, *, fresh: boo
     >>> fma_peak("complex64") == fma_peak("float32") > 1e8
     True
     """
-    real = _ARITHMETIC.get(dtype, dtype)
-    if real not in tiles.REAL:
-        raise EngineTypeError(f"fma_peak of dtype {dtype!r}: there are {', '.join((*tiles.DTYPES, *_ARITHMETIC))}")
+    known = {name: row.real for name, row in DTYPES.items() if row.real in tiles.REAL}
+    if dtype not in known:
+        raise EngineTypeError(f"fma_peak of dtype {dtype!r}: there are {', '.join(known)}")
+    real = known[dtype]
     chosen = active_isa(isa)
     return _remember(f"{chosen.name} fma {real} {threads}", fresh, lambda: _measure_peak(real, threads, chosen))
 
@@ -90,6 +81,10 @@ class Loops:
     def seconds(self, repeats: int) -> float:
         """Seconds of ``repeats`` repetitions, here and now: whatever disturbs them counts."""
         return _run(self.calls, repeats)
+
+    def repeats(self, seconds: float) -> int:
+        """How many repetitions take one of the loops, alone, about so long."""
+        return _repeats(self.calls[0], seconds)
 
     def best_rate(self, target: float | None = None, runs: int | None = None) -> float:
         """The amount of a second, in the best of some runs."""
@@ -207,12 +202,17 @@ def _best_rate(calls: Sequence[Callable[[int], None]], target: float | None = No
 
     ``target``: seconds that one of ``runs`` runs takes, about.
     """
-    target, runs = target or _SECONDS, runs or _RUNS
+    repeats = _repeats(calls[0], target or _SECONDS)
+    return repeats / min(_run(calls, repeats) for _ in range(runs or _RUNS))
+
+
+def _repeats(call: Callable[[int], None], target: float) -> int:
+    """Repetitions that take about ``target`` seconds: alone, for starting threads would count for work."""
     seconds, repeats = 0.0, 1
     while seconds < target / 2 and repeats < 1 << 40:
         repeats = repeats if not seconds else min(max(2 * repeats, int(repeats * target / seconds)), 64 * repeats)
-        seconds = _run(calls[:1], repeats)  # alone: starting threads would count for work
-    return repeats / min(_run(calls, repeats) for _ in range(runs))
+        seconds = _run([call], repeats)
+    return repeats
 
 
 def _run(calls: Sequence[Callable[[int], None]], repeats: int) -> float:
@@ -251,11 +251,14 @@ def microkernel_rows(isa: str | None = None) -> list[tuple[str, str, tuple[int, 
     return [(f"gemm_{dtype}_{mv}x{nr}_pp", dtype, (mv, nr)) for dtype, (mv, nr) in rows]
 
 
-def microkernel_rate(name: str, threads: int = 1, isa: str | None = None, *, k: int | None = None) -> float:
-    """Operations per second, counted as in `fma_peak`, of one of `microkernel_rows` on packed panels in cache.
+def microkernel(name: str, threads: int = 1, isa: str | None = None, *, k: int | None = None) -> Loops:
+    """One of `microkernel_rows` on packed panels in cache; operations are counted as in `fma_peak`.
 
-    ``k``: length of the sum, by default what fills 16 KiB of a panel of B with the widest tile. Measured anew at
-    every call.
+    ``k``: length of the sum, by default what fills 16 KiB of a panel of B with the widest tile.
+
+    >>> name, dtype, tile = microkernel_rows()[0]
+    >>> microkernel(name).best_rate() > 1e7
+    True
     """
     chosen = active_isa(isa)
     known = {row: (dtype, tile) for row, dtype, tile in microkernel_rows(isa)}
@@ -265,7 +268,7 @@ def microkernel_rate(name: str, threads: int = 1, isa: str | None = None, *, k: 
     depth = k or _BLOCKED_K[tiles.ITEMSIZE[dtype]]
     calls = [_Tiles(dtype, mv, nr, depth, chosen) for _ in range(threads)]
     operations = 8 if dtype in tiles.COMPLEX else 2
-    return operations * threads * calls[0].points * _best_rate(calls)
+    return Loops(calls=calls, amount=operations * threads * calls[0].points)
 
 
 _BLOCKED_K = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Iterable, Iterator
 
 from .. import cost
+from ..dtypes import DTYPES
 from ..kernels import isa as isa_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
@@ -30,7 +31,7 @@ from .memo import Times
 from .nests import NestPlan
 from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
-from .request import COMPUTE, PlanRequest
+from .request import PlanRequest
 from .sharing import share
 from .shown import PlanShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
@@ -44,8 +45,7 @@ __all__ = ["PlanRequest", "build_plan"]
 
 def compute_dtype(request: PlanRequest) -> str:
     """The dtype that kernels compute in: that of the result or of `accumulate`, as the kernels know it."""
-    name = request.accumulate or request.dtype
-    return COMPUTE.get(name, name)
+    return DTYPES[request.accumulate or request.dtype].compute
 
 
 def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Plan:

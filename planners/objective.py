@@ -15,7 +15,6 @@ from .. import config, cost, dtypes
 from ..errors import EngineTypeError, EngineValueError
 from ..kernels import isa as isa_table
 from .operations import itemsize
-from .request import COMPUTE
 from .steps import Sizes, Term, walk
 
 MINIMIZE = ("flops", "time")
@@ -151,10 +150,8 @@ def time_objective(dtype: Any = "float64", *, threads: int | None = None) -> Tim
     'complex64'
     """
     row = dtypes.row(dtypes.to_dtype(dtype, "dtype="))
-    name = "float64" if row.kind == "external" else row.name
-    return TimeObjective(
-        dtype=COMPUTE.get(name, name), threads=config.threads(threads), isa=isa_table.active_isa().name
-    )
+    compute = "float64" if row.kind == "external" else row.compute
+    return TimeObjective(dtype=compute, threads=config.threads(threads), isa=isa_table.active_isa().name)
 
 
 def checked(minimize: Any) -> Any:

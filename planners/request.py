@@ -17,16 +17,6 @@ class NotLowered(Exception):
 # reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.
 LAYOUTS = ("solve", "natural", "merged", "panels")
 
-# compute dtype of storage dtypes that have no kernels of their own
-COMPUTE = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "uint8": "int8",
-    "uint16": "int16",
-    "uint32": "int32",
-    "uint64": "int64",
-}
-
 
 @quick
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ GROUPS = {
 # cli, bench -> api -> passes -> planners -> plan -> executor -> kernels.
 ALLOWED = {
     "cli": {"public", "api", "bench", "kernels", "kernel tables", "base"},
-    "bench": {"public", "api", "kernels", "kernel tables", "base"},
+    "bench": {"public", "api", "kernels", "kernel tables", "expr", "base"},
     "public": {"api", "trace", "base"},
     "api": {
         *("arrays", "trace", "passes", "ir", "planners", "plan", "executor", "kernels", "kernel tables", "expr", "base"),

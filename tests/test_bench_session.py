@@ -10,7 +10,7 @@ import pytest
 from bench_cases import Engine, case, numpy_peer, result_of, settings
 
 import einsum_engine
-from einsum_engine.bench import calls, cases, figures, kernels, limits, peers, plot, record, report, run
+from einsum_engine.bench import calls, cases, figures, limits, peers, plot, record, report, run
 from einsum_engine.bench import scaling, session, startup, timing
 from einsum_engine.errors import EngineValueError
 
@@ -186,16 +186,6 @@ def test_every_pattern_of_a_goal_names_a_family_that_there_is():
 ALL = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
 
 
-def test_kernels_are_held_against_what_is_asked():
-    rows = [
-        kernels.KernelResult(name=f"k{rate}", dtype=dtype, tile=(1, 1), rate=rate, peak=1.0)
-        for dtype, rate in (("float32", 0.9), ("float32", 0.96), ("int8", 0.1))
-    ]
-    (figure,) = figures.kernel_figures(rows)
-    assert figure.value == 0.96 and figure.met
-    assert [record.kernel_from_json(each) for each in record.kernels_to_json(rows)] == rows
-
-
 # --- tables without cases --------------------------------------------------------------------------------------
 
 
@@ -225,11 +215,8 @@ def test_threads_and_primes_are_measured(monkeypatch):
     monkeypatch.setattr(scaling, "_BOUND", (("ij,jk->ik", 64, "float32"),))
     monkeypatch.setattr(scaling, "_TCCG", ("none",))
     monkeypatch.setattr(scaling, "_PRIMES", (61,))
-    loops = {1: SimpleNamespace(amount=1), 2: SimpleNamespace(amount=3)}
-    for each in loops.values():
-        each.seconds = len
+    loops = {n: SimpleNamespace(amount=amount, seconds=len, repeats=lambda seconds: 7) for n, amount in ((1, 1), (2, 3))}
     seconds = {"1": 8.0, "2": 5.0, "peak 1": 2.0, "peak 2": 3.0}
-    monkeypatch.setattr(scaling, "_repeats", lambda loops: 7)
 
     def timed(candidates, settings):
         for each in candidates:

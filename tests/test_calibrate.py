@@ -137,7 +137,7 @@ def test_rates_count_the_operations_of_one_repetition(dtype, threads, monkeypatc
     name, (mv, nr) = next((name, tile) for name, kind, tile in calibrate.microkernel_rows() if kind == dtype)
     points = (4 * mv * row.vector_bits // 8 // item) * (4 * nr) * 96
     multiply_add = 8 if dtype == "complex64" else 2
-    assert calibrate.microkernel_rate(name, threads, k=96) == 3 * threads * multiply_add * points
+    assert calibrate.microkernel(name, threads, k=96).best_rate() == 3 * threads * multiply_add * points
     from einsum_engine.kernels.cpu import calibrate as loops
 
     real = {"complex64": "float32"}.get(dtype, dtype)
@@ -156,7 +156,7 @@ def test_the_best_of_all_runs_counts(monkeypatch):
 
 def test_unknown_microkernel_names_those_there_are():
     with pytest.raises(EngineValueError, match="no microkernel 'gemm_x'.*gemm_float32_"):
-        calibrate.microkernel_rate("gemm_x")
+        calibrate.microkernel("gemm_x")
 
 
 def test_quick_rates_are_rates_and_not_remembered():

@@ -186,3 +186,11 @@ def test_ml_dtypes_is_loaded_only_on_demand():
         "dtypes.as_numpy('bfloat16'); assert 'ml_dtypes' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", [name for name in NUMPY_NAMES if name != "object"])
+def test_parts_of_complex_dtypes_are_what_numpy_has(name):
+    entry, dtype = DTYPES[name], as_numpy(name)
+    parts = np.zeros((), dtype).real.dtype
+    assert (as_numpy(entry.part) if entry.part else dtype) == parts
+    assert entry.real == (entry.part or entry.compute)
