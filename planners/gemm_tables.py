@@ -107,9 +107,9 @@ class GemmTables:
         return table[np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr), valid
 
     def _modes(self, d: Decided) -> tuple[int, int]:
-        """How A and B run where tasks pack them."""
-        left, right = d.pack_mode, d.b_pack_mode
-        if left == abi.PANEL_RUN:
+        """How A and B run where tasks pack them. Rows that lie in strides are cut alike everywhere."""
+        left, right, cut = d.pack_mode, d.b_pack_mode, self.panels.cut
+        if left == abi.PANEL_RUN and cut is not None and LEFT in cut.tables:
             left = kept_mode(left, self.tm_a, self.valid, self.items[LEFT])
         if right == abi.PANEL_RUN:
             right = kept_mode(right, *self.columns(), self.items[RIGHT])
