@@ -35,6 +35,9 @@ class Aval:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+_NUMBERS = {dtype.type: dtype for dtype in map(np.dtype, "?bhilqBHILQefdFD")}  # the objects that NumPy has for them
+
+
 def known_dtype(dtype: Any, what: str) -> np.dtype:
     """``dtype`` in native byte order; `EngineTypeError`, opening with ``what``, where programs give it no meaning.
 
@@ -44,6 +47,9 @@ def known_dtype(dtype: Any, what: str) -> np.dtype:
     Traceback (most recent call last):
     einsum_engine.errors.EngineTypeError: argument 0 has dtype datetime64[s], which has no meaning in a program
     """
+    number = _NUMBERS.get(dtype.type) if isinstance(dtype, np.dtype) else None
+    if number is not None:
+        return number
     try:
         found = dtypes.to_dtype(dtype)
         known = dtypes.row(found).kind != "external"

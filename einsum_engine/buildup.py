@@ -12,6 +12,8 @@ def chains(program: Program) -> list[tuple[Eqn, ...]]:
 
     So the root of the first need not have any elements, unless the last belongs in its memory.
     """
+    if not any([eqn.op == "assign" for eqn in program.eqns]):
+        return []
     users: dict[int, list[tuple[Eqn, int]]] = {}
     for eqn in program.eqns:
         for operand, atom in enumerate(eqn.inputs):

@@ -104,6 +104,11 @@ def row(dtype: np.dtype | str, position: int | None = None, text: str = "") -> D
     return known
 
 
+def name_of(dtype: np.dtype) -> str:
+    """``dtype.name`` of a number type, which NumPy puts together each time."""
+    return row(dtype).name
+
+
 def to_dtype(value: Any, what: str = "dtype=") -> np.dtype:
     """The NumPy dtype of a name (also ``"bfloat16"``), a dtype or scalar type of NumPy or JAX, or a torch dtype.
 

@@ -25,6 +25,7 @@ import numpy as np
 from .avals import Aval
 from .errors import EngineError, EngineProgramError, EngineTypeError, EngineValueError
 from .ops import OPS
+from .records import hashed_once
 from .views import View
 
 AROUND = 2  # equations shown before and after one that is wrong
@@ -42,6 +43,9 @@ class Var:
     @property
     def aval(self) -> Aval:
         return Aval(self.shape, self.dtype)
+
+    def __hash__(self) -> int:
+        return self.number  # equal ones have it in common, and all others of a program another one
 
     def __str__(self) -> str:
         return f"%{self.number}"
@@ -154,6 +158,7 @@ class Link:
         return f"{self.event} root{self.root} {self.version} {self.view}{written}"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Program:
     """``inputs`` to ``outputs`` through ``eqns``; ``consts`` are values that it holds. ``links`` is for the listing."""
@@ -297,8 +302,8 @@ class Builder:
 
     def emit(self, op: str, inputs: Sequence[Atom], where: str = "", **params: Any) -> tuple[Var, ...]:
         """Append an equation; its results, by the primitive's rule, which may raise."""
-        avals = OPS[op].rule(*(atom.aval for atom in inputs), **params)
-        outputs = tuple(self._var(aval) for aval in avals)
+        avals = OPS[op].rule(*[atom.aval for atom in inputs], **params)
+        outputs = tuple([self._var(aval) for aval in avals])
         self._eqns.append(Eqn(op, tuple(inputs), outputs, tuple(sorted(params.items())), where))
         return outputs
 
@@ -312,6 +317,9 @@ class Builder:
         Two that were built alike are equal.
         """
         ordered = [*inputs, *self._consts.values(), *[var for eqn in self._eqns for var in eqn.outputs]]
+        if [var.number for var in ordered] == list(range(len(ordered))):
+            consts = tuple([(var, const) for const, var in self._consts.items()])
+            return Program(tuple(inputs), tuple(outputs), tuple(self._eqns), consts, tuple(self.links))
         found = {var.number: Var(number, var.shape, var.dtype) for number, var in enumerate(ordered)}
 
         def fresh(atom: Any) -> Any:

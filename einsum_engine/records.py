@@ -82,6 +82,24 @@ def quick(cls: T) -> T:
     return cls
 
 
+def hashed_once(cls: T) -> T:
+    """Has a frozen dataclass keep its hash, for those with thousands of parts, which each look-up would hash again.
+
+    It is pickled without it: texts have other hashes in another process.
+    """
+    whole = cls.__hash__
+
+    def __hash__(self: Any) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = whole(self)
+        return found
+
+    cls.__hash__ = __hash__
+    cls.__getstate__ = _state
+    return cls
+
+
 def changed(record: R, **fields: Any) -> R:
     """A quick record with other values in some fields: `dataclasses.replace` in a third of the time.
 

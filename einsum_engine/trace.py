@@ -53,17 +53,23 @@ def line_of(error: BaseException) -> str:
     return place
 
 
-@contextmanager
-def located(name: str, *operands: Any) -> Iterator[None]:
-    """Errors of the engine raised inside get the operation ``name``, the user's line and the operands' avals."""
-    try:
-        yield
-    except EngineError as error:
-        if getattr(error, "located", False):
-            raise
-        avals = [str(Aval(x.shape, x.dtype)) for x in operands if isinstance(x, (Tracer, np.ndarray, np.generic))]
-        shown = f" (operands {', '.join(avals)})" if avals else ""
-        fresh = type(error)(f"{name}, {source_line()}: {error}{shown}")
+class located:  # noqa: N801 - used like `contextlib.suppress`
+    """Errors of the engine raised inside get the operation ``name``, the user's line and the operands' avals.
+    Every operation goes through it: a generator would take three times as long."""
+
+    def __init__(self, name: str, *operands: Any) -> None:
+        self.name, self.operands = name, operands
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, EngineError) or getattr(error, "located", False):
+            return
+        arrays = (x for x in self.operands if isinstance(x, (Tracer, np.ndarray, np.generic)))
+        avals = ", ".join(str(Aval(x.shape, x.dtype)) for x in arrays)
+        shown = f" (operands {avals})" if avals else ""
+        fresh = type(error)(f"{self.name}, {source_line()}: {error}{shown}")
         fresh.located = True  # type: ignore[attr-defined]
         raise fresh from None
 
@@ -449,7 +455,7 @@ def given_dtype(value: Any) -> Any:
     if weak(value):
         return type(value)
     if isinstance(value, (Tracer, np.ndarray, np.generic)):
-        return value.dtype.newbyteorder("=")
+        return value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
     return plain(value).dtype
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from .views import View
@@ -18,8 +20,21 @@ def result_memory(shape: tuple[int, ...], item: int, operands: list[View], axes:
     views = [view for view in operands if view.ndim > 1]
     if len(shape) < 2 or 0 in shape or all(view.is_contiguous(abs(view.strides[-1]) or 1) for view in views):
         return whole
+    given = tuple([(view.shape, view.strides) for view in views])
+    return _chosen(shape, item, given, None if axes is None else tuple(axes))
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    shape: tuple[int, ...],
+    item: int,
+    operands: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+    axes: tuple[int, ...] | None,
+) -> View:
+    """What NumPy's iterator chooses for operands of these shapes and strides; it takes as long as a few operations."""
+    views = [View(*operand) for operand in operands]
     dummies = [_dummy(view) for view in views]
-    places = [list(range(view.ndim)) if axes is None else axes for view in views]
+    places = [list(range(view.ndim) if axes is None else axes) for view in views]
     places = [[-1] * (len(shape) - len(at)) + at for at in places]
     flags = [["readonly"]] * len(views) + [["writeonly", "allocate"]]
     small = tuple(min(n, 2) for n in shape)

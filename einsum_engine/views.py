@@ -55,8 +55,7 @@ class View:
     @staticmethod
     def whole(shape: Iterable[int], item: int = 1) -> View:
         """The root itself; ``item`` is the stride of its last axis."""
-        shape = tuple(shape)
-        return View(shape, dense_strides(shape, item), 0)
+        return _whole(tuple(shape), item)
 
     @property
     def size(self) -> int:
@@ -149,6 +148,8 @@ class View:
         """Stride 0 along new axes and along axes of size 1 that become longer."""
         shape, extra = tuple(shape), len(shape) - self.ndim
         own = self.shape
+        if shape == own:
+            return self
         if extra < 0 or any(n not in (1, m) for n, m in zip(own, shape[extra:])):
             raise EngineValueError(f"shape {own} does not broadcast to {shape}")
         tail = [0 if n == 1 != m else s for n, m, s in zip(own, shape[extra:], self.strides)]
@@ -337,6 +338,8 @@ class View:
         """The same elements under the same indices; equal for two views of which that holds."""
         if self.size == 0:
             return View(self.shape, (0,) * self.ndim, 0)
+        if 1 not in self.shape:
+            return self
         return View(self.shape, tuple(0 if n == 1 else s for n, s in zip(self.shape, self.strides)), self.offset)
 
     def of(self, array: np.ndarray) -> np.ndarray:
@@ -410,12 +413,20 @@ def _place(item: Any, size: int, axis: int, shape: tuple[int, ...]) -> int:
     return number % size
 
 
+@lru_cache(maxsize=2048)
+def _whole(shape: tuple[int, ...], item: int) -> View:
+    """`View.whole`: one object for all that are equal, which are many."""
+    return View(tuple(map(int, shape)), dense_strides(shape, item), 0)
+
+
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """`np.broadcast_shapes`, which takes at most 32 axes, of shapes of any rank.
 
     >>> broadcast_shapes((3, 1), (), (1, 4), (0, 1, 1))
     (0, 3, 4)
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
     rank = max(map(len, shapes), default=0)
     found = [1] * rank
     for shape in shapes:

@@ -51,12 +51,12 @@ def passes(s: Structure) -> Passes:
             wanted += [set() for _ in range(known[value] + 1 - len(wanted))]
             wanted[known[value] - 1] |= set(node.args)
     wanted[-1] |= {out.value for out in s.outputs if out.value not in numbers}
-    needed = [_needed(s, each, numbers, set()) for each in wanted]
-    dear = {value for value in set().union(*needed) if price(s, value) >= KEPT}
+    moving = [()] * first + [tuple([a for a in node.args if a not in numbers]) for node in s.nodes]
+    dear = {v for v in _needed(moving, set().union(*wanted) - numbers, set()) if price(s, v) >= KEPT}
     before: set[int] = set()
     computed, loaded = [], []
     for each in wanted:
-        values = _needed(s, each, numbers, dear & before)
+        values = _needed(moving, each - numbers, dear & before)
         computed.append(tuple(sorted(values)))
         loaded.append(tuple(sorted(values & dear & before)))
         before |= values
@@ -77,15 +77,14 @@ def price(s: Structure, value: int) -> int:
     return cost_of(op)
 
 
-def _needed(s: Structure, wanted: set[int], numbers: set[int], there: set[int]) -> set[int]:
-    """The values with an element for each of the row that ``wanted`` ones depend on, down to those that are there."""
-    found: set[int] = set()
-    left = [value for value in wanted if value not in numbers]
+def _needed(moving: list[tuple[int, ...]], wanted: set[int], there: set[int]) -> set[int]:
+    """The values with an element for each of the row that ``wanted`` ones depend on, down to those that are there.
+    ``moving``: such arguments of each value."""
+    found, left = set(wanted), list(wanted)
     while left:
         value = left.pop()
-        if value in found:
-            continue
-        found.add(value)
-        if value >= len(s.inputs) and value not in there:
-            left += [a for a in s.nodes[value - len(s.inputs)].args if a not in numbers]
+        if value not in there:
+            fresh = [a for a in moving[value] if a not in found]
+            found.update(fresh)
+            left += fresh
     return found

@@ -21,6 +21,7 @@ from typing import Sequence
 
 from .. import config
 from ..errors import EngineValueError
+from ..records import hashed_once
 from . import diskcache
 from .cpu.storage import STORAGES
 
@@ -139,6 +140,7 @@ class Point:
     structure: Structure
 
 
+@hashed_once
 @dataclass(frozen=True, kw_only=True)
 class Structure:
     """``inputs``: dtypes as they are stored. All values are checked when it is made (EngineValueError).
@@ -231,6 +233,7 @@ def _check(structure: Structure, number: int, node: Node) -> None:
         raise EngineValueError(f"fused kernel: value {this}: no reduction {node.value!r} of {node.dtype}")
 
 
+@lru_cache(maxsize=4096)
 def result_dtype(op: str, dtypes: tuple[str, ...], wanted: str = "") -> str:
     """Dtype of an operation's result; EngineValueError where there is no such operation on such arguments.
 
@@ -284,10 +287,11 @@ class Graph:
         return self.inputs[value] if value < len(self.inputs) else self.nodes[value - len(self.inputs)].dtype
 
     def _add(self, node: Node) -> int:
-        if node not in self._known:
+        fresh = len(self.inputs) + len(self.nodes)
+        found = self._known.setdefault(node, fresh)
+        if found == fresh:
             self.nodes.append(node)
-            self._known[node] = len(self.inputs) + len(self.nodes) - 1
-        return self._known[node]
+        return found
 
     def op(self, name: str, *args: int) -> int:
         dtype = result_dtype(name, tuple(self.dtype(a) for a in args))
@@ -323,7 +327,9 @@ class Graph:
                 needed.update(self.nodes[number].args)
         kept = [number for number in range(len(self.nodes)) if first + number in needed]
         place = {n: n for n in range(first)} | {first + old: first + new for new, old in enumerate(kept)}
-        nodes = (replace(self.nodes[n], args=tuple(place[a] for a in self.nodes[n].args)) for n in kept)
+        nodes = self.nodes
+        if len(kept) < len(nodes):
+            nodes = [replace(nodes[n], args=tuple(place[a] for a in nodes[n].args)) for n in kept]
         made = tuple(Output(value=place.get(value, value), reduce=reduce) for value, reduce in wanted)
         return Structure(inputs=self.inputs, nodes=tuple(nodes), outputs=made)
 

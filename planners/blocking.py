@@ -9,9 +9,8 @@ row within the run alone has memory for the blocks between the two, which are us
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import Iterable
+from typing import Iterable, NamedTuple
 
 from ..kernels.nest_boxes import LINE
 from ..kernels.nest_rows import STREAM_BYTES
@@ -150,8 +149,7 @@ def _blockable(steps: list[Scheduled]) -> bool:
     return distances is not None and sum(distances.values()) <= steps[0].shape[0] // FARTHEST
 
 
-@dataclass(frozen=True)
-class _Touch:
+class _Touch(NamedTuple):
     """A place that a step of a run reads or writes."""
 
     step: int
@@ -165,10 +163,13 @@ class _Touch:
     def rows(self, pitch: int) -> tuple[int, int]:
         """The rows of its memory, ``pitch`` bytes each, that the first row of the step touches: first and last."""
         view = self.place.view
-        spans = [(n - 1) * s for n, s in zip(view.shape[1:], view.strides[1:])]
-        low = view.offset + sum(min(s, 0) for s in spans)
-        high = view.offset + sum(max(s, 0) for s in spans) + itemsize(self.place.dtype)
-        return low // pitch, (high - 1) // pitch
+        low = high = view.offset
+        for size, stride in zip(view.shape[1:], view.strides[1:]):
+            if stride < 0:
+                low += (size - 1) * stride
+            else:
+                high += (size - 1) * stride
+        return low // pitch, (high + itemsize(self.place.dtype) - 1) // pitch
 
 
 def _touches(run: list[FusedGroup]) -> dict[int, list[_Touch]]:

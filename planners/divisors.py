@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Iterable
 
+from ..dtypes import name_of
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import DIVISORS, FLOATS, LONG, cost_of
 from .groups import FusedGroup, Member, Scheduled
@@ -23,7 +24,7 @@ PERIOD_BYTES = 96  # of divisors that are repeated: three vectors, in registers,
 
 def stays(eqn: Eqn) -> bool:
     """Whether an equation divides by what is worth an inverse."""
-    if eqn.op != "div" or any(atom.dtype.name not in FLOATS for atom in eqn.inputs):
+    if eqn.op != "div" or any([name_of(atom.dtype) not in FLOATS for atom in eqn.inputs]):
         return False
     shape, divisor = eqn.outputs[0].shape, eqn.inputs[1]
     item = divisor.dtype.itemsize
@@ -70,6 +71,8 @@ def quotient(schedule: Schedule, eqn: Eqn) -> tuple[str, tuple[Atom, ...]]:
 def divide(steps: list[Scheduled]) -> None:
     """Beside long functions, which are bound by products, quotients are divided, whose unit has nothing to do there."""
     groups = [step for step in steps if isinstance(step, FusedGroup)]
+    if not any(member.op in ("quotient", "inverse") for group in groups for member in group.members.values()):
+        return
     for group in groups:
         if any(cost_of(group.members[number].op) >= LONG for number in group.used()):
             group.members |= {number: divided(member) for number, member in group.members.items()}

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import name_of
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import STORED
 from ..op_rules import INDEX
@@ -54,7 +55,7 @@ def _expands(eqn: Eqn) -> bool:
     if eqn.op == "iota":
         return eqn.named["size"] > LONGEST_IOTA
     if eqn.op in _REDUCTIONS:
-        return eqn.inputs[0].dtype.name in STORED
+        return name_of(eqn.inputs[0].dtype) in STORED
     return eqn.op in _EXPANSIONS
 
 

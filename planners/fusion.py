@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 
 from ..buildup import chains
+from ..dtypes import name_of
 from ..expr import parse
 from ..ir import Atom, Eqn, Literal, Program, Var
 from ..kernels.fused_structure import STORED, Graph
@@ -259,7 +260,7 @@ class Schedule(Placing):
 
     def member(self, group: FusedGroup, var: Var, op: str, atoms: tuple[Atom, ...]) -> None:
         refs = tuple(self.ref(group, atom) for atom in atoms)
-        group.members[var.number] = Member(op=op, args=refs, dtype=var.dtype.name)
+        group.members[var.number] = Member(op=op, args=refs, dtype=name_of(var.dtype))
         self.home[var.number], self.ready[var.number] = group, group.at
 
     def check(self, eqn: Eqn) -> None:
@@ -270,9 +271,10 @@ class Schedule(Placing):
 
     def reduce(self, eqn: Eqn) -> None:
         (atom,), (var,), axes = eqn.inputs, eqn.outputs, eqn.named["axes"]
-        if atom.dtype.name in ("float16", "bfloat16"):
+        name = name_of(atom.dtype)
+        if name in STORED:
             raise NotLowered(f"{eqn.op} of {atom.dtype}")
-        graph = Graph((atom.dtype.name,))
+        graph = Graph((name,))
         reduced(graph, eqn.op, 0)
         if atom.dtype == var.dtype and reductions.few(self, atom, axes):
             reductions.unrolled(self, eqn)

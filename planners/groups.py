@@ -61,8 +61,10 @@ class FusedGroup:
     # -- what may be added
     def room(self, inputs: int) -> bool:
         """Whether so many more inputs and one more value leave the kernel within its number of operands."""
-        assigned = sum(store.assigned for store in self.stores)
-        return len(self.inputs) + len(self.members) + len(self.over) + assigned + inputs < MAX_OPERANDS
+        others = len(self.inputs) + len(self.members) + len(self.over) + inputs
+        if others + len(self.stores) < MAX_OPERANDS:
+            return True
+        return others + sum(store.assigned for store in self.stores) < MAX_OPERANDS
 
     def may_read(self, place: MemoryView) -> bool:
         """What is written in place is read at the same points, and in a group without reductions."""
@@ -144,23 +146,25 @@ class FusedGroup:
 
     def needed(self) -> list[MemoryView]:
         """The inputs that what is stored depends on."""
-        return self._followed()[0]
+        return self.followed()[0]
 
     def used(self) -> set[int]:
         """The members that what is stored depends on."""
-        return self._followed()[1]
+        return self.followed()[1]
 
-    def _followed(self) -> tuple[list[MemoryView], set[int]]:
-        found: dict[int, MemoryView] = {}
+    def followed(self) -> tuple[list[MemoryView], set[int]]:
+        """The inputs and the members that what is stored depends on."""
+        members, found = self.members, set()
         seen: set[int] = set()
         left: list[Ref] = [store.ref for store in self.stores]
         while left:
             ref = left.pop()
-            if isinstance(ref, MemoryView):
-                found[id(ref)] = ref
-            elif isinstance(ref, int) and ref not in seen:
-                seen.add(ref)
-                left += self.members[ref].args
+            if isinstance(ref, int):
+                if ref not in seen:
+                    seen.add(ref)
+                    left += members[ref].args
+            elif isinstance(ref, MemoryView):
+                found.add(id(ref))
         return [place for place in self.inputs if id(place) in found], seen
 
     def _values(self, graph: Graph, reads: list[MemoryView]):

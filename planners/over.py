@@ -70,12 +70,13 @@ class _Together:
         if not self._has_shape(group):
             return False
         refs: dict[int, Ref] = {}
-        for place in group.needed():
+        needed, used = group.followed()
+        for place in needed:
             found = self._read(self._along(place))
             if found is None:
                 return False
             refs[id(place)] = found
-        for number in group.used():
+        for number in used:
             member = group.members[number]
             args = tuple(refs.get(id(arg), arg) for arg in member.args)
             member = divided(Member(op=member.op, args=args, dtype=member.dtype))  # which takes no longer here
@@ -127,9 +128,8 @@ class _Together:
                 return None
             self.gone.append(value)
         self.made.stores = last[::-1]
-        used = self.made.used()
+        reads, used = self.made.followed()
         self.made.members = {number: member for number, member in self.made.members.items() if number in used}
-        reads = self.made.needed()
         beside = all(s.place.view == r.view or not s.place.overlaps(r) for s in last for r in reads)
         return self.made if beside and last else None
 
@@ -137,8 +137,9 @@ class _Together:
 def _served(group: FusedGroup) -> FusedProblem | None:
     """The problem of a group where there is a kernel for it: operands are floats of one size that run along the row or
     do not move in it, and rows are neither few nor too long."""
-    places, row = group.places(), group.row
-    dtypes = {*(place.dtype for place in places), *(group.members[n].dtype for n in group.used())} - {"bool"}
+    (needed, used), row = group.followed(), group.row
+    places = [*(store.place for store in group.stores), *needed]
+    dtypes = {*(place.dtype for place in places), *(group.members[n].dtype for n in used)} - {"bool"}
     if len(dtypes) != 1 or not dtypes <= {*FLOATS} or len(places) > MAX_OPERANDS:
         return None
     item, size = itemsize(places[0].dtype), group.shape[row]

@@ -14,6 +14,7 @@ from typing import Iterator
 
 import numpy as np
 
+from ..dtypes import name_of
 from ..ir import Atom, Program, Var
 from ..views import View
 from .operations import Value, itemsize
@@ -81,7 +82,7 @@ class Placing(ABC):
 
     def new(self, shape: tuple[int, ...], dtype: np.dtype, kind: str = "arena") -> MemoryView:
         """Memory of its own in C order."""
-        name = np.dtype(dtype).name
+        name = name_of(np.dtype(dtype))
         view = View.whole(shape, itemsize(name))
         value = strided_value(next(self.numbers), shape, view.strides, name, kind)
         self.values.append(value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import name_of
 from ..errors import EngineValueError
 from ..kernels.fused_structure import INTEGERS, REDUCTIONS, STORED, Graph
 from .request import NotLowered
@@ -62,7 +63,7 @@ def _plain(graph: Graph, op: str, args: list[int], dtype: str) -> int:
 
 def literal(graph: Graph, value: np.generic) -> int:
     """A scalar of a program as a constant of the graph."""
-    name = value.dtype.name
+    name = name_of(value.dtype)
     if name in STORED:
         return graph.cast(graph.const(float(value), "float32"), name)
     return graph.const(value.item(), name)

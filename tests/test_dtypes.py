@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from einsum_engine.dtypes import CASTINGS, DTYPES, accumulate_type, as_numpy, result_type, row, to_dtype
+from einsum_engine.avals import known_dtype
+from einsum_engine.dtypes import CASTINGS, DTYPES, accumulate_type, as_numpy, name_of, result_type, row, to_dtype
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
 NUMPY_NAMES = [name for name in DTYPES if name != "bfloat16"]  # np.einsum has no bfloat16
@@ -186,6 +187,18 @@ def test_ml_dtypes_is_loaded_only_on_demand():
         "dtypes.as_numpy('bfloat16'); assert 'ml_dtypes' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+_NUMBERS = [np.dtype(name) for name in DTYPES if name not in ("bfloat16", "longdouble", "clongdouble", "object")]
+_NUMBERS += [np.dtype(char) for char in "bBhHiIlLqQ"]
+
+
+@pytest.mark.parametrize("dtype", _NUMBERS, ids=lambda dtype: dtype.char)
+def test_names_and_native_dtypes_are_those_of_numpy(dtype):
+    swapped = dtype.newbyteorder()
+    assert name_of(dtype) == name_of(swapped) == dtype.name
+    assert known_dtype(dtype, "x") == known_dtype(swapped, "x") == known_dtype(dtype.type, "x") == dtype
+    assert known_dtype(swapped, "x").isnative and known_dtype(dtype, "x").char == dtype.char
 
 
 @pytest.mark.parametrize("name", [name for name in NUMPY_NAMES if name != "object"])

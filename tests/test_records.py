@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from einsum_engine.records import Later, changed, lazy, quick
+from einsum_engine.records import Later, changed, hashed_once, lazy, quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +157,39 @@ def test_a_class_has_no_value_of_what_comes_later():
     assert not hasattr(Late, "a")
     with pytest.raises(TypeError):
         Late()
+
+
+_hashes: list[int] = []
+
+
+class Counted:
+    """Equal to all of its kind; says when it is hashed."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Counted)
+
+    def __hash__(self) -> int:
+        _hashes.append(1)
+        return 7
+
+
+@hashed_once
+@dataclass(frozen=True)
+class Hashed:
+    a: Counted
+    b: str = ""
+
+
+def test_a_hash_is_found_once():
+    _hashes.clear()
+    made = Hashed(Counted(), "x")
+    assert {made: 1}[made] == 1 and hash(made) == hash(made) == hash(Hashed(Counted(), "x"))
+    assert len(_hashes) == 2  # of each object one
+    assert made == Hashed(Counted(), "x") and hash(replace(made, b="y")) != hash(made)
+
+
+def test_a_hash_is_not_copied():
+    made = Hashed(Counted(), "x")
+    hash(made)
+    for twin in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
+        assert twin == made and vars(twin).keys() == {"a", "b"}

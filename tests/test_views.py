@@ -18,6 +18,11 @@ def same(view, array, base):
     return view.shape == array.shape and np.array_equal(view.offsets(), array) and np.array_equal(view.of(base), array)
 
 
+def test_sizes_may_be_numbers_of_numpy():
+    view = View.whole(np.array([7, 11, 13]), 4)
+    assert view == View.whole((7, 11, 13), 4) and {type(n) for n in (*view.shape, *view.strides)} == {int}
+
+
 def test_worked_examples_of_the_rfc():
     a = View.whole((3, 4, 5))
     assert a.index((slice(None), slice(1, 4, 2), slice(None))) == View((3, 2, 5), (20, 10, 1), 5)

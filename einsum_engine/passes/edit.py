@@ -20,8 +20,8 @@ def renumbered(
     """The program with values numbered from 0 as `Builder.finish` does, so that equal ones are equal. What has its
     numbers already is not made again."""
     consts = tuple(consts)
-    order = [*inputs, *(var for var, _ in consts), *(var for eqn in eqns for var in eqn.outputs)]
-    if all([var.number == number for number, var in enumerate(order)]):
+    order = [*inputs, *[var for var, _ in consts], *[var for eqn in eqns for var in eqn.outputs]]
+    if [var.number for var in order] == list(range(len(order))):
         return Program(tuple(inputs), tuple(outputs), tuple(eqns), consts)
     fresh = {var.number: Var(number, var.shape, var.dtype) for number, var in enumerate(order)}
 
@@ -38,7 +38,7 @@ def renumbered(
 
 def has_regions(eqn: Eqn) -> bool:
     """Whether programs are among its parameters."""
-    return any([isinstance(value, Program) for _, value in eqn.params])
+    return bool(eqn.params) and any([isinstance(value, Program) for _, value in eqn.params])
 
 
 def in_regions(eqn: Eqn, change: Pass) -> Eqn:
@@ -53,6 +53,14 @@ def with_params(eqn: Eqn, **params: Any) -> Eqn:
     return replace(eqn, params=tuple(sorted({**eqn.named, **params}.items())))
 
 
+def _numbers(program: Program) -> int:
+    """The first number that no value of a program has."""
+    numbers = [var.number for var in program.inputs]
+    numbers += [var.number for var, _ in program.consts]
+    numbers += [var.number for eqn in program.eqns for var in eqn.outputs]
+    return max(numbers, default=-1) + 1
+
+
 class Rewriter:
     """The equations of a program to come. A value that was replaced is replaced wherever it is used later.
 
@@ -64,10 +72,7 @@ class Rewriter:
         self.eqns: list[Eqn] = []
         self.defs: dict[int, Eqn] = {}
         self._replaced: dict[int, Atom] = {}
-        numbers = [var.number for var in program.inputs]
-        numbers += [var.number for var, _ in program.consts]
-        numbers += [var.number for eqn in program.eqns for var in eqn.outputs]
-        self._count = max(numbers, default=-1) + 1
+        self._count: int | None = None  # the next new value's number
 
     def now(self, atom: Atom) -> Atom:
         """What stands for ``atom``."""
@@ -75,7 +80,9 @@ class Rewriter:
 
     def renamed(self, eqn: Eqn) -> Eqn:
         """The equation with operands replaced."""
-        inputs = tuple(self.now(atom) for atom in eqn.inputs)
+        if not self._replaced:
+            return eqn
+        inputs = tuple([self.now(atom) for atom in eqn.inputs])
         return eqn if inputs == eqn.inputs else replace(eqn, inputs=inputs)
 
     def keep(self, eqn: Eqn) -> None:
@@ -86,11 +93,13 @@ class Rewriter:
 
     def put(self, var: Var, atom: Atom) -> None:
         """``atom`` stands for ``var`` from here on."""
-        if atom != var:
+        if atom is not var and atom != var:
             self._replaced[var.number] = atom
 
     def var(self, shape: tuple[int, ...], dtype: np.dtype) -> Var:
         """A new value."""
+        if self._count is None:
+            self._count = _numbers(self.program)
         self._count += 1
         return Var(self._count - 1, shape, dtype)
 

@@ -22,7 +22,7 @@ def merge(program: Program) -> Program:
         if folded is not None:
             edit.put(eqn.outputs[0], folded)
             continue
-        key = (eqn.op, eqn.inputs, tuple((k, _key(v)) for k, v in eqn.params))
+        key = (eqn.op, eqn.inputs, tuple([(k, _key(v)) for k, v in eqn.params]))
         found = known.setdefault(key, eqn.outputs)
         if found is eqn.outputs:
             edit.keep(eqn)
@@ -39,7 +39,7 @@ def _folded(eqn: Eqn, edit: Rewriter) -> Atom | None:
     if not eqn.outputs:  # a branch of which nobody needs anything
         return None
     row, out = OPS[eqn.op], eqn.outputs[0]
-    if row.kind == "map" and all(isinstance(atom, Literal) for atom in eqn.inputs):
+    if row.kind == "map" and all([isinstance(atom, Literal) for atom in eqn.inputs]):
         with np.errstate(all="ignore"):
             found = row.numpy(*(np.asarray(atom.value) for atom in eqn.inputs), **eqn.named)
         return Literal.of(np.asarray(found)[()], out.dtype)

@@ -163,8 +163,10 @@ class _Views:
         inputs, shape = list(eqn.inputs), eqn.outputs[0].shape
         for at, atom in enumerate(eqn.inputs):
             source = self.before_broadcast(atom, shape)
+            if source is atom:
+                continue
             others = [*inputs[:at], source, *inputs[at + 1 :]]
-            if source is not atom and broadcast_shapes(*(other.aval.shape for other in others)) == shape:
+            if broadcast_shapes(*(other.aval.shape for other in others)) == shape:
                 inputs = others
         return eqn if tuple(inputs) == eqn.inputs else Eqn(eqn.op, tuple(inputs), eqn.outputs, eqn.params, eqn.where)
 

@@ -1,7 +1,8 @@
 """From an IR module to callable machine code, for a row of the ISA table, through the disk cache.
 
-One MCJIT engine per ISA holds every loaded object. A kernel is compiled at most once per machine: the object file
-goes to `kernels.diskcache` under a key of kernel name, source digest, ISA and LLVM version.
+A kernel is compiled at most once per machine: the object file goes to `kernels.diskcache`, linked (`image`), under a
+key of kernel name, source digest, ISA and LLVM version. One MCJIT engine per ISA holds the objects that only LLVM can
+link.
 """
 
 from __future__ import annotations

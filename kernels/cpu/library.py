@@ -23,7 +23,7 @@ from .. import diskcache, fused_structure
 from ..isa import ISA
 from ..tiles import TIMED
 from . import batched, calibrate, codegen, dot, entry, fused, gemm, nest, pack, pack_task, small, unpack, walker
-from . import guard, indexed, random, result_memory, sort
+from . import guard, image, indexed, random, result_memory, sort
 from .tile import TileSpec
 
 Builder = Callable[[ir.Module, str, ISA], None]
@@ -104,7 +104,8 @@ def address(name: str, isa: ISA) -> int:
 
 def _load(name: str, isa: ISA) -> int:
     data = diskcache.read(_path(name, isa))
-    return codegen.load(store(name, isa) if data is None else data, (name,), isa)[0]
+    data = store(name, isa) if data is None else data
+    return image.load(data) if image.is_image(data) else codegen.load(data, (name,), isa)[0]
 
 
 def _path(name: str, isa: ISA) -> Path:
@@ -112,8 +113,8 @@ def _path(name: str, isa: ISA) -> Path:
 
 
 def store(name: str, isa: ISA) -> bytes:
-    """Compiles a kernel and writes it to the cache."""
-    data = _compile(name, isa)
+    """Compiles a kernel and writes it to the cache, linked."""
+    data = image.linked(_compile(name, isa), name)
     diskcache.write(_path(name, isa), data)
     if name.startswith("fused_") and name not in fused.COMMON:
         fused_structure.remember(name)
