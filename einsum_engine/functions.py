@@ -11,6 +11,7 @@ array([0.    , 0.5205])
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from . import control as control
 from .avals import Aval
-from .errors import EngineTypeError
+from .errors import EngineTypeError, EngineValueError
 from .ops import OPS
 from .trace import Tracer, apply_map, as_tracer, emit, fresh, given_dtype, lift, located, tracing
 
@@ -79,6 +80,8 @@ def random_key(seed: Any, index: int = 0) -> Any:
     """
     if not isinstance(seed, (int, np.integer)):
         with located("random_key", seed):
+            if operator.index(index) < 0:
+                raise EngineValueError(f"index={index}: keys are counted from 0")
             bits = _random("random_bits", seed, (2 * index + 2,), stream=_SPLIT)
             return bits[2 * index :]
     number = int(seed) % 2**64
@@ -101,11 +104,13 @@ def random_normal(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> An
 
 
 def _random(name: str, key: Any, shape: Sequence[int], **params: Any) -> Any:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, (int, np.integer, Tracer)) else tuple(shape)
     with located(name, key):
         if any(isinstance(size, Tracer) for size in sizes):
             raise EngineTypeError("shapes are fixed: a size cannot be traced")
+        sizes = tuple([operator.index(size) for size in sizes])
         if tracing():
             return fresh(emit(name, lift(as_tracer(key)), shape=sizes, **params))
+        key = np.asarray(key)
         OPS[name].rule(Aval(key.shape, key.dtype), shape=sizes, **params)
         return OPS[name].numpy(key, shape=sizes, **params)

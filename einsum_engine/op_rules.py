@@ -233,14 +233,16 @@ def while_(*values: Aval, test: Any, body: Any, carried: int) -> Avals:
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
-def _check_key(key: Aval) -> None:
+def _drawn(key: Aval, shape: tuple[int, ...], dtype: np.dtype) -> Avals:
     if key != Aval((2,), KEY):
         raise EngineTypeError(f"a key is uint32[2], not {key}")
+    if any(size < 0 for size in shape):
+        raise EngineValueError(f"shape {shape} has a negative size")
+    return (Aval(tuple(shape), np.dtype(dtype)),)
 
 
 def random_bits(key: Aval, *, shape: tuple[int, ...], stream: int = 0) -> Avals:
-    _check_key(key)
-    return (Aval(tuple(shape), KEY),)
+    return _drawn(key, shape, KEY)
 
 
 def random_uniform(key: Aval, *, shape: tuple[int, ...], dtype: np.dtype, stream: int = 1) -> Avals:
@@ -248,7 +250,6 @@ def random_uniform(key: Aval, *, shape: tuple[int, ...], dtype: np.dtype, stream
 
 
 def random_float(key: Aval, *, shape: tuple[int, ...], dtype: np.dtype) -> Avals:
-    _check_key(key)
     if np.dtype(dtype) not in (np.float32, np.float64):
         raise EngineTypeError(f"random numbers have dtype float32 or float64, not {dtype}")
-    return (Aval(tuple(shape), np.dtype(dtype)),)
+    return _drawn(key, shape, dtype)

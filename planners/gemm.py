@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-import numpy as np
-
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, lower
@@ -363,13 +361,10 @@ class _Planner(GemmAccess):
         )
 
     def _prepack_right(self) -> PackedSide:
-        n, nr = self.n_total, self.nr
-        table = flat_table(self.n_dims[::-1], RIGHT)
-        panels, mode = -(-n // nr), self._pack_right_mode()
-        valid = np.full(panels, nr, np.int64)
-        valid[-1] = n - (panels - 1) * nr
+        mode = self._pack_right_mode()
+        lanes, valid = self.columns()
         return pack_side(
-            lanes=table[np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr),
+            lanes=lanes,
             valid=valid,
             batch=[flat_table(dims, RIGHT) for dims in self.b_levels],
             across=mode == abi.PANEL_RUN,

@@ -207,9 +207,7 @@ class GemmAccess(GemmTables):
 
     def _lanes_apart(self, side: int) -> int:
         """Bytes from one lane to the next in an operand."""
-        fast = self.n_dims[0]
-        if side == LEFT:
-            fast = self._fast_lanes() or self.m_dims[0]
+        fast = self.n_dims[0] if side == RIGHT else self._fast_lanes() or self.m_dims[0]
         return abs(fast.stride(side) or 0)
 
     # -- how much it is -----------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from typing import Mapping, Sequence
 import numpy as np
 
 from ..kernels import tiles as tile_table
+from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
 from ..records import lazy, quick
 from .contraction import BinaryContraction
-from .packing import PackedSide
+from .packing import PackedSide, kept_mode
 from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
 from .squares import Squares
@@ -96,6 +97,24 @@ class GemmTables:
         """The loops over the batch, slow to fast."""
         return levels(self.b_dims[::-1], BATCH_LOOPS)
 
+    def columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """(panels, columns) offsets in B, and the columns that exist in each panel; past them the last repeats."""
+        nr, table = self.nr, flat_table(self.n_dims[::-1], RIGHT)
+        n = len(table)
+        panels = -(-n // nr)
+        valid = np.full(panels, nr, np.int64)
+        valid[-1] = n - (panels - 1) * nr
+        return table[np.minimum(np.arange(panels * nr), n - 1)].reshape(panels, nr), valid
+
+    def _modes(self, d: Decided) -> tuple[int, int]:
+        """How A and B run where tasks pack them. Rows that lie in strides are cut alike everywhere."""
+        left, right, cut = d.pack_mode, d.b_pack_mode, self.panels.cut
+        if left == abi.PANEL_RUN and cut is not None and LEFT in cut.tables:
+            left = kept_mode(left, self.tm_a, self.valid, self.items[LEFT])
+        if right == abi.PANEL_RUN:
+            right = kept_mode(right, *self.columns(), self.items[RIGHT])
+        return left, right
+
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
         c, d = self.c, decided
@@ -109,6 +128,7 @@ class GemmTables:
             tm_a = (self.tm_a if d.left_layout is None else self.panels.offsets(LEFT)).ravel()
         n_dims, k_dims, k_outer = self.n_dims[::-1], k_dims[::-1], self.k_outer[::-1]
         tm_c, valid = self.tm_c, self.valid
+        pack_mode, b_pack_mode = self._modes(d)
         if self._fills(d.a_mode):
             tm_c = tm_c[:, :1] + np.arange(self.mr) * self.item
             valid = np.full(len(tm_c), self.mr, np.int64)
@@ -137,8 +157,8 @@ class GemmTables:
             b_source=c.right_dtype if d.b_mode == "pack" else "",
             a_stride=d.a_stride,
             b_stride=d.b_stride,
-            pack_mode=d.pack_mode,
-            b_pack_mode=d.b_pack_mode,
+            pack_mode=pack_mode,
+            b_pack_mode=b_pack_mode,
             fetch_a=d.fetch_a,
             fetch_b=d.fetch_b,
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,

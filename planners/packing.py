@@ -13,6 +13,7 @@ from ..kernels.gemm import Operand, PackProblem, lower_pack
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
 from ..records import lazy, quick
+from .operations import itemsize
 
 PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
@@ -83,6 +84,7 @@ def pack_side(
         step *= len(table)
     loops.append((outer, step))
     fast = reduce(lambda slow, table: np.add.outer(slow, table).ravel(), batch[inside:], np.zeros(1, np.int64))
+    every, counts = (lanes[:, None, :] + fast[None, :, None]).reshape(-1, width), np.repeat(valid, len(fast))
     nowhere = Operand(slot=0, offset=0)
     problem = PackProblem(
         source=source,
@@ -91,11 +93,11 @@ def pack_side(
         src=nowhere,
         dst=nowhere,
         outer=tuple(_loop(table, step) for table, step in reversed(loops) if len(table) > 1),
-        lanes=np.ascontiguousarray((lanes[:, None, :] + fast[None, :, None]).ravel()),
-        valid=np.repeat(valid, len(fast)),
+        lanes=every.ravel(),
+        valid=counts,
         tk=tk,
         stride=size,
-        mode=mode,
+        mode=kept_mode(mode, every, counts, itemsize(source)),
         block=_block(panels * len(fast), size, threads, GROUP if mode == abi.PANEL_RUN else 1),
         past=mode == abi.PANEL_RUN and step * len(outer) > PAST_BYTES,
         parallel=parallel,
@@ -108,6 +110,19 @@ def pack_side(
         outer_stride=step,
         turns=np.arange(len(tko), dtype=np.int64) * turn,
     )
+
+
+def kept_mode(mode: int, lanes: np.ndarray, valid: np.ndarray, item: int) -> int:
+    """How an operand runs. Panels whose first lanes are adjacent have all lanes adjacent in PANEL_RUN, which looks at the
+    first ones alone: where panels cut rows of several dimensions in different places, that may not be so.
+
+    ``lanes``: (panels, width) offsets of elements of ``item`` bytes; ``valid``: lanes that exist in each panel.
+    """
+    if mode != abi.PANEL_RUN:
+        return mode
+    steps = lanes[1:] - lanes[:-1]
+    follows = (steps[:, 0] == item) & (valid[1:] == valid[:-1])
+    return mode if (steps[follows] == item).all() else abi.SCATTERED
 
 
 def _apart(nbytes: int) -> int:

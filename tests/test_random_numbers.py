@@ -60,3 +60,28 @@ def test_functions_have_plans(shape):
         assert np.shape(found) == np.shape(wanted) and found.dtype == wanted.dtype
         # logarithm and cosine are our own; near the zeros of the cosine that is absolute
         np.testing.assert_allclose(found, wanted, rtol=8 * np.finfo(dtype).eps, atol=1e-15)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    "make, error, text",
+    [
+        (lambda key: engine.random_normal(3, 4), TypeError, r"a key is uint32\[2\], not int64\[\]"),
+        (lambda key: engine.random_bits([1, 2], 4), TypeError, r"a key is uint32\[2\], not int64\[2\]"),
+        (lambda key: engine.random_key("seven"), TypeError, "<U5"),
+        (lambda key: engine.random_key(key, -1), ValueError, "index=-1: keys are counted from 0"),
+        (lambda key: engine.random_uniform(key, (2, -3)), ValueError, r"shape \(2, -3\) has a negative size"),
+        (lambda key: engine.random_uniform(key, 2.5), TypeError, "not iterable"),
+        (lambda key: engine.random_normal(key, 3, "int64"), TypeError, "float32 or float64, not int64"),
+    ],
+)
+def test_what_is_no_key_or_no_shape_is_refused(traced, make, error, text):
+    with pytest.raises(error, match=text):
+        (engine.jit(make) if traced else make)(engine.random_key(1))
+
+
+def test_sizes_may_be_integers_of_numpy():
+    key = engine.random_key(5)
+    for size in (np.int64(3), (np.uint8(3),), [3]):
+        for make in (lambda key: engine.random_bits(key, size), engine.jit(lambda key: engine.random_bits(key, size))):
+            assert np.array_equal(make(key), engine.random_bits(key, 3))

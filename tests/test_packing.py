@@ -1,0 +1,73 @@
+"""How operands run as planners see it: panels whose first lanes are adjacent, but not all of them."""
+
+import numpy as np
+import oracle
+import pytest
+
+import einsum_engine as engine
+from einsum_engine.kernels import isa
+from einsum_engine.kernels.cpu import abi
+from einsum_engine.planners.packing import kept_mode, pack_side
+
+ITEM = 8
+
+
+def _mode(first, within, valid=None, mode=abi.PANEL_RUN):
+    """Of panels of three lanes, ``first`` and ``within`` in elements."""
+    lanes = (np.array(first)[:, None] + np.array(within)) * ITEM
+    return kept_mode(mode, lanes, np.array(valid or [3] * len(lanes)), ITEM)
+
+
+@pytest.mark.parametrize(
+    "why, kept, given",
+    [
+        ("all panels have the same lanes", True, ([0, 1, 2, 3], [[0, 8, 16]] * 4)),
+        ("others begin elsewhere", True, ([0, 1, 20, 21], [[0, 8, 16]] * 2 + [[0, 8, -12]] * 2)),
+        ("others begin where the first ones end", False, ([0, 1, 2, 3], [[0, 8, 16]] * 2 + [[0, 8, -12]] * 2)),
+        ("they have fewer lanes", True, ([0, 1, 2, 3], [[0, 8, 16]] * 2 + [[0, 8, 8]] * 2, [3, 3, 2, 2])),
+        ("one panel", True, ([0], [[0, 8, 16]])),
+    ],
+)
+def test_panels_run_where_those_that_are_adjacent_are_alike(why, kept, given):
+    assert _mode(*given) == (abi.PANEL_RUN if kept else abi.SCATTERED), why
+    assert _mode(*given, mode=abi.K_RUN) == abi.K_RUN
+
+
+@pytest.mark.parametrize("lane, mode", [(18, abi.PANEL_RUN), (34, abi.SCATTERED)])
+def test_a_packing_step_looks_at_all_panels(lane, mode):
+    """Of a batch of two, side by side: the second pair of lanes begins behind the first ones."""
+    packed = pack_side(
+        lanes=np.array([[0, 16], [2, lane]]) * 2,
+        valid=np.array([2, 2]),
+        batch=[np.array([0, 2])],
+        across=True,
+        tk=np.array([0, 400]),
+        tko=np.zeros(1, np.int64),
+        source="float16",
+        dtype="float32",
+        mode=abi.PANEL_RUN,
+        outer=np.zeros(1, np.int64),
+        threads=1,
+        parallel=False,
+    )
+    assert packed.problem.mode == mode
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int64"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        dict(e=3, E=2, D=2, d=2, b=2, c=2, f=2, g=3, h=3, i=4),
+        dict(e=2, E=3, D=4, d=3, b=2, c=2, f=2, g=4, h=3, i=4),
+        dict(e=2, E=2, D=2, d=2, b=2, c=2, f=2, g=3, h=2, i=8),
+    ],
+)
+def test_rows_of_several_dimensions_that_panels_cut_in_different_places(monkeypatch, row, dtype, sizes):
+    """Of h, f and g, four at a time or so: the first of one panel may lie behind the first of another."""
+    monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    text = "eEDd,bcdefghi->iDEgfhcb"
+    rng = np.random.default_rng(0)
+    arrays = [oracle.random(rng, [sizes[i] for i in term], dtype, True) for term in text.split("->")[0].split(",")]
+    assert np.array_equal(engine.compile(text, *arrays, threads=1)(*arrays), np.einsum(text, *arrays))
