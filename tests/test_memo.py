@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsum_engine as engine
-from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.planners import memo
 from einsum_engine.planners.contraction import Laid, asked
