@@ -254,7 +254,7 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
         fixed[position] = _frozen(array, position, text)
         kinds[position] = (fixed[position].dtype, fixed[position].strides)
     variables = [n for n, array in enumerate(arrays) if array is not None and n not in fixed]
-    same = same_arrays(arrays, variables)
+    same = same_arrays(arrays, variables) if variables else ()
     if parsed.minimize == "time":
         parsed = _timed(parsed, [dtype for dtype, _ in kinds], subject)
     return Compiled(parsed_expr, parsed, kinds, constants=fixed, same=same).prepare()

@@ -50,14 +50,14 @@ class Compiled:
         machine: Machine | None = None,
         same: tuple[int, ...] = (),
     ) -> None:
-        self._constants = _merged(dict(sorted((constants or {}).items())))
+        self._constants = _merged(dict(sorted(constants.items()))) if constants else {}
         # Views are for `einsum`: a compiled call returns a fresh array.
         self._contractor = Contractor(
             expr, options.replace(copy=True), constants=tuple(self._constants), order=order, machine=machine
         )
         self._kinds = tuple(kinds)
         # Which operands are one array; of constants, those of the same content are.
-        self._same = self._same_constants(same or range(len(expr.inputs)))
+        self._same = self._same_constants(same or range(len(expr.inputs))) if self._constants else same
         self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
         self._variants: dict[tuple[int, ...], Contractor] = {}
         self._entry: Callable[..., Any] = _not_yet

@@ -64,8 +64,7 @@ class Contractor:
         self._core = _unrepeated(expr)
         self._order = order
         self._machine = machine
-        self._fresh = BoundedCache(ROUTES)
-        self._general = BoundedCache(ROUTES)
+        self._routes = BoundedCache(ROUTES)
         self._check_positions()
         if options.optimize != "auto":
             # An unknown value is an error, also where there is nothing to search.
@@ -190,30 +189,22 @@ class Contractor:
 
         ``same``, as `same` returns it, may be kept secret: the route computes the same thing, perhaps twice.
         """
-        cache, key = self._place(operands, out, scaled, same)
-        route = cache.get(key)
+        key = _key(operands, out, scaled, same)
+        route = self._routes.get(key)
         if route is None:
             route = self._make(operands, out, scaled, same)
             if same and not route.same:
                 # Nothing is computed twice: it is the route of any operands.
-                plain, plain_key = self._place(operands, out, scaled, ())
-                route = plain.get(plain_key) or route
-                plain.put(plain_key, route)
-            cache.put(key, route)
+                plain = _key(operands, out, scaled, ())
+                route = self._routes.get(plain) or route
+                self._routes.put(plain, route)
+            self._routes.put(key, route)
         return route
-
-    def _place(
-        self, operands: tuple[Kind, ...], out: Kind | None, scaled: bool, same: tuple[int, ...]
-    ) -> tuple[BoundedCache, tuple]:
-        """The cache of a route, and its key there."""
-        if out is None and not scaled and not same:
-            return self._fresh, operands
-        return self._general, (scaled, out, operands, same)
 
     def profiles(self) -> Iterator[tuple[Plan, Profile]]:
         """The plans that calls were measured on, and what was found, where the options ask for it."""
         if self.options.profile:
-            for route in dict.fromkeys((*self._fresh.values(), *self._general.values())):  # one may have two keys
+            for route in dict.fromkeys(self._routes.values()):  # one may have two keys
                 yield from route.profiles()
 
     def _check_out(self, out: np.ndarray) -> None:
@@ -267,8 +258,8 @@ class Contractor:
             return SpreadRoute(inner, operands, self.expr, dtype, order, same)
         if 0 in self.expr.sizes.values():  # never to NumPy: its einsum spoils memory for some empty operands
             return ZeroRoute(shape, dtype, order, self._empty_plan(dtype))
-        wide = [] if self.options.accumulate is None else [self.options.accumulate]
-        if any([dtypes.row(each).kind == "external" for each in {*known, dtype, *wide}]):
+        wide = self.options.accumulate
+        if _external(*known, dtype, dtype if wide is None else wide):
             options = self.options.replace(order=order)
             return ExternalRoute(self.expr, self.order.path, options, dtype, self._empty_plan(dtype))
         direct = out is not None and out[0] == dtype and not _overlaps_itself(shape, out[1], dtype.itemsize)
@@ -395,6 +386,17 @@ class Contractor:
             same=same,
             fuse=fuse,
         )
+
+
+def _key(operands: tuple[Kind, ...], out: Kind | None, scaled: bool, same: tuple[int, ...]) -> tuple:
+    """What a route is looked up by: in most calls by the operands alone, each of which is a pair."""
+    return operands if out is None and not scaled and not same else (scaled, out, operands, same)
+
+
+@lru_cache(maxsize=256)
+def _external(*known: np.dtype) -> bool:
+    """Whether there are no kernels for some of these dtypes."""
+    return any([dtypes.row(dtype).kind == "external" for dtype in known])
 
 
 @lru_cache(maxsize=256)

@@ -296,8 +296,8 @@ def lower(steps: Sequence[Step], isa: isa_table.ISA, timed: bool = False) -> tup
             words[at + word] = library.address(name, isa)
         if timed and step.family != "control" and registry.FAMILIES[step.family].timed:
             words[at + abi.FN] = library.address(args.kernels[abi.FN] + TIMED, isa)
-        if args.places:
-            _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *args.places)
+        if step.places:
+            _PLACES.pack_into(words, 8 * (at + abi.OUT_SLOT), *step.places)
         at += abi.STEP_WORDS
     return table.reshape(-1, abi.STEP_WORDS), base + skip
 

@@ -139,12 +139,13 @@ class Step:
 
     ``expr`` is the einsum of this step; ``dims`` maps the dimension types ``B M N K`` to ``((index, size), ...)``;
     ``inputs`` and ``output`` are positions in ``Plan.buffers``; ``args`` holds what the kernel row's lowering needs
-    (a `kernels.row.Row`). ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
+    (a `kernels.row.Row`), with operands at ``places`` (its words from ``OUT_SLOT`` to ``B_OFFSET``) where it says so.
+    ``seconds`` is the cost model's prediction; ``once``: depends on constants alone, runs once.
     ``block``: which of how many blocks of rows it does, of those that the steps around it do in turn. ``depth``: the
     branches and loops that it is in; steps of family ``control`` decide which step is next.
     """
 
-    LATER: ClassVar[tuple[str, ...]] = ("expr", "dims", "layouts")
+    LATER: ClassVar[tuple[str, ...]] = ("expr", "kernel", "tile", "inputs", "output", "dims", "layouts", "tasks")
 
     number: int
     expr: str
@@ -163,6 +164,7 @@ class Step:
     block: tuple[int, int] = (0, 1)
     depth: int = 0
     args: Any = field(repr=False, compare=False, default=None)
+    places: tuple[int, ...] = field(repr=False, compare=False, default=())
 
 
 @quick

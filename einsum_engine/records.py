@@ -7,6 +7,7 @@ from typing import Any, Callable, TypeVar
 
 T = TypeVar("T", bound=type)
 R = TypeVar("R")
+_LATER = "_later"  # what has all fields that a record was made without
 _FACTORY: Any = object()  # the argument that was not given, of a field with a default factory
 
 
@@ -17,7 +18,7 @@ class Later:
 
 
 class _Deferred:
-    """A field that may be given as a `Later`; once read, it is in the instance, which is looked at first."""
+    """A field that may come from a `Later`; once read, it is in the instance, which is looked at first."""
 
     def __init__(self, name: str) -> None:
         self.name, self.later = name, f"_later_{name}"
@@ -25,10 +26,10 @@ class _Deferred:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             raise AttributeError(self.name)  # the field has no default
-        try:
-            later = instance.__dict__[self.later]
-        except KeyError:
-            raise AttributeError(self.name) from None
+        known = instance.__dict__
+        later = known.get(self.later) or known.get(_LATER)
+        if later is None:
+            raise AttributeError(self.name)
         found = instance.__dict__[self.name] = getattr(later, self.name)
         return found
 
@@ -75,10 +76,9 @@ def quick(cls: T) -> T:
     made: Callable[..., None] = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {name: cls.__annotations__[name] for name in names}
-    cls.__init__ = made
+    cls.__init__, cls.__getstate__ = made, _state
     for name in later:
         setattr(cls, name, _Deferred(name))
-        cls.__getstate__ = _state
     return cls
 
 
@@ -98,6 +98,15 @@ def hashed_once(cls: T) -> T:
     cls.__hash__ = __hash__
     cls.__getstate__ = _state
     return cls
+
+
+def partly(cls: type[R], later: Later, **fields: Any) -> R:
+    """A quick record of ``fields`` and defaults, the others from ``later``, as each is asked for: an entry in place of one
+    for each field."""
+    made = object.__new__(cls)
+    fields[_LATER] = later
+    object.__setattr__(made, "__dict__", fields)
+    return made
 
 
 def changed(record: R, **fields: Any) -> R:

@@ -171,8 +171,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_TM_C: p.tm_c,
         abi.G_VALID: p.valid,
         abi.G_FLAGS: _flags(p),
-        abi.G_TN_B: _padded(p.tn_b, p.nr) if b_tables else ZERO,
-        abi.G_TN_C: _padded(p.tn_c, p.nr),
+        abi.G_TN_B: padded(p.tn_b, p.nr) if b_tables else ZERO,
+        abi.G_TN_C: padded(p.tn_c, p.nr),
         abi.G_TK_A: p.tk_a if a_tables else ZERO,
         abi.G_TK_B: p.tk_b if b_tables else ZERO,
         abi.G_TKO_A: p.tko_a,
@@ -239,14 +239,15 @@ def _panel_bytes(p: GemmProblem, width: int) -> int:
     return width * min(p.kc, len(p.tk_a)) * ITEMSIZE[p.dtype] + PANEL_GAP
 
 
-def _padded(table: np.ndarray, multiple: int) -> np.ndarray:
+def padded(table: np.ndarray, multiple: int) -> np.ndarray:
     """Repeats the last entry so that a whole tile may be addressed at the edge."""
     missing = -len(table) % multiple
-    return table.take(_counted(len(table) + missing), mode="clip") if missing else table
+    return table.take(counted(len(table) + missing), mode="clip") if missing else table
 
 
 @lru_cache(maxsize=64)
-def _counted(count: int) -> np.ndarray:
+def counted(count: int) -> np.ndarray:
+    """The numbers below ``count``."""
     return np.arange(count)
 
 

@@ -6,11 +6,11 @@ import ctypes
 import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import ClassVar, Mapping, NamedTuple, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from ..records import Later, changed, lazy, quick
+from ..records import lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
@@ -24,7 +24,6 @@ class Operand(NamedTuple):
     offset: int
 
 
-_NO_OPERAND = Operand(0, 0)
 _SPARE = bytes(8)  # a row without tables has a pool, too
 Place = tuple[int, int]  # an `Operand`, or the same without its name
 
@@ -51,17 +50,14 @@ class Packed(NamedTuple):
 class Row:
     """``words``: plain int64 words by position (`cpu.abi`); ``tables``: offset vectors (contiguous int64, in bytes)
     whose address goes into a word; ``kernels``: names of compiled functions whose address goes into a word (``FN``
-    included); ``scratch``: bytes per worker; ``tasks``: independent shares; ``places``: the words from ``OUT_SLOT`` to
-    ``B_OFFSET``, where `placed` has set them."""
-
-    LATER: ClassVar[tuple[str, ...]] = ("words",)
+    included); ``scratch``: bytes per worker; ``tasks``: independent shares. Steps may have one row with operands at
+    different places (`plan.Step.places`)."""
 
     words: Mapping[int, int]
     tables: Mapping[int, np.ndarray] = field(default_factory=dict)
     kernels: Mapping[int, str] = field(default_factory=dict)
     scratch: int = 0
     tasks: int = 1
-    places: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
     @lazy
     def packed(self) -> Packed:
@@ -80,14 +76,6 @@ class Row:
     def nbytes(self) -> int:
         """Of the row and its tables."""
         return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
-
-    def placed(self, out: Place, a: Place, b: Place | None = None) -> "Row":
-        """The row with operands at other places."""
-        places = (*out, *a, *(b or _NO_OPERAND))
-        made = changed(self, places=places)
-        words = made.__dict__.pop("words", None) or self.words
-        made.__dict__["_later_words"] = _Placed(words, places, b is not None)
-        return made
 
 
 def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) -> Row:
@@ -109,17 +97,3 @@ def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
     if len(short) < len(tables):
         starts |= {id(t): t.__array_interface__["data"][0] for t in tables if len(t) > _POOLED}
     return pool, starts
-
-
-class _Placed(Later):
-    """The words of a row with operands at ``places``; ``both``: it has two."""
-
-    __slots__ = ("plain", "places", "both")
-
-    def __init__(self, plain: Mapping[int, int], places: tuple[int, ...], both: bool) -> None:
-        self.plain, self.places, self.both = plain, places, both
-
-    @property
-    def words(self) -> dict[int, int]:
-        places = self.places
-        return {**self.plain, **operand_words(places[:2], places[2:4], places[4:] if self.both else None)}

@@ -22,7 +22,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row, blocks_row
 from ..plan import Plan, Step
-from ..records import changed
+from ..records import changed, partly
 from .arena import Lifetime, allocate
 from .gemm import GemmPlan
 from .joining import join, mapped
@@ -33,7 +33,7 @@ from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
 from .request import PlanRequest
 from .sharing import share
-from .shown import PlanShown, StepShown, described, term_text
+from .shown import PlanShown, ProductShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
 from .slices import Slices, find_slices, table_bytes
 from .strands import find_strands
@@ -227,28 +227,21 @@ class PlanBuilder:
 
     def _product(self, operation: Operation, plan: GemmPlan, times: Times) -> Step:
         """The only step of a product, as most have: what `_emit_gemm` yields where nothing is packed before."""
-        values, position = (*operation.inputs, operation.output), self.position
-        x, y, out = values
+        (x, y), out, row = operation.inputs, operation.output, plan.row
         a, b = (y, x) if plan.swapped else (x, y)
-        row = plan.row.placed((out.slot, out.offset), (a.slot, a.offset), (b.slot, b.offset))
         flops, moved = self.list.work(operation)
-        shown = self._shown(operation, plan.describe)
-        return Step(
+        sizes = self._owner(operation).sizes
+        return partly(
+            Step,
+            ProductShown(operation.inputs, out, plan.describe, sizes, self.position, plan.tile, row),
             number=len(self.steps),
-            expr=shown,
             family="gemm",
-            kernel=row.kernels[abi.FN],
-            tile=plan.tile,
-            inputs=(position[id(x)], position[id(y)]),
-            output=position[id(out)],
-            dims=shown,
-            layouts=shown,
             flops=flops,
             bytes_moved=moved,
             seconds=self._time(times.product, row),
-            tasks=row.tasks,
-            once=operation.constant,
+            once=out.constant,
             args=row,
+            places=(out.slot, out.offset, a.slot, a.offset, b.slot, b.offset),
         )
 
     def _emit_parts(self, operation: Operation) -> Iterator[Step]:
@@ -328,31 +321,33 @@ class PlanBuilder:
                 nbytes = self.list.nbytes(value)
                 copied = nbytes // itemsize(problem.source) * itemsize(problem.dtype)
                 widened += copied - nbytes
-                row = pack.row.placed(place, source)
                 packing = changed(work, moved=nbytes + copied)
-                seconds = self._time(times.left if side == "left" else times.right, row)
-                yield self._step_of_pack(operation, packing, row, value, problem, seconds)
+                seconds = self._time(times.left if side == "left" else times.right, pack.row)
+                at = (*place, *source, 0, 0)  # it reads one operand
+                yield self._step_of_pack(operation, packing, pack.row, at, value, problem, seconds)
             places.append(place)
-        row = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
+        row, at = self._row(operation, part, Operand(output.slot, output.offset + shifts[OUT]), *places)
         seconds = self._time(times.product, row)
         work = changed(work, moved=work.moved + round(widened * work.scale)) if widened else work
-        step = self._step(operation, work, row, "gemm", plan.tile, plan.describe, seconds)
+        step = self._step(operation, work, row, "gemm", plan.tile, plan.describe, seconds, at)
         found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
         if found is None and before is None:
             yield step
         else:
             yield self._with_maps(operation, step, found, before)
 
-    def _row(self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand) -> Row:
-        """Of a product, with its epilogue where it has one."""
+    def _row(
+        self, operation: Operation, part: Part, out: Operand, a: Operand, b: Operand
+    ) -> tuple[Row, tuple[int, ...]]:
+        """Of a product, with its epilogue where it has one, and the places of its operands where it does not know them."""
         found, before = self.list.epilogues.get(id(operation)), self.list.prologues.get(id(operation))
         if found is None and before is None:
-            return part.plan.row.placed(out, a, b)
+            return part.plan.row, (*out, *a, *b)
         inputs = partial(_read, a=a, b=b) if before is None else partial(before.place, a=a, b=b)
         if found is None:
-            return lower(inputs(replace(part.plan.problem, c=out)))
+            return lower(inputs(replace(part.plan.problem, c=out))), ()
         number = next(at for at, each in enumerate(operation.parts) if each.part is part)
-        return found.row(number, out, inputs)
+        return found.row(number, out, inputs), ()
 
     def _with_maps(self, operation: Operation, step: Step, found: Any, before: Any) -> Step:
         """The step of a product with its epilogue and prologue says what these do, read and write."""
@@ -369,7 +364,15 @@ class PlanBuilder:
         return changed(step, expr=expr, inputs=inputs, output=output, layouts=layouts, seconds=seconds)
 
     def _step(
-        self, operation: Operation, work: Work, row: Row, family: str, tile: tuple, modes: tuple, seconds: float
+        self,
+        operation: Operation,
+        work: Work,
+        row: Row,
+        family: str,
+        tile: tuple,
+        modes: tuple,
+        seconds: float,
+        places: tuple[int, ...] = (),
     ) -> Step:
         values, position = (*operation.inputs, operation.output), self.position
         *inputs, output = [position[id(value)] for value in values]
@@ -389,10 +392,18 @@ class PlanBuilder:
             tasks=row.tasks,
             once=operation.constant,
             args=row,
+            places=places,
         )
 
     def _step_of_pack(
-        self, operation: Operation, work: Work, row: Row, packed: Value, problem: PackProblem, seconds: float
+        self,
+        operation: Operation,
+        work: Work,
+        row: Row,
+        places: tuple[int, ...],
+        packed: Value,
+        problem: PackProblem,
+        seconds: float,
     ) -> Step:
         place = self.position[id(packed)]
         return self._made(
@@ -406,6 +417,7 @@ class PlanBuilder:
             layouts=StepShown((packed,), (f"panels{problem.width}",)),
             once=packed.constant,
             seconds=seconds,
+            places=places,
         )
 
     def _made(self, work: Work, row: Row, **more) -> Step:
@@ -427,9 +439,9 @@ class PlanBuilder:
     def _threads(self, row: Row) -> int:
         return self.request.threads if self.request.threads > 1 and row.packed.parallel else 1
 
-    def _shown(self, operation: Operation, modes: tuple[str, ...] = ()) -> StepShown:
+    def _shown(self, operation: Operation) -> StepShown:
         """What is shown of a step that is a whole operation."""
-        return StepShown((*operation.inputs, operation.output), modes, self._owner(operation).sizes)
+        return StepShown((*operation.inputs, operation.output), sizes=self._owner(operation).sizes)
 
     def _owner(self, operation: Operation) -> OperationList:
         """The list that knows the indices of an operation."""

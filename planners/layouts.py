@@ -151,7 +151,8 @@ class LayoutSolver:
         drafts, seconds = [], 0.0
         for operation in reversed(self.list.operations):
             if id(operation) not in self.folded:
-                draft = self.best(operation, operation.output.axes)[1]
+                several = id(operation) in self.several
+                draft = self.best(operation, operation.output.axes)[1] if several else self._draft(operation, AS_OUTPUT)
                 self._take(operation, draft)
                 drafts.append((operation, draft))
                 seconds += draft.seconds
@@ -172,10 +173,7 @@ class LayoutSolver:
                     value.axes, value.layout_kind, value.panel, value.nbytes = None, "strided", 0, 0
 
     def best(self, operation: Operation, out: Axes) -> tuple[float, Draft]:
-        """Least predicted time of the operation and of those before it that are worth it, and its draft."""
-        if id(operation) not in self.several:  # asked for once, with the axes that its output has
-            draft = self._draft(operation, AS_OUTPUT)
-            return draft.seconds, draft
+        """Least predicted time of an operation that is worth it and of those before it that are, and its draft."""
         key = (operation.output.number, tuple(out.items()))
         if key not in self.found:
             drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation, out)]
@@ -405,9 +403,10 @@ class LayoutSolver:
         if parts:
             dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
             terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
+        plain = x.dtype == y.dtype == dtype
         found = asked(
             terms,
-            (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
+            (dtype, "", "") if plain else (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
             (x.conj, y.conj),
             (x.constant, y.constant),
             (x.number in panels, y.number in panels, self.policy == "panels"),

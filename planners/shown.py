@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Mapping, Sequence
 
+from ..kernels.cpu import abi
+from ..kernels.row import Row
 from ..plan import Buffer, Index, Layout
 from ..records import Later
 from .operations import Value, itemsize
@@ -52,6 +54,46 @@ class StepShown(Later):
     @property
     def layouts(self) -> tuple[str, ...]:
         return described(self.values, self.modes)
+
+
+class ProductShown(StepShown):
+    """A step that is a whole product and packs nothing: also what is kept in a `Step` of other steps. ``position``: of
+    values in the plan, by their ids."""
+
+    __slots__ = ("read", "written", "position", "tile", "row")
+
+    def __init__(
+        self,
+        read: tuple[Value, ...],
+        written: Value,
+        modes: tuple[str, ...],
+        sizes: Mapping[Index, int],
+        position: Mapping[int, int],
+        tile: tuple[int, int],
+        row: Row,
+    ) -> None:
+        self.read, self.written, self.modes, self.sizes = read, written, modes, sizes
+        self.position, self.tile, self.row = position, tile, row
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        return (*self.read, self.written)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return tuple([self.position[id(value)] for value in self.read])
+
+    @property
+    def output(self) -> int:
+        return self.position[id(self.written)]
+
+    @property
+    def kernel(self) -> str:
+        return self.row.kernels[abi.FN]
+
+    @property
+    def tasks(self) -> int:
+        return self.row.tasks
 
 
 def _buffer(value: Value, outputs: Mapping[int, str]) -> Buffer:

@@ -14,6 +14,7 @@ from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from ..kernels.gemm import counted, padded
 from ..plan import Axis, Index
 from ..records import lazy, quick
 
@@ -48,15 +49,16 @@ class Dim(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _few_multiples(size: int, stride: int) -> np.ndarray:
-    return _unchanging(np.arange(size, dtype=np.int64) * stride)
+    # One call of NumPy in place of two: on a first plan each takes several times as long as in a loop.
+    return _unchanging(np.arange(0, size * stride, stride) if stride else np.zeros(size, np.int64))
 
 
 @lru_cache(maxsize=2048)
 def _few_sums(places: tuple[tuple[int, int], ...]) -> np.ndarray:
     """`flat_table` of dimensions with strides."""
-    table = ZERO
-    for size, stride in places:
-        table = (table[:, None] + _multiples(size, stride)).ravel()
+    table = _multiples(*places[0])
+    for size, stride in places[1:]:
+        table = np.add.outer(table, _multiples(size, stride)).ravel()
     return _unchanging(table)
 
 
@@ -217,7 +219,7 @@ def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
         return _few_sums(tuple([dim.place(tensor) for dim in dims]))
     table = dims[0].table(tensor)
     for dim in dims[1:]:
-        table = (table[:, None] + dim.table(tensor)).ravel()
+        table = np.add.outer(table, dim.table(tensor)).ravel()
     return table
 
 
@@ -244,20 +246,16 @@ def _offsets(
     width: int,
 ) -> np.ndarray:
     """`Panels.offsets` from the tables of its dimensions, None where there are none."""
-    grid = (ZERO if lanes is None else lanes)[None, :]
+    grid, box = ZERO if lanes is None else lanes, 1 if lanes is None else len(lanes)
     if cut is not None:
-        missing = -len(cut) % tile
-        if missing:
-            cut = np.concatenate([cut, cut[-1:].repeat(missing)])
-        grid = (cut if lanes is None else cut[:, None] + grid).reshape(len(cut) // tile, -1)
-    box = grid.shape[1]
+        cut, box = padded(cut, tile), box * tile
+        grid = cut if lanes is None else np.add.outer(cut, lanes)
+    grid = grid.reshape(-1, box)
     if run is not None:
         grid = (grid[:, None, :] + run[:, None]).reshape(-1, box)
     if rest is not None:
-        grid = (rest[:, None, None] + grid).reshape(-1, box)
-    if box == width:
-        return grid
-    return np.concatenate([grid, grid[:, -1:].repeat(width - box, axis=1)], axis=1)
+        grid = np.add.outer(rest, grid).reshape(-1, box)
+    return grid if box == width else grid.take(counted(width), axis=1, mode="clip")
 
 
 @lru_cache(maxsize=2048)

@@ -93,7 +93,7 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
-    return _choose_beside(c, isa) if c.batch else None
+    return _choose_beside(c, isa) if "beside" in asks else None
 
 
 def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
@@ -109,11 +109,17 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
 
 
 def _asks(c: BinaryContraction) -> list[str]:
-    """What families ask for and ``c`` has: ``run``, a sum along adjacent elements; ``products``, a batch or a gate."""
+    """What families ask for and ``c`` has, by single indices, before dimensions are fused: ``run``, a sum along adjacent
+    elements; of a batch or a gate ``columns`` or ``rows``, whichever are adjacent in the result; ``lanes``, a batch that
+    is adjacent in all tensors; ``beside``, one that is in the result."""
     item = tile_table.ITEMSIZE[c.dtype]
-    found = ["products"] if c.batch or is_gate(c) else []
-    if any([c.left[i].stride == item == c.right[i].stride for i in c.k]):
-        found.append("run")
+    left, right, out = c.left, c.right, c.out
+    found = ["run"] if any([left[i].stride == item == right[i].stride for i in c.k]) else []
+    if c.batch or is_gate(c):
+        sides = (("columns", c.n), ("rows", c.m), ("beside", c.batch))
+        found += [name for name, indices in sides if item in [out[i].stride for i in indices]]
+        if "beside" in found and any([left[i].stride == item == right[i].stride == out[i].stride for i in c.batch]):
+            found.append("lanes")
     return found
 
 
@@ -383,15 +389,15 @@ def _last_product(view: _View) -> Dim:
     return view.matrices.products[-1]
 
 
-_BATCHED = _Family(name="batched", asks="products", fits=_batched_fits, problem=_batched, along=_last_batch)
+_BATCHED = _Family(name="batched", asks="lanes", fits=_batched_fits, problem=_batched, along=_last_batch)
 # The first that fits a contraction runs it.
 _FAMILIES = (
-    _Family(name="small", asks="products", fits=_tiny_fits, problem=_small, along=_last_product),
-    _Family(name="small", asks="products", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
+    _Family(name="small", asks="columns", fits=_tiny_fits, problem=_small, along=_last_product),
+    _Family(name="small", asks="rows", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
     _Family(name="dot", asks="run", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
     _BATCHED,
-    _Family(name="small", asks="products", fits=_small_fits, problem=_small, along=_last_product),
-    _Family(name="small", asks="products", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
+    _Family(name="small", asks="columns", fits=_small_fits, problem=_small, along=_last_product),
+    _Family(name="small", asks="rows", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
 )
 
 

@@ -325,7 +325,7 @@ def test_caches_are_bounded():
     wide = random(3 * 300, 4 * 2)
     for step in range(1, 300):
         f(wide[: 3 * step : step, ::2])
-    assert len(f._contractor._fresh) <= 2 * contractor.ROUTES
+    assert len(f._contractor._routes) <= 2 * contractor.ROUTES
 
 
 def test_registering_an_optimiser_is_seen():

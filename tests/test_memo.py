@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsum_engine as engine
-from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.planners import memo
 from einsum_engine.planners.contraction import Laid, asked
@@ -72,7 +71,7 @@ def test_equal_steps_of_one_plan_have_their_own_memory():
     compiled = engine.compile(expr, *arrays, constants=(1, 3), optimize=[(0, 1), (0, 1), (0, 1)])
     products = [step for step in compiled.plan.steps if step.family == "gemm"]
     assert products[0].args.tables is products[1].args.tables
-    packed = [step.args.words[abi.OUT_OFFSET] for step in compiled.plan.steps if step.family == "pack"]
+    packed = [step.places[1] for step in compiled.plan.steps if step.family == "pack"]
     assert len(packed) == len(set(packed)) == 2
     for _ in range(2):
         np.testing.assert_allclose(compiled(*arrays[::2]), np.einsum(expr, *arrays, optimize=True), rtol=1e-9)

@@ -58,11 +58,13 @@ def test_parts_of_peak_bytes(equation, sizes, threads):
 def test_the_step_table_has_what_rows_say(equation, sizes):
     made = plan_cases.plan(equation, plan_cases.operands(equation, sizes, "float64"), threads=2)
     native = executor.bind(made)
-    for row, args in zip(native._rows, (step.args for step in made.steps), strict=False):
+    for row, step in zip(native._rows, made.steps, strict=False):
+        args = step.args
+        words = {**args.words, **dict(enumerate(step.places, abi.OUT_SLOT))}
         addresses = args.tables.keys() | args.kernels.keys() | {abi.NTASKS}
         assert row[abi.NTASKS] == args.tasks
         for word in set(range(abi.STEP_WORDS)) - addresses:
-            assert row[word] == args.words.get(word, 0), word
+            assert row[word] == words.get(word, 0), word
         for word, table in args.tables.items():
             read = (ctypes.c_int64 * len(table)).from_address(int(row[word]))
             assert list(read) == table.tolist(), word
@@ -76,13 +78,13 @@ def test_a_row_has_its_vectors_at_an_address():
     short, other, long = (np.arange(entries, dtype=np.int64) * 8 for entries in (5, 3, 5000))
     long.flags.writeable = False
     row = Row(words={60: 2}, tables={3: short, 4: long, 5: short, 6: other}, tasks=7)
-    for made in (row, row.placed((1, 2), (3, 4)), copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
+    for made in (row, copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
         words = np.frombuffer(made.packed.words, np.int64)
         assert words[60] == 2 and words[abi.NTASKS] == 7 and words[3] == words[5]
         assert len(made.packed.pool) == short.nbytes + other.nbytes + 8  # each once, and what is there without any
         for word, table in made.tables.items():
             assert list((ctypes.c_int64 * len(table)).from_address(int(words[word]))) == table.tolist()
-    assert copy.deepcopy(row).packed.words != row.packed.words == row.placed((1, 2), (3, 4)).packed.words
+    assert copy.deepcopy(row).packed.words != row.packed.words
     assert not any(Row(words={}, tasks=0).packed.words)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from einsum_engine.records import Later, changed, hashed_once, lazy, quick
+from einsum_engine.records import Later, changed, hashed_once, lazy, partly, quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +138,28 @@ def test_fields_may_come_from_one():
     assert Two(a=Asked(), c="given") == Two(a=[1], c="given")
     later = Asked()
     assert Two(a=later, c=later) == Two(a=[1], c="c") and later.times == 1
+
+
+def test_a_record_may_be_made_of_some_fields():
+    @quick
+    @dataclass(frozen=True, kw_only=True)
+    class Mostly:
+        LATER: ClassVar[tuple[str, ...]] = ("a", "c")
+
+        a: list
+        b: int
+        c: str
+        d: tuple = ()
+
+    later = Asked()
+    made = partly(Mostly, later, b=3)
+    other = changed(made, b=4)
+    assert made.b == 3 and made.d == () and not later.times
+    assert made.a == [1] and made.a is made.a and other.a == [2]
+    assert made == Mostly(a=[1], b=3, c="c") == copy.deepcopy(made) != other
+    assert repr(made) == repr(Mostly(a=[1], b=3, c="c")) and replace(made, b=4, a=[2]) == other
+    with pytest.raises(AttributeError):
+        partly(Mostly, later, a=[1]).b
 
 
 def test_what_comes_later_is_there_in_copies():
