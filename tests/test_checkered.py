@@ -58,41 +58,58 @@ def write(x, start, size, spot, near, factor, pairs) -> None:
     view(*spot[:2])[...] = total - LONG * (x.dtype == "int32")
 
 
+def assert_swept(isa, board, dtype: str, size: int, pairs: int, skip: int, side: str, wider: int = 0) -> None:
+    """``size`` elements of each output in so many pairs of rows, in an array that has exactly the elements that are read,
+    or ``wider`` rows; it begins ``skip`` elements behind the guarded page, or ends at one."""
+    spots, near = board
+    structure, item = structure_of(board, dtype), np.dtype(dtype).itemsize
+    places = [e + along for _, e, _ in spots for _, along in (*near, (0, 0))]
+    low, high = min(places), max(places)
+    # a row above and below, where they are read
+    top, bottom = (int(any(down == which for down, _ in near)) for which in (-1, 1))
+    shape = 2 * pairs + top + bottom, high - low + 2 * size - 1 + wider
+    rng = np.random.default_rng(size)
+    memory = oracle.guarded((shape[0] * shape[1] + skip) * item, side)[skip * item :]
+    x = memory.view(dtype).reshape(shape)
+    x[...] = rng.integers(0, 9, shape)
+    start, expected = (top, -low), x.copy()
+    for n, spot in enumerate(spots):
+        write(expected, start, size, spot, near, n + 2, range(pairs))
+    down, many = x.strides[0], structure.operands
+    problem = fused.FusedProblem(
+        structure=structure,
+        dims=((size, *[2 * item] * many), (pairs, *[2 * down] * many)),
+        operands=tuple(fused.Operand(slot=0, offset=top * down - low * item) for _ in range(many)),
+        late=True,
+    )
+    launch.run(fused.lower(problem), [memory.ctypes.data], isa)
+    np.testing.assert_array_equal(x, expected)
+
+
 @ISAS
 @pytest.mark.parametrize("name", BOARDS)
 def test_two_colours_in_one_pass(isa, name):
     """The array has exactly the elements that are read."""
     spots, near = BOARDS[name]
-    places = [(row, row + down, e + along) for row, e, _ in spots for down, along in (*near, (0, 0))]
-    low, high = (pick(e for *_, e in places) for pick in (min, max))
-    top, bottom = (int(any(down == side for down, _ in near)) for side in (-1, 1))
+    low = min(e + along for _, e, _ in spots for _, along in (*near, (0, 0)))
     for dtype in ("float64", "int32"):
         structure = structure_of(BOARDS[name], dtype)
         assert fs.goes_checkered(structure) and fs.parse(structure.text()) == structure
         for number, size in enumerate((1, 2, 7, 8, 9, 16, 25, 40, 77)):
-            pairs, item = (1, 2, 3, 6)[number % 4], np.dtype(dtype).itemsize
-            # a row above and below, where they are read
-            shape = 2 * pairs + top + bottom, high - low + 2 * size - 1 + 5 * (number % 2)
-            rng = np.random.default_rng(number)
             # the first element that is written begins a vector, or lies anywhere, up to the end of what may be read
-            skip, nbytes = ((64 // item + low) * (number % 3 == 0), shape[0] * shape[1] * item)
-            memory = oracle.guarded(nbytes + skip * item, "start" if number % 3 < 2 else "end")[skip * item :]
-            x = memory.view(dtype).reshape(shape)
-            x[...] = rng.integers(0, 9, shape)
-            start, expected = (top, -low), x.copy()
-            for n, spot in enumerate(spots):
-                write(expected, start, size, spot, near, n + 2, range(pairs))
-            down = x.strides[0]
-            at = top * down - low * item
-            many = structure.operands
-            problem = fused.FusedProblem(
-                structure=structure,
-                dims=((size, *[2 * item] * many), (pairs, *[2 * down] * many)),
-                operands=tuple(fused.Operand(slot=0, offset=at) for _ in range(many)),
-                late=True,
-            )
-            launch.run(fused.lower(problem), [memory.ctypes.data], isa)
-            np.testing.assert_array_equal(x, expected)
+            skip = (64 // np.dtype(dtype).itemsize + low) * (number % 3 == 0)
+            side = "start" if number % 3 < 2 else "end"
+            assert_swept(isa, BOARDS[name], dtype, size, (1, 2, 3, 6)[number % 4], skip, side, 5 * (number % 2))
+
+
+@ISAS
+@pytest.mark.parametrize("name", BOARDS)
+def test_any_lane_may_have_the_first_element(isa, name):
+    """Even lanes and odd ones."""
+    for dtype, lanes in (("float64", 8), ("int32", 16)):
+        for lane in range(lanes):
+            for size, pairs in ((3, 2), (17, 3), (40, 5)):
+                assert_swept(isa, BOARDS[name], dtype, size, pairs, lane, "start", lane % 3)
 
 
 def test_what_is_no_checkerboard():

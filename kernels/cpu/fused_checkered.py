@@ -20,7 +20,7 @@ have one. What would be the second colour of the row above goes to scratch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 from ..fused_structure import Point, row_reach
@@ -61,16 +61,35 @@ class _Line:
     two: list[Var]
 
 
-class CheckeredRows(VectorRows):
-    """All rows of a structure with `Structure.points`."""
+class CheckeredRows:
+    """All rows of a structure with `Structure.points`.
+
+    Vectors are aligned in the first row, whose first element then lies in an even lane or in an odd one. There is code
+    for both: one that begins with an even lane, an element from where vectors are aligned, would load and store over
+    two lines in all rows, where rows are lines apart.
+    """
 
     def __init__(self, kernel: Kernel):
-        self.points = [Point(row=0, element=0, stage=0, structure=kernel.s), *kernel.s.points]
+        self.k = kernel
+
+    def emit(self) -> None:
+        low = min(0, *(point.element for point in self.k.s.points))
+        with self.k.f.if_else((VectorRows(self.k, low).head & 1).eq(0)) as (even, odd):
+            for branch, ahead in ((even, 0), (odd, 1)):
+                with branch:
+                    _Rows(self.k, low, ahead).emit()
+
+
+class _Rows(VectorRows):
+    """Those whose first element lies in an even lane, or ``ahead`` = 1 behind one, from where elements are counted."""
+
+    def __init__(self, kernel: Kernel, low: int, ahead: int):
+        super().__init__(kernel, low)
+        first = Point(row=0, element=0, stage=0, structure=kernel.s)
+        self.points = [replace(point, element=point.element + ahead) for point in (first, *kernel.s.points)]
         elements = [point.element for point in self.points]
-        super().__init__(kernel, min(elements))
         f, w = self.f, self.w
-        odd = self.head & 1  # even elements lie in even places
-        self.head, self.origin = self.head + odd, self.origin - odd * self.item(0)
+        self.head -= ahead  # even elements lie in even places
         self.last = kernel.no * 2 - 1  # elements, behind the first of a point, to the end of its last
         self.steps = f.ceil_div(self.head + max(elements) + self.last, 2 * w)
         self.vectors = self.steps * 2
@@ -260,7 +279,7 @@ class _Kept:
     """What pairs of rows need of those above them, in scratch: of each step, from the one before the first on, vectors
     of some halves of rows."""
 
-    def __init__(self, rows: CheckeredRows, halves: list[tuple[int, int]]):
+    def __init__(self, rows: _Rows, halves: list[tuple[int, int]]):
         f, self.f, self.bits, self.none = rows.f, rows.f, rows.bits, rows.none
         self.halves, self.rows = halves, sorted({row for row, _ in halves})
         self.size, self.step = rows.size, rows.size * len(halves)
