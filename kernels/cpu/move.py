@@ -169,29 +169,7 @@ class BoxMover:
 
     def _weave(self) -> None:
         m = self.m
-        times = [n for n in na.TIMES if m.block // n * m.group > 1]
-        self._steps(times, self._put_woven, self._gather, self._weave_whole)
-
-    def _weave_whole(self, times: int, src: Val, dst: Val) -> Val:
-        """A vector of each row and as many of dst, so that each line is visited once: rows at distances of powers of two
-        drive each other out of what predicts ways of the L1 cache. How many entries are done."""
-        f, m = self.f, self.m
-        rows = [src + f.word(self.src_o, row) for row in range(times)]
-        whole = self.no - self.no % (times * m.block)
-        with f.range(0, whole, times * m.block) as at:
-            woven = self._woven([m.load(row + (at // times) * self.item, m.block) for row in rows])
-            for number, vector in enumerate(woven):
-                m.store(vector, dst + (at + number * m.block) * self.item)
-        return whole
-
-    def _woven(self, rows: list[Val]) -> list[Val]:
-        """Vectors with the first element of each row, then the second of each, and so on."""
-        if len(rows) == 1:
-            return rows
-        n, half = self.m.block, self.m.block // 2
-        lanes = [[start + e // 2 + e % 2 * n for e in range(n)] for start in (0, half)]
-        pairs = zip(self._woven(rows[::2]), self._woven(rows[1::2]))
-        return [self._shuffle(even, odd, part) for even, odd in pairs for part in lanes]
+        self._steps([n for n in na.TIMES if m.block // n * m.group > 1], self._put_woven, self._gather)
 
     def _put_woven(self, times: int, src: Val, dst: Val, at: Val) -> None:
         m, count = self.m, self.m.block // times
@@ -204,9 +182,8 @@ class BoxMover:
         """Distances at which no vector but the last ends behind the last element."""
         return [step for step in na.STEPS if step <= self.m.block + 1]
 
-    def _steps(self, steps, emit, otherwise, first=None) -> None:
-        """``emit(steps)`` for the distance of the elements that ``run`` says; ``otherwise`` where no vector is full.
-        ``first`` does some entries of a row before, in another way, and says how many."""
+    def _steps(self, steps, emit, otherwise) -> None:
+        """``emit(steps)`` for the distance of the elements that ``run`` says; ``otherwise`` where no vector is full."""
         f, m = self.f, self.m
         if not steps:
             otherwise()
@@ -215,12 +192,11 @@ class BoxMover:
         with f.if_else(here) as (then, other):
             with then, f.range(0, self.nj) as j:
                 src, dst = self.src + f.word(self.src_j, j), self.dst + f.word(self.dst_j, j)
-                done = first(steps[0], src, dst) if first else 0
-                with f.range(done, self.no, m.block) as o:  # the last vector is moved back to end with the row
+                with f.range(0, self.no, m.block) as o:  # the last vector is moved back to end with the row
                     at = f.min(o, self.no - m.block)
                     emit(steps[0], src, dst, at)
             with other:
-                self._steps(steps[1:], emit, otherwise, first)
+                self._steps(steps[1:], emit, otherwise)
 
     def _starts(self, step: int) -> list[int]:
         """Where the vectors begin that hold a vector of elements ``step`` apart: the last one ends with the last."""
