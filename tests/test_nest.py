@@ -153,6 +153,7 @@ def test_entries_of_one_element_and_of_several_rows(isa, name, times, mode):
 def test_results_past_the_caches_of_several_and_woven_entries(isa, name, apart, monkeypatch):
     """In small boxes, which begin and end anywhere in a line."""
     monkeypatch.setattr(nest_rows, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_rows, "FAR_BYTES", 0)
     item = item_of(name)
     for length in (129, 1037, 5000):
         dims = ((2, item, item, apart), (length, 2 * item, 2 * item, item), (2, 1 << 18, 1 << 18, 1 << 17))
