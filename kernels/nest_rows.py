@@ -20,8 +20,11 @@ PARALLEL_BYTES = 256 << 10  # less is moved before a second thread is awake
 TASKS_PER_THREAD = 4
 UNEVEN = 4  # boxes of a task, from which one more or less makes no difference
 STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
+FAR_BYTES = 24 << 20  # larger operands come from memory
 STREAM_ROW = 512  # bytes, at least
 ORDERED_BYTES = 8 << 10  # of an operand in a box, where what is staged is read as it lies in memory
+PAST_BYTES = 2 << 10  # where the result goes past the caches and all come from memory: loads of a box run beside the
+# stores of the one before, as far as a core looks ahead
 WIDEST = 16  # bytes of the largest element that is moved as one
 
 
@@ -159,7 +162,9 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     items = [STORAGES[name].itemsize for name in problem.operands]
     o, j, outer = choose(list(problem.dims), items, budget)
     if _in_order(o, items):
-        o, j, outer = choose(list(problem.dims), items, min(budget, ORDERED_BYTES // max(items)))
+        past = problem.bytes >= FAR_BYTES and _streams(problem, o, items[OUT])
+        most = PAST_BYTES if past else ORDERED_BYTES
+        o, j, outer = choose(list(problem.dims), items, min(budget, most // max(items)))
     names = ("out", "a", "b" if problem.op == "mul" or problem.scaled else "")
     if problem.op == "mul" and o.constant(B) and not o.constant(A):
         # only the first factor may be one element per row

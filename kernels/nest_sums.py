@@ -12,13 +12,12 @@ from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .nest_boxes import BOX, OUT, A, Group, by_output, chain, direct, take, without
 from .nest_problem import Dim, NestProblem, fuse
-from .nest_rows import RowBuilder, kernel_source, kernel_target, move_mode, share
+from .nest_rows import FAR_BYTES, RowBuilder, kernel_source, kernel_target, move_mode, share
 from .row import Row
 
 LONG_RUN = 16  # entries from which a run is summed in place
 SUMMED = 8192  # most entries of one output that are added in a box
 IN_ORDER_BYTES = 128, 2048  # of adjacent rows that are read in order; of longer ones, hardware follows eight at once
-FAR_BYTES = 24 << 20  # larger operands come from memory
 PARTIAL_RUN, PARTIAL_ENTRIES = 256, 16384  # of partial sums
 VECTOR_BYTES = 64  # of the widest instruction set
 _ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))

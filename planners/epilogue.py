@@ -36,6 +36,7 @@ from .places import MemoryView
 from .sides import OUT
 
 PIECE_SECONDS = 5e-9  # what a run of lanes in a column takes beside its elements
+MOVED_SECONDS = 5e-10  # of an element that a step of its own moves to scratch, where operands do not run along its rows
 FAR_PIECE = 8 << 10  # bytes: an operand that comes from memory in shorter pieces is read faster by a step of its own
 
 
@@ -195,9 +196,10 @@ def _slower(
         if number not in e.c and nbytes > machine.cache_bytes and run * itemsize(places[number].dtype) < FAR_PIECE:
             return "an operand comes from memory in short pieces"
     row = max((dim[0] for dim in normalise(problem).dims[:1]), default=1)
-    pieces = sum(each.pieces for each in tables) - e.elements // row
+    pieces = sum(each.pieces for each in tables) * PIECE_SECONDS
+    pieces -= min(e.elements // row * PIECE_SECONDS, e.elements * MOVED_SECONDS)
     nbytes = bytes_of(places[e.c[0]])
-    if pieces * PIECE_SECONDS > machine.step_seconds + nbytes / machine.bandwidth(nbytes):
+    if pieces > machine.step_seconds + nbytes / machine.bandwidth(nbytes):
         return "operands run along few lanes together"
     return ""
 

@@ -148,6 +148,25 @@ def test_entries_of_one_element_and_of_several_rows(isa, name, times, mode):
 
 
 @ISAS
+@pytest.mark.parametrize("name", ["int8", "float16", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize("apart", [0, 1 << 16], ids=["several", "woven"])
+def test_results_past_the_caches_of_several_and_woven_entries(isa, name, apart, monkeypatch):
+    """In small boxes, which begin and end anywhere in a line."""
+    monkeypatch.setattr(nest_rows, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_rows, "FAR_BYTES", 0)
+    item = item_of(name)
+    for length in (129, 1037, 5000):
+        dims = ((2, item, item, apart), (length, 2 * item, 2 * item, item), (2, 1 << 18, 1 << 18, 1 << 17))
+        problem = NestProblem(op="mul", dims=dims, out=name, a=name, b=name)
+        words = lower(problem).rows[0].words
+        if item >= 4 and length > 1000:
+            assert words[nest_abi.N_FLAGS] & nest_abi.STREAM
+            assert words[nest_abi.N_O] * words[nest_abi.N_J] * item <= nest_rows.PAST_BYTES
+        for threads, shift in ((1, 0), (3, 1)):
+            Case(problem, seed=length, threads=threads, shift=shift).check(isa)
+
+
+@ISAS
 @RANDOM
 @given(case=permutations(), longest=st.sampled_from([64, 256, 1024, 8192]), box=st.sampled_from([4096, 1 << 17]))
 def test_copy_past_the_caches(isa, case, longest, box):
