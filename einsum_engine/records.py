@@ -100,15 +100,6 @@ def hashed_once(cls: T) -> T:
     return cls
 
 
-def partly(cls: type[R], later: Later, **fields: Any) -> R:
-    """A quick record of ``fields`` and defaults, the others from ``later``, as each is asked for: an entry in place of one
-    for each field."""
-    made = object.__new__(cls)
-    fields[_LATER] = later
-    object.__setattr__(made, "__dict__", fields)
-    return made
-
-
 def changed(record: R, **fields: Any) -> R:
     """A quick record with other values in some fields: `dataclasses.replace` in a third of the time.
 
@@ -120,6 +111,15 @@ def changed(record: R, **fields: Any) -> R:
     """
     made = object.__new__(record.__class__)
     object.__setattr__(made, "__dict__", {**record.__dict__, **fields})
+    return made
+
+
+def partly(cls: type[R], later: Later, **fields: Any) -> R:
+    """A quick record of ``fields`` and defaults, the others from ``later``, as each is asked for: an entry in place of one
+    for each field."""
+    made = object.__new__(cls)
+    fields[_LATER] = later
+    object.__setattr__(made, "__dict__", fields)
     return made
 
 
