@@ -50,9 +50,11 @@ def measure(jitted: Mapping[str, Any], arrays: Sequence[Any], settings: Settings
 
 def _rows(plan: Any) -> list[tuple]:
     """All that a walker is given, but for addresses."""
-    rows = [step.args for step in plan.steps]
-    tables = [{word: table.tobytes() for word, table in row.tables.items()} for row in rows]
-    return [(row.words, row.kernels, row.tasks, row.places, found) for row, found in zip(rows, tables, strict=True)]
+    return [
+        (row.words, row.kernels, row.tasks, step.places, {word: table.tobytes() for word, table in row.tables.items()})
+        for step in plan.steps
+        for row in [step.args]
+    ]
 
 
 def _factors(functions: Mapping[str, Any], arrays: Sequence[Any], settings: Settings) -> dict[str, float]:
