@@ -19,11 +19,11 @@ from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
 from .isa import ISA
 from .loops import Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
+from .nest_rows import FAR_BYTES
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
 BLOCK_BYTES = 256 << 10  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
-FAR_BYTES = 24 << 20  # larger operands come from memory
 IN_ORDER_BYTES = 256, 4096  # of adjacent rows that are read in order: of longer ones, hardware follows eight at once
 # Below this a second thread costs more than it brings.
 SHARED_TERMS = 1 << 16

@@ -11,13 +11,11 @@ from math import prod
 
 from .cpu import abi
 from .cpu import nest_abi as na
-from .nest_boxes import LINE, OUT, A, chain, take, without
+from .nest_boxes import LINE, OUT, PAGE, A, chain, take, without
 from .nest_problem import Dim
-from .nest_rows import RowBuilder
+from .nest_rows import FAR_BYTES, RowBuilder
 from .row import Row
 
-PAGE = 4096  # bytes
-LEAST_BYTES = 24 << 20  # of the output: what boxes read of a smaller input stays in the shared cache
 RUN_BYTES = 4096  # of the input in a row of a box, at most: their places in the output are read beside them
 SHORTEST = 2048  # bytes: shorter runs end before hardware follows them
 SMALLEST = 4  # bytes of an element: of smaller ones a line would take more rows than hardware follows
@@ -26,12 +24,13 @@ SMALLEST = 4  # bytes of an element: of smaller ones a line would take more rows
 def lower_past(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row | None:
     """Row of a copy of ``dims`` into an output that begins with a line; it does nothing where the output does not.
 
-    None where boxes do as well, lines of the output hold more than a run of it, or the input's runs are short.
+    None where boxes do as well (what they read of a small input stays in the shared cache), lines of the output hold
+    more than a run of it, or the input's runs are short.
     """
     entries = LINE // item
     if item < SMALLEST or dims[0][0] % entries or any(d[1] % LINE for d in dims[1:]):
         return None
-    if dims[0][1 + A] % PAGE or item * prod(d[0] for d in dims) < LEAST_BYTES:
+    if dims[0][1 + A] % PAGE or item * prod(d[0] for d in dims) < FAR_BYTES:
         return None
     o, left = take(dims[:1], entries)
     fast = chain(dims[1:], A, item)

@@ -23,8 +23,9 @@ STREAM_BYTES = 8 << 20  # larger outputs are written past the caches
 FAR_BYTES = 24 << 20  # larger operands come from memory
 STREAM_ROW = 512  # bytes, at least
 ORDERED_BYTES = 8 << 10  # of an operand in a box, where what is staged is read as it lies in memory
-PAST_BYTES = 2 << 10  # where the result goes past the caches and all come from memory: loads of a box run beside the
-# stores of the one before, as far as a core looks ahead
+# Where the result goes past the caches and all come from memory: loads of a box run beside the stores of the one
+# before, as far as a core looks ahead.
+PAST_BYTES = 2 << 10
 WIDEST = 16  # bytes of the largest element that is moved as one
 
 

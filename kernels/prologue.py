@@ -24,7 +24,7 @@ from .cpu.storage import STORAGES
 from .epilogue import SCRATCH, Vectors, digits, never_carry
 from .fused_structure import Structure, name
 from .gemm import GemmProblem, StageRow, packed_bytes
-from .nest_boxes import LINE
+from .nest_boxes import LINE, PAGE
 from .row import Operand
 from .tiles import ITEMSIZE
 
@@ -33,7 +33,6 @@ LONG_RUN = 16384  # bytes of A that are adjacent, in a block: shorter ones come 
 FEWEST_TERMS = 32  # of such a block
 STRIP_BYTES = 32 << 10  # of B at a time
 OTHER_BYTES = 384 << 10  # of A beside it
-PAGE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,14 @@ from typing import Sequence
 
 import numpy as np
 
+from ..kernels.nest_boxes import PAGE
 from .contraction import BinaryContraction
 from .sides import LEFT, OUT, Dim, cut
 
 LONG_ENOUGH = 512  # lanes, or panels that are adjacent in C
-PAGE = 4096  # bytes: what lies at distances of whole pages shares a few sets of each cache
 FAR_TERMS = 512  # bytes between terms of A up to which hardware follows
 LEAST_RUN = 8  # panels that are adjacent in C, and lanes that A runs along
-SETS = 1 << 16  # bytes: and what lies at such distances, of each cache on a core
+SETS = 1 << 16  # bytes: what lies pages apart shares a few sets of each cache; at such distances, of those of a core
 LEAST_TERMS, MOST_TERMS = 28, 384  # fewer do not pay for unpacking, more are not one block of K
 MOST_COLUMNS = 24  # of the widest tile
 FILLED = 0.6  # of a block of (panel, lane) that is turned round

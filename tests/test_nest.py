@@ -225,7 +225,7 @@ def test_runs_of_the_input_at_large_powers_of_two_are_fetched(isa, dtype, dims, 
 def test_rows_of_the_input_at_distances_of_pages_become_lines_by_tiles(isa, dtype, dims, within, monkeypatch):
     """One row is for outputs that begin with a line, the other for those that do not; each does nothing for others."""
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    monkeypatch.setattr(nest_past, "LEAST_BYTES", 0)
+    monkeypatch.setattr(nest_past, "FAR_BYTES", 0)
     for threads in (1, 3):
         case = Case(problem=NestProblem(op="copy", dims=dims, out=dtype, a=dtype), within=within, threads=threads)
         whole = lower(case.problem, threads)

@@ -29,8 +29,8 @@ from . import abi
 from . import batched_abi as ba
 from .emit import I64, Fn, Val, Var
 from .lanes import Lanes, Outer
+from .stream import LINE
 
-_LINE = 64
 _GROUP = 4  # vectors copied at once
 _ALIGN_FROM = 4  # vectors in a row that are worth another one to align the rest
 
@@ -277,7 +277,7 @@ class _Block:
             with then:
                 self._store_tile(lanes, tile, acc, shift, mask, store, add=True)
             with otherwise:
-                if ahead is None or lanes.vector_bytes < _LINE:
+                if ahead is None or lanes.vector_bytes < LINE:
                     self._store_tile(lanes, tile, acc, shift, mask, store)
                 else:
                     self._store_past_caches(lanes, tile, acc, shift, store)
@@ -291,7 +291,7 @@ class _Block:
         for j in range(self.nt):
             with self._if_exists(j, tile.columns):
                 low.set(low.get() | self.entry(ba.TN_C, tile.n + j))
-        with f.if_else((low.get() & (_LINE - 1)).eq(0)) as (aligned, otherwise):
+        with f.if_else((low.get() & (LINE - 1)).eq(0)) as (aligned, otherwise):
             with aligned:
                 self._store_tile(lanes, tile, acc, shift, None, f.stream)
             with otherwise:

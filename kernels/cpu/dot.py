@@ -29,8 +29,8 @@ from . import abi
 from . import dot_abi as da
 from .emit import I32, I64, Fn, Val, Var, scalar_type, size_of, vector_type
 from .lanes import Lanes, Outer
+from .stream import LINE
 
-_LINE = 64  # bytes that one fetch brings
 TILE, ROWS = "tile", "rows"
 
 
@@ -231,7 +231,7 @@ class _Nest:
 
     def _tiles(self, at: "_Place") -> None:
         f = self.f
-        body = _Body(mt=self.mt, nt=self.nt, unroll=max(1, _LINE // self.lanes.vector_bytes))
+        body = _Body(mt=self.mt, nt=self.nt, unroll=max(1, LINE // self.lanes.vector_bytes))
         with f.if_else((self.n1 - self.n0) > 1) as (several, one):
             with several:
                 with f.range(self.m0, self.m1, self.mt) as m:

@@ -14,6 +14,8 @@ import struct
 from functools import cache
 from typing import NamedTuple
 
+from .stream import LINE
+
 _MAGIC = b"linked 1"
 _HEAD = struct.Struct("<8sQ")  # and where in the code the function begins
 _ELF = b"\x7fELF\x02\x01"  # of 64 bits, the low byte first
@@ -21,7 +23,6 @@ _X86_64 = 62  # EM_X86_64: others do not see by themselves that what was written
 _WRITABLE, _ALLOCATED = 1, 2  # SHF_WRITE, SHF_ALLOC of ELF
 _SYMBOLS, _RELOCATIONS = 2, 4  # SHT_SYMTAB, SHT_RELA
 _RELATIVE = 2  # R_X86_64_PC32: an address relative to the place that has it
-_LINE = 64  # constants share no cache line with code
 _FAILED = ctypes.c_void_p(-1).value  # MAP_FAILED
 
 
@@ -117,7 +118,7 @@ def _laid_out(data: bytes, sections: list[_Section]) -> tuple[bytearray, dict[in
     code, begins = bytearray(), {}
     for number, section in enumerate(sections):
         if section.flags & _ALLOCATED:
-            code += bytes(-len(code) % max(section.align, _LINE))
+            code += bytes(-len(code) % max(section.align, LINE))  # constants share no line with code
             begins[number] = len(code)
             code += _content(data, section)
     return code, begins
