@@ -6,7 +6,7 @@ together they are the one place that knows planners and the executor.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -22,8 +22,8 @@ from .contractor import Contractor, Kind, same_arrays
 from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
+from .measured import time_objective
 from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, parse_options
-from .planners.objective import time_objective
 from .planners.order import register_optimizer, registry_version
 from .planners.request import LAYOUTS
 from .views import dense_strides
@@ -344,8 +344,19 @@ def __getattr__(name: str) -> Any:
     if name in ("contract_path", "einsum_path"):
         from .planners import paths
 
-        return getattr(paths, name)
+        return _on_this_machine(getattr(paths, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _on_this_machine(search: Callable[..., Any]) -> Callable[..., Any]:
+    """``search`` with ``minimize="time"`` as `time_objective` means it, for float64."""
+
+    @wraps(search)
+    def searched(*operands: Any, minimize: Any = "flops", **options: Any) -> Any:
+        by_time = isinstance(minimize, str) and minimize == "time"
+        return search(*operands, minimize=time_objective() if by_time else minimize, **options)
+
+    return searched
 
 
 def array_function(name: str) -> Callable[..., Any]:

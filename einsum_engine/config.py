@@ -152,6 +152,13 @@ OPTIONS: dict[str, Option] = {
             help="bound on the large result buffers kept for reuse; 0 turns the pool off (default: 512MiB)",
         ),
         Option(
+            name="EINSUM_ENGINE_ARENA_BYTES",
+            parse=parse_bytes,
+            expects="a number of bytes such as 512MiB",
+            default=512 << 20,
+            help="the same for memory of intermediates, in arenas of more than 256 KiB; 0 keeps none (default: 512MiB)",
+        ),
+        Option(
             name="EINSUM_ENGINE_DUMP",
             parse=_path,
             expects="a folder",

@@ -221,7 +221,7 @@ class _Frame:
     def _fresh(self) -> np.ndarray:
         try:
             if self._nbytes > _KEPT_BYTES:
-                return recycle.results.take(self._nbytes)
+                return recycle.arenas.take(self._nbytes)
             return np.empty(self._nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
             raise EngineMemoryError(

@@ -12,7 +12,7 @@ import os
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from .cost import CONSTANTS, Machine, measured_machine, typical_machine
 from .executor import bind
 from .expr import parse
 from .kernels import diskcache
-from .kernels.isa import ISA
+from .kernels.isa import ISA, active_isa
+from .planners import objective
 from .planners.build import build_plan
+from .planners.objective import TimeObjective
 from .planners.order import Order
 from .planners.request import PlanRequest
 
@@ -82,6 +84,18 @@ def _parsed(body: bytes | None) -> dict[str, float] | None:
         return None
     whole = constants.keys() == set(CONSTANTS) and all(0 < value < float("inf") for value in constants.values())
     return constants if whole else None
+
+
+def time_objective(dtype: Any = "float64", *, threads: int | None = None) -> TimeObjective:
+    """The time that the engine predicts for a contraction in ``dtype`` on this machine, as what a search minimises.
+
+    ``minimize=`` takes it: that of `einsum`, `compile` and `contract_path`, of cotengra's optimisers
+    (``HyperOptimizer`` and its refinements), and of opt_einsum's ``DynamicProgramming``. ``threads`` as in `einsum`.
+
+    >>> time_objective("complex64", threads=1).dtype
+    'complex64'
+    """
+    return objective.time_objective(dtype, threads, machine(active_isa()))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------

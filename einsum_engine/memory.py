@@ -1,17 +1,15 @@
-"""Memory limits: what ``memory_limit=`` accepts, the memory there is, and allocation that names its bytes."""
+"""Memory limits: what ``memory_limit=`` accepts, and allocation that names its bytes."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any, Sequence
 
 import numpy as np
 
-from . import recycle
+from . import machine_memory, recycle
 from .config import parse_bytes
 from .errors import EngineMemoryError, EngineTypeError, EngineValueError
 
@@ -35,7 +33,7 @@ NO_LIMIT = MemoryLimit()
 def parse_memory_limit(value: Any) -> MemoryLimit:
     """The limit that a user wrote: an int is elements (opt_einsum's meaning), ``"8GiB"`` or ``"80%"`` is bytes.
 
-    ``None`` and ``-1`` are no limit. A percentage is of `memory_total`.
+    ``None`` and ``-1`` are no limit. A percentage is of `machine_memory.total`.
 
     >>> parse_memory_limit("2MiB").nbytes, parse_memory_limit(1000).elements
     (2097152, 1000)
@@ -62,7 +60,7 @@ def _parse_text(text: str) -> MemoryLimit:
         return MemoryLimit(max_input=True, text=text)
     percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     if percent:
-        nbytes = int(memory_total() * float(percent[1]) / 100)
+        nbytes = int(machine_memory.total() * float(percent[1]) / 100)
     else:
         try:
             nbytes = parse_bytes(text)
@@ -73,22 +71,6 @@ def _parse_text(text: str) -> MemoryLimit:
     if nbytes < 1:
         raise EngineValueError(f"memory_limit={text!r}: expected at least 1 byte")
     return MemoryLimit(nbytes=nbytes, text=text)
-
-
-def memory_total() -> int:
-    """Bytes of memory that this process may use: the machine's, limited by the control group."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    group = Path("/sys/fs/cgroup")
-    limits = [_number(path) for path in (group / "memory.max", group / "memory" / "memory.limit_in_bytes")]
-    return min([machine, *(limit for limit in limits if limit)])
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        # Absent, or "max".
-        return None
 
 
 def empty(

@@ -1,15 +1,16 @@
-"""Large results in recycled, aligned memory.
+"""Large results and arenas in recycled, aligned memory.
 
 The pages of a fresh large array are faulted in one by one, which takes longer than filling them. So the memory of a
 large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
-size takes it, warm. EINSUM_ENGINE_POOL_BYTES bounds the pool (0: off); it lets go of its memory when the machine runs
-short. Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
+size takes it, warm. Arenas have a pool of their own: who switches off that of results, because they are written into
+``out=`` or kept, still computes in warm memory. EINSUM_ENGINE_POOL_BYTES and EINSUM_ENGINE_ARENA_BYTES bound the pools
+(0: off); they let go of their memory when the machine or the control group runs short. Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
 array that is read beside them begins within one. So loads are ahead of the stores of a loop: one that has the last 12
 bits of its address in common with a store before it waits for that store, and for all that is computed for it (exp of
 64 MB: 9.3 against 5 ms, where NumPy's array began 16 bytes after a page and the result 64 bytes).
 
-The pool is a memory handler of NumPy's, in generated code (`kernels.cpu.result_memory`): a native entry takes a result from
-it in 0.5 µs, and its death gives it back without Python. Where there are no entries there is no pool.
+A pool is a memory handler of NumPy's, in generated code (`kernels.cpu.result_memory`): a native entry takes a result from
+it in 0.5 µs, and its death gives it back without Python. Where there are no entries there are no pools.
 
 There is a *common arena* besides, of a fixed address, in which plans compute one at a time: a word says whether it is
 in use.
@@ -26,7 +27,7 @@ from typing import Sequence
 
 import numpy as np
 
-from . import config, fastcall
+from . import config, fastcall, machine_memory
 from .kernels.cpu import library, result_memory as words
 from .kernels.isa import active_isa
 from .locks import anew
@@ -35,7 +36,7 @@ from .records import lazy
 ALIGNMENT = 64
 SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
 COMMON_BYTES = 16 << 20  # of the common arena; pages that no plan has touched take no memory
-_LOW_MEMORY = 0.1  # share of the machine's memory below which nothing is kept
+_LOW_MEMORY = 0.1  # share of the memory there is below which nothing is kept
 _HANDLER_VERSION = 1  # of the struct
 
 
@@ -53,8 +54,12 @@ class _Handler(ctypes.Structure):
 _making = anew(globals(), "_making", threading.RLock)
 
 
-class ResultPool:
-    """Free buffers, the least recently used first. Safe under threads."""
+class BufferPool:
+    """Free buffers, the least recently used first, of as many bytes as the configuration's ``option`` says. Safe under
+    threads."""
+
+    def __init__(self, option: str = "EINSUM_ENGINE_POOL_BYTES") -> None:
+        self._option = option
 
     @lazy
     def words(self) -> np.ndarray | None:
@@ -105,7 +110,7 @@ class ResultPool:
         """Whether there is a pool; its bound is what the configuration says now."""
         if self.words is None:
             return False
-        self.words[words.R_LIMIT] = limit = config.get("EINSUM_ENGINE_POOL_BYTES")
+        self.words[words.R_LIMIT] = limit = config.get(self._option)
         if self.words[words.R_BYTES] > limit:
             self.clear()
         return True
@@ -137,7 +142,7 @@ class ResultPool:
             _CLEAR(library.address("results_clear", active_isa()))(self.words.ctypes.data)
 
     def _look(self, _: int) -> int:
-        if self.ready() and _memory_is_low():
+        if self.ready() and machine_memory.share_left() < _LOW_MEMORY:
             self.clear()
         return 0
 
@@ -171,16 +176,6 @@ def _pointer(capsule: object, name: bytes) -> int:
     return get(capsule, name)
 
 
-def _memory_is_low() -> bool:
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            fields = dict(line.split(b":", 1) for line in file)
-        available, total = (int(fields[name].split()[0]) for name in (b"MemAvailable", b"MemTotal"))
-    except (OSError, KeyError, ValueError):
-        return False
-    return available < _LOW_MEMORY * total
-
-
 class CommonArena:
     """Memory for the intermediates of one call at a time, and the word that is 1 while it is in use."""
 
@@ -189,7 +184,8 @@ class CommonArena:
         self.lock = np.zeros(1, np.int64)
 
 
-results = ResultPool()
+results = BufferPool()
+arenas = BufferPool("EINSUM_ENGINE_ARENA_BYTES")
 _common: CommonArena | None = None
 _lock = anew(globals(), "_lock", threading.RLock)  # a signal handler may run within
 
@@ -197,7 +193,7 @@ _lock = anew(globals(), "_lock", threading.RLock)  # a signal handler may run wi
 def common(nbytes: int) -> CommonArena | None:
     """The common arena, None where ``nbytes`` do not fit or nothing is to be kept between calls."""
     global _common
-    if nbytes > min(COMMON_BYTES, config.get("EINSUM_ENGINE_POOL_BYTES")):
+    if nbytes > min(COMMON_BYTES, config.get("EINSUM_ENGINE_ARENA_BYTES")):
         return None
     with _lock:
         try:
@@ -211,6 +207,7 @@ def common(nbytes: int) -> CommonArena | None:
 def _forked() -> None:
     """What another thread of the parent was in is free again: that thread is not in the child."""
     results.forked()
+    arenas.forked()
     if _common is not None:
         _common.lock[0] = 0
 

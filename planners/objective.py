@@ -6,7 +6,7 @@ refinements, and of opt_einsum's ``DynamicProgramming``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log2, prod
 from typing import Any, Iterable, Sequence
@@ -27,7 +27,8 @@ class TimeObjective:
     """Predicted time of binary steps in nanoseconds: the larger of flops over peak and bytes over bandwidth, and a
     constant per step (`cost.seconds`).
 
-    ``dtype``: what is computed in, by NumPy name; ``threads`` and ``isa``: of the machine that will run it.
+    ``dtype``: what is computed in, by NumPy name; ``threads`` and ``isa``: of the machine that will run it;
+    ``machine``: its constants, None: those of a typical core.
 
     >>> time = TimeObjective(dtype="float64", threads=1, isa="avx2")
     >>> round(time.pair(10**6, 10**6, 10**6, 10**9, True)) > round(time.pair(10**6, 10**6, 10**6, 10**6, False))
@@ -37,6 +38,7 @@ class TimeObjective:
     dtype: str
     threads: int
     isa: str
+    machine: cost.Machine | None = field(default=None, hash=False, repr=False)
 
     def pair(self, left: int, right: int, out: int, points: int, summed: bool) -> float:
         """Of a product of tensors with so many elements over so many ``points`` of its index space."""
@@ -67,7 +69,7 @@ class TimeObjective:
     def _nanoseconds(self, flops: int, elements: int) -> float:
         moved = elements * itemsize(self.dtype)
         try:
-            return min(_UNIT * cost.seconds(flops, moved, self.dtype, _machine(self.isa), self.threads), _MOST)
+            return min(_UNIT * cost.seconds(flops, moved, self.dtype, self._constants, self.threads), _MOST)
         except OverflowError:  # integers that are no floats
             return _MOST
 
@@ -111,9 +113,13 @@ class TimeObjective:
     @property
     def factor(self) -> float:
         """Multiplications in the time in which an element is written to memory."""
-        machine = _machine(self.isa)
+        machine = self._constants
         peak = machine.peak.get(self.dtype, 1e9) / self._flops(1)
         return peak * itemsize(self.dtype) / machine.memory_bandwidth
+
+    @property
+    def _constants(self) -> cost.Machine:
+        return self.machine or _typical(self.isa)
 
     def _flops(self, points: int) -> int:
         return cost.contraction_flops(points, self.dtype, True)
@@ -140,18 +146,16 @@ class TimeObjective:
 Objective = TimeObjective | None  # None: flops
 
 
-def time_objective(dtype: Any = "float64", *, threads: int | None = None) -> TimeObjective:
-    """The time that the engine predicts for a contraction in ``dtype``, as what a search minimises.
-
-    ``minimize=`` takes it: that of `einsum`, `compile` and `contract_path`, of cotengra's optimisers
-    (``HyperOptimizer`` and its refinements), and of opt_einsum's ``DynamicProgramming``. ``threads`` as in `einsum`.
+def time_objective(dtype: Any, threads: int | None = None, machine: cost.Machine | None = None) -> TimeObjective:
+    """The time of a contraction of operands in ``dtype``, with the active instruction set; ``threads`` as in `einsum`.
 
     >>> time_objective("complex64", threads=1).dtype
     'complex64'
     """
     row = dtypes.row(dtypes.to_dtype(dtype, "dtype="))
     compute = "float64" if row.kind == "external" else row.compute
-    return TimeObjective(dtype=compute, threads=config.threads(threads), isa=isa_table.active_isa().name)
+    isa = isa_table.active_isa().name
+    return TimeObjective(dtype=compute, threads=config.threads(threads), isa=isa, machine=machine)
 
 
 def checked(minimize: Any) -> Any:
@@ -167,14 +171,14 @@ def checked(minimize: Any) -> Any:
 
 
 def objective(minimize: Any, dtype: Any = "float64", threads: int | None = None) -> Objective:
-    """What ``minimize=`` means for a contraction in ``dtype``."""
+    """What ``minimize=`` means for a contraction in ``dtype``: `api` knows this machine, a bare name means a typical core."""
     minimize = checked(minimize)
     if isinstance(minimize, TimeObjective):
         return minimize
-    return time_objective(dtype, threads=threads) if minimize == "time" else None
+    return time_objective(dtype, threads) if minimize == "time" else None
 
 
 @lru_cache(maxsize=8)
-def _machine(isa: str) -> cost.Machine:
+def _typical(isa: str) -> cost.Machine:
     row = isa_table.get(isa)
     return cost.typical_machine(row.name, row.vector_bits, row.fma)

@@ -47,6 +47,7 @@ GROUPS = {
     "einsum_engine.files": "base",
     "einsum_engine.locks": "base",
     "einsum_engine.lru": "base",
+    "einsum_engine.machine_memory": "base",
     "einsum_engine.records": "base",
     "einsum_engine.explain": "plan",
     "einsum_engine.arrays": "arrays",

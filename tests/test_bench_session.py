@@ -174,6 +174,14 @@ def test_goals_take_means_and_worst_cases_of_their_families():
     assert {table for table, _ in found} == {"tccg, float32", "tccg, float64"}
 
 
+def test_what_is_asked_of_ratios_is_asked_with_out_too():
+    results = [result_of("tccg_f32", 4.0, out=out, name=str(out)) for out in (2.0, 8.0, None)]
+    found = {each.name: each for each in figures.figures_of(results)}
+    mean, worst = (found[f"best peer / ours with out=, {each}"] for each in ("geometric mean", "worst"))
+    assert (mean.value, mean.asked) == (pytest.approx(4.0), 1.8), "of those that were timed so"
+    assert (worst.value, worst.asked) == (2.0, 1.0)
+
+
 def test_every_pattern_of_a_goal_names_a_family_that_there_is():
     parts = {each.family for each in ALL} - {"gates"}  # of which nothing is asked
     own = [goal for goal in figures.GOALS if not goal.title.startswith("cases file")]

@@ -17,6 +17,7 @@ GOOD = {
     "XDG_CACHE_HOME": ("/cache", Path("/cache")),
     "EINSUM_ENGINE_MEASURE": ("0", False),
     "EINSUM_ENGINE_POOL_BYTES": ("1.5GiB", 3 << 29),
+    "EINSUM_ENGINE_ARENA_BYTES": ("20MB", 20_000_000),
     "EINSUM_ENGINE_DUMP": ("/dump", Path("/dump")),
     "EINSUM_ENGINE_DEBUG": ("2", 2),
 }
@@ -25,6 +26,7 @@ BAD = {
     "OMP_NUM_THREADS": ("0", "many"),
     "EINSUM_ENGINE_MEASURE": ("2", "yes"),
     "EINSUM_ENGINE_POOL_BYTES": ("-1", "8XB", "lots"),
+    "EINSUM_ENGINE_ARENA_BYTES": ("-1", "8XB", "lots"),
     "EINSUM_ENGINE_DEBUG": ("-1", "yes"),
 }
 

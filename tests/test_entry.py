@@ -240,11 +240,17 @@ def test_plans_with_large_arenas_compute_in_the_common_one():
 
 
 def test_no_common_arena_where_nothing_is_kept(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "0")
+    monkeypatch.setenv("EINSUM_ENGINE_ARENA_BYTES", "0")
     assert _wide(0)[1] is None
-    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "64MiB")
+    monkeypatch.setenv("EINSUM_ENGINE_ARENA_BYTES", "64MiB")
     assert recycle.common(recycle.COMMON_BYTES) is not None
     assert recycle.common(recycle.COMMON_BYTES + 1) is None
+
+
+def test_arenas_are_kept_where_results_are_not(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "0")
+    _, entry, operands, expected = _wide(0)
+    assert np.array_equal(entry(*operands), expected)
 
 
 def test_threads_with_plans_of_their_own_share_the_common_arena():

@@ -15,7 +15,7 @@ from opt_einsum.testing import rand_equation
 from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
-from einsum_engine import fastcall, recycle
+from einsum_engine import fastcall, machine_memory, recycle
 from einsum_engine.kernels.cpu import result_memory as words
 
 MB = 1_000_000
@@ -63,6 +63,7 @@ LARGE = {
     "diagonal of the result": ("i,i->ii", [(4000,)] * 2, ["float64"] * 2, {}),
     "constant": ("mk,kn->mn", [(2000, 2000), (2000, 6000)], ["float64"] * 2, {"constants": [1]}),
 }
+NOTHING_KEPT = {"EINSUM_ENGINE_POOL_BYTES": "0", "EINSUM_ENGINE_ARENA_BYTES": "0"}
 # A smaller call of the same kind comes first, and the kernels of the measured one are compiled and loaded: code is no
 # memory of a call.
 MEASURE = """
@@ -106,7 +107,7 @@ print(json.dumps(call(shapes)))
 def test_measured_peak(family):
     """Within 5 %, at the first call and at later ones; afterwards a call holds its tables and constants alone."""
     # With a threshold of its own, malloc gives all freed memory back at once.
-    text = _python(MEASURE, json.dumps(LARGE[family]), EINSUM_ENGINE_POOL_BYTES="0", MALLOC_MMAP_THRESHOLD_="100000")
+    text = _python(MEASURE, json.dumps(LARGE[family]), **NOTHING_KEPT, MALLOC_MMAP_THRESHOLD_="100000")
     found = json.loads(text)
     if found["slack"] > MB:
         pytest.skip("this system does not tell the peak of a part of a process")
@@ -310,7 +311,7 @@ print(f.plan.arena_bytes, f.plan.peak_bytes, g.plan.output_bytes)
 
 
 def test_running_out_of_memory_names_the_bytes_and_breaks_nothing():
-    *messages, figures = _python(OUT_OF_MEMORY, EINSUM_ENGINE_POOL_BYTES="0").splitlines()
+    *messages, figures = _python(OUT_OF_MEMORY, **NOTHING_KEPT).splitlines()
     arena, peak, output = map(int, figures.split())
     peaks = (peak, peak - 4000 * 8 * 8)  # without and with out=
     assert len(messages) == 9
@@ -328,7 +329,7 @@ def _held(pool) -> list[int]:
 
 
 def test_the_buffer_that_came_back_last_is_used_first():
-    pool = recycle.ResultPool()
+    pool = recycle.BufferPool()
     first, second = pool.take(1 << 20), pool.take(1 << 20)
     older, newer = first.ctypes.data, second.ctypes.data
     del first, second
@@ -344,7 +345,7 @@ def test_the_buffer_that_came_back_last_is_used_first():
 
 def test_the_oldest_buffers_go_first(monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", str(100_000))
-    pool = recycle.ResultPool()
+    pool = recycle.BufferPool()
     many = [pool.take(size) for size in (10_000, 20_000, 30_000, 40_000, 200_000)]
     while many:
         del many[0]
@@ -364,7 +365,7 @@ def test_the_oldest_buffers_go_first(monkeypatch):
 
 @pytest.mark.parametrize("beside, place", (([], 0), ([8208], 0), ([100, 4096 + 300, 3000], 2944), ([64, 4160], 64)))
 def test_results_begin_beside_what_is_read(beside, place):
-    pool = recycle.ResultPool()
+    pool = recycle.BufferPool()
     array = pool.take(1000, beside=beside)
     assert array.ctypes.data % words.PAGE == place
     assert pool.take(1000).ctypes.data % words.PAGE == 0
@@ -393,11 +394,27 @@ def test_recycled_arrays_own_their_memory(monkeypatch):
 
 
 def test_little_memory_lets_go_of_buffers(monkeypatch):
-    pool, asked = recycle.ResultPool(), []
-    monkeypatch.setattr(recycle, "_memory_is_low", lambda: asked.append(1) or True)
+    pool, asked = recycle.BufferPool(), []
+    monkeypatch.setattr(machine_memory, "share_left", lambda: asked.append(1) or 0.05)
     first = pool.take(1 << 20)
     del first
     assert [None for _ in range(1000)] and asked and not pool.nbytes  # at a safe point of the main thread
+
+
+@pytest.mark.parametrize("off, kept", [("ARENA", "results"), ("POOL", "arenas")])
+def test_results_and_arenas_are_kept_apart(off, kept, monkeypatch):
+    """Each in a pool of its own, with a bound of its own; the arena is too large for the common one."""
+    monkeypatch.setenv(f"EINSUM_ENGINE_{off}_BYTES", "0")
+    pools = {"results": recycle.results, "arenas": recycle.arenas}
+    a, b, c = np.ones((2000, 3)), np.ones((3, 2000)), np.ones((2000, 200))
+    f = engine.compile("ij,jk,kl->il", a, b, c, optimize=False)
+    assert f.plan.arena_bytes > recycle.COMMON_BYTES and f.plan.output_bytes > recycle.SMALLEST
+    for pool in pools.values():
+        pool.clear()
+    for _ in range(2):
+        assert (f(a, b, c) == 6000).all()
+        assert [name for name, pool in pools.items() if pool.nbytes] == [kept]
+    pools[kept].clear()
 
 
 def test_arrays_outlive_the_modules():

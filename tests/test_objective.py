@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from networks import NAMED, all_trees, check, networks, random_network
 
 import einsum_engine as engine
-from einsum_engine import cost
-from einsum_engine.planners.objective import MINIMIZE, TimeObjective, time_objective
+from einsum_engine import cost, measured
+from einsum_engine.measured import time_objective
+from einsum_engine.planners.objective import MINIMIZE, TimeObjective
 from einsum_engine.planners.order import find_order, optimizers
 from einsum_engine.planners.steps import to_positions, tree_to_ids
 
@@ -261,6 +262,28 @@ def test_the_order_is_that_of_the_operands_dtype(monkeypatch):
         engine.compile("ij,jk,kl->il", *arrays, minimize="time", threads=1)
         assert [goal.dtype for goal in seen] == [computed] * 2 and seen[0].threads == 1
         seen.clear()
+
+
+@pytest.mark.parametrize("bandwidth, path", [(0.25, ((0, 2), (0, 1))), (4.0, ((0, 1), (0, 1)))])
+def test_orders_go_by_the_constants_of_this_machine(bandwidth, path, monkeypatch, tmp_path):
+    """The first path has more flops and moves less: it is the quicker one unless memory is fast."""
+    typical = cost.typical_machine("avx2", 256, True)
+    constants = {name: typical.peak.get(name) or getattr(typical, name) for name in cost.CONSTANTS}
+    constants |= {name: bandwidth * constants[name] for name in constants if name.endswith("bandwidth")}
+    found = cost.measured_machine(typical, constants)
+    monkeypatch.setattr(measured, "machine", lambda isa: found)
+    engine.clear_cache()
+    expression, shapes = "acd,bcd,ab->d", [(32, 32, 100), (8, 32, 100), (32, 8)]
+    arrays = [np.ones(shape) for shape in shapes]
+    goal = engine.time_objective(threads=1)
+    assert goal.machine is found and goal != TimeObjective(dtype="float64", threads=1, isa=goal.isa)
+    assert pickle.loads(pickle.dumps(goal)) == goal
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+    for minimize in ("time", goal):
+        assert engine.compile(expression, *arrays, minimize=minimize).plan.path == path
+        assert tuple(engine.contract_path(expression, *shapes, shapes=True, minimize=minimize)[0]) == path
+        assert tuple(engine.einsum_path(expression, *arrays, optimize="auto", minimize=minimize)[0][1:]) == path
+    engine.clear_cache()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ R_WORDS = R_BLOCKS + 2 * MOST_BLOCKS
 PAGE, LINE = 4096, 64
 ROOM = 2 * PAGE + LINE  # bytes of a block beside those of the data
 SLACK = 8  # a block up to 1/8 larger than asked for will do
-LOOK_NS = 50_000_000  # between two looks at the memory that is left, which take 80 µs
+LOOK_NS = 50_000_000  # between two looks at the memory that is left, which take 0.1 to 0.2 ms
 _CLOCK_MONOTONIC = 1
 NAMES = ("results_malloc", "results_calloc", "results_realloc", "results_free", "results_clear")
 
