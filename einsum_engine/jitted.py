@@ -29,7 +29,8 @@ from .plan import Plan
 from .profile import Profile
 from .program_route import NoPlan, ProgramRoute, RunOptions
 from .storage import StorageTable
-from .trace import Component, Root, Scope, Tracer, lift, line_of, scoped
+from .trace import Component, Root, Scope, Tracer, lift, scoped
+from .trace_lines import line_of, located, placed
 from .trace_masked import Masked
 from .trace_memory import numpy_memory
 from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
@@ -225,14 +226,15 @@ class Jitted:
     def _traced(self, leaves: list[Any], tree: Any) -> tuple[Traced, list[Any]]:
         """The program for these arguments, and the arrays among them."""
         arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
         alone = tuple((at,) for at in range(len(arrays)))
-        found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
-        if found.written:
-            groups = overlapping(arrays)
-            if groups != alone:
-                views = tuple(span_of(arrays, group)[1:] for group in groups)
-                found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
+        with located(f"call of {self._name}", *leaves):
+            key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
+            found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
+            if found.written:
+                groups = overlapping(arrays)
+                if groups != alone:
+                    views = tuple(span_of(arrays, group)[1:] for group in groups)
+                    found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
         return found, arrays
 
@@ -356,7 +358,7 @@ def _unwrapped() -> Iterator[None]:
         if isinstance(error.__cause__, EngineError):
             raise error.__cause__ from None
         if "Tracer" in str(error) or "<traced" in str(error):
-            raise EngineTypeError(f"{line_of(error)}: {error}: not supported of a traced array") from error
+            raise placed(EngineTypeError(f"{line_of(error)}: {error}: not supported of a traced array")) from error
         raise
 
 

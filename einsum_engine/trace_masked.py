@@ -13,7 +13,8 @@ import numpy as np
 
 from .errors import EngineAttributeError, EngineTypeError
 from .ir import Atom
-from .trace import Tracer, current, fresh, located, numpy_name, source_line
+from .trace import Tracer, current, fresh, numpy_name
+from .trace_lines import located, placed, source_line
 from .trace_ufuncs import apply_select
 
 HINT = (
@@ -47,9 +48,7 @@ class Masked(np.lib.mixins.NDArrayOperatorsMixin):
 
     def refusal(self, what: str) -> EngineTypeError:
         """The error where the number of elements would be needed."""
-        error = EngineTypeError(f"{what}, {self.where}: {HINT} (operands {self.whole!r}, {self.mask!r})")
-        error.located = True  # type: ignore[attr-defined]
-        return error
+        return placed(EngineTypeError(f"{what}, {self.where}: {HINT} (operands {self.whole!r}, {self.mask!r})"))
 
     def wide_mask(self) -> Tracer:
         """The mask with the axes of ``whole``."""
