@@ -97,7 +97,9 @@ def test_arguments_that_are_refused():
         engine.jit(lambda a, b: a)(A, {1})
 
 
-@pytest.mark.parametrize("given", [np.array([None]), np.array(["x", "y"]), np.ma.masked_array([1, 2]), np.array(1j, "c32")])
+@pytest.mark.parametrize(
+    "given", [np.array([None]), np.array(["x", "y"]), np.ma.masked_array([1, 2]), np.array(1j, "c32")]
+)
 def test_arguments_that_are_refused_are_named_with_the_call(given):
     with pytest.raises(engine.EngineTypeError) as caught:
         engine.jit(loop)(given)
