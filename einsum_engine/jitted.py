@@ -23,7 +23,7 @@ from .explain import explain
 from .ir import Program, Var
 from .locks import anew
 from .options import CHECKS, check_flag
-from .overlap import members_of, overlapping, span_of
+from .overlap import is_alone, members_of, overlapping, repeats, span_of
 from .passes.pipeline import optimised, selected
 from .plan import Plan
 from .profile import Profile
@@ -232,7 +232,7 @@ class Jitted:
             found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
             if found.written:
                 groups = overlapping(arrays)
-                if groups != alone:
+                if groups != alone or any(map(repeats, arrays)):
                     views = tuple(span_of(arrays, group)[1:] for group in groups)
                     found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
@@ -317,7 +317,7 @@ def _trace(
         scope.add(roots[-1], inputs[-1])
         members.append(tuple(zip(group, views)))
         for at, view in members[-1]:
-            tracers[at] = _argument(arrays[at], at, roots[-1], view, len(group) > 1)
+            tracers[at] = _argument(arrays[at], at, roots[-1], view, not is_alone(arrays, group))
     numbers = iter(range(len(arrays)))
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
     with scoped(scope):

@@ -110,6 +110,7 @@ class Scope:
         """The root's next version."""
         if isinstance(root, Picked):
             base = root.base
+            base.check_distinct()
             base.write_atom(emit("scatter", base.read(), atom, *root.places(), axes=root.axes))
             return
         self.version(root)
@@ -250,12 +251,22 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         if locked := self.locked or self.root.locked:  # the root may have been locked since this view of it was made
             raise EngineValueError(f"the destination cannot be written: {locked}")
 
+    def check_distinct(self) -> None:
+        """Raises `EngineValueError` where a write of some elements would be undone by others in the same memory."""
+        if not self.part.injective():
+            raise EngineValueError("elements of the destination share memory: some of them cannot be written alone")
+
     def write_atom(self, atom: Atom) -> None:
-        """Write a value of this dtype, broadcast to this shape: a new version of the root."""
+        """Write a value of this dtype, broadcast to this shape: a new version of the root. Of elements that share memory
+        the last one counts: they are those of arguments, which have a root of one axis then."""
         self.check_writable()
         scope = current()
         version = scope.version(self.root)
-        scope.update(self.root, emit("assign", version, atom, view=self.part))
+        if len(self.root.shape) == 1 and not self.part.injective():
+            written = emit("scatter", version, atom, scope.builder.const(self.part.offsets()), axes=(0,))
+        else:
+            written = emit("assign", version, atom, view=self.part)
+        scope.update(self.root, written)
         scope.link("copy", self, atom)
 
     def write(self, value: Any, casting: str = "unsafe") -> None:

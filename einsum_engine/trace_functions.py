@@ -14,7 +14,7 @@ from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
 from .trace_memory import result_memory
 from .trace_shapes import diagonal, expand_dims, flattened, new_shape, reshape, several, unscalar
-from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
+from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype, write_where
 from .views import View, normal_axes, normal_axis
 
 
@@ -382,7 +382,7 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
 def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     if not isinstance(dst, Tracer):
         raise EngineTypeError("np.copyto into an array that is not traced: pass it as an argument")
-    dst.write(src if where is True else apply_select(where, src, dst), casting)
+    dst.write(src, casting) if where is True else write_where(dst, where, src, casting)
 
 
 @implements(np.tril)

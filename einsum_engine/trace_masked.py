@@ -15,7 +15,7 @@ from .errors import EngineAttributeError, EngineTypeError
 from .ir import Atom
 from .trace import Tracer, current, fresh, numpy_name
 from .trace_lines import located, placed, source_line
-from .trace_ufuncs import apply_select
+from .trace_ufuncs import write_where
 
 HINT = (
     "a traced mask as index: how many elements it takes depends on data; use engine.where, or assign what has the same "
@@ -128,7 +128,7 @@ def put(array: Tracer, mask: Tracer, value: Masked) -> None:
     """``array[mask] = value``, of elements under the same mask."""
     if value.whole.shape != array.shape or not same(value.mask.read(), mask.read()):
         raise value.refusal("assignment of elements under another mask")
-    array.write(apply_select(value.wide_mask(), value.whole.astype(array.dtype, copy=False), array))
+    write_where(array, value.wide_mask(), value.whole.astype(array.dtype, copy=False))
 
 
 def same(one: Atom, two: Atom) -> bool:

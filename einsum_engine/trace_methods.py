@@ -148,6 +148,7 @@ class Flat:
         found = flattened(self.array)
         found[key] = value
         if found.root is not self.array.root:  # a copy
+            self.array.check_distinct()
             self.array.write(reshape(found, self.array.shape))
 
     def __iter__(self) -> Iterator[Tracer]:

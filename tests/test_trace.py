@@ -227,6 +227,63 @@ def test_arguments_that_share_memory(pick):
     assert jitted(np.ones(3), np.ones(3)) == 5
 
 
+def write_a_row(a):
+    a[0] = 5
+    return a.sum(), a[1:], a.T * 1
+
+
+def add_neighbours(a):
+    a[1:] += a[:-1]
+    return a * 1
+
+
+def add_to_all(a):
+    b = a.T
+    b += 1
+    b[...] = a.T * 2
+    return b
+
+
+def write_in_a_loop(a):
+    def body(i):
+        a[1, 1:] += a[2, :-1]
+        return i + 1
+
+    return engine.while_loop(lambda i: i < 3, body, np.int64(0)), a.sum(0)
+
+
+@pytest.mark.parametrize("function", [write_a_row, add_neighbours, add_to_all, write_in_a_loop])
+@pytest.mark.parametrize("shape, strides", [((4, 3), (0, 1)), ((6, 3), (1, 1)), ((3, 4), (2, 1)), ((3, 3, 3), (2, 0, 1))])
+@pytest.mark.parametrize("dtype", ["f8", "i2", "c8"])
+def test_an_argument_whose_elements_share_memory(function, shape, strides, dtype):
+    def made():
+        memory = np.arange(12).astype(dtype)
+        return np.lib.stride_tricks.as_strided(memory, shape, [n * memory.itemsize for n in strides])
+
+    jitted = engine.jit(function)
+    for _ in range(2):  # the second call would begin with the entry
+        eager, given = made(), made()
+        assert_same(function(eager), jitted(given))
+        assert_same(eager, given)
+    apart = np.arange(float(np.prod(shape))).reshape(shape)
+    assert_same(function(apart.copy()), jitted(apart.copy()))
+
+
+@pytest.mark.parametrize("write", [
+    lambda a: a.__setitem__([0], 5),
+    lambda a: a.__setitem__(a > 3, 5),
+    lambda a: a.__setitem__(a > 3, a[a > 3] + 1),
+    lambda a: np.add.at(a, [0, 1], 1),
+    lambda a: np.add(a, 1, out=a, where=a > 3),
+    lambda a: np.copyto(a, 1, where=a > 3),
+    lambda a: np.putmask(a, a > 3, 1),
+    lambda a: a.__setitem__(a[0, 0].astype(int), 5),
+])  # fmt: skip
+def test_some_elements_of_those_that_share_memory_are_not_written(write):
+    with pytest.raises(engine.EngineValueError, match="share memory: some of them cannot be written alone"):
+        engine.jit(write)(np.lib.stride_tricks.as_strided(np.arange(9.0), (3, 3), (8, 8)))
+
+
 def test_results_of_arguments_that_share_memory():
     def function(a, b):
         a += 1
