@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,8 @@ def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarra
 
 
 def calls(engine: Any, settings: Settings) -> list[Figure]:
-    """Three operations on 16 elements beside NumPy; the part of a longer call that does not grow with its arrays."""
+    """Three operations on 16 elements beside NumPy; the part of a longer call that does not grow with its arrays; the
+    native calls of each."""
     make = partial(Figure, table=CALLS)
     small = tuple(np.full((4, 4), value) for value in (1.0, 2.0, 3.0))
     functions = {"numpy": three_operations, "jitted": engine.jit(three_operations)}
@@ -39,6 +42,7 @@ def calls(engine: Any, settings: Settings) -> list[Figure]:
     row = np.ones(_WIDTH)
     normed = {str(rows): (engine.jit(layer_norm), (np.ones((rows, _WIDTH)), row, row)) for rows in _ROWS}
     one, many = timed(normed, settings).values()
+    native = max(native_calls(*each) for each in ((functions["jitted"], small), *normed.values()))
     return [
         make(name="jitted, 3 operations on 16 elements", value=seconds["jitted"], unit="s"),
         make(
@@ -54,7 +58,25 @@ def calls(engine: Any, settings: Settings) -> list[Figure]:
             asked=_OUTSIDE,
             most=True,
         ),
+        make(name="native calls of a jitted function's call", value=float(native), unit="x", asked=1.0, most=True),
     ]
+
+
+def native_calls(function: Callable[..., Any], args: Sequence[Any]) -> int:
+    """How many compiled functions a call enters, as the interpreter counts them: Python's builtins are some too."""
+    found = 0
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        nonlocal found
+        found += event == "c_call" and called is not sys.setprofile
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(before)
+    return found
 
 
 def new_function() -> list[Figure]:

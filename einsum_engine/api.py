@@ -126,9 +126,9 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
     options = parse_options(given, "einsum", also=("out",))
     subject, operands = _subject(subscripts, operands)
     if traced_among((*operands, out)):
-        arrays = readable(operands)
-        contractor = _contractor(subject, arrays, options)
-        return contract_traced(contractor, arrays, out, options.alpha, options.beta)
+        with readable("einsum", operands) as arrays:
+            contractor = _contractor(subject, arrays, options)
+            return contract_traced(contractor, arrays, out, options.alpha, options.beta)
     text = subject if isinstance(subject, str) else ""
     arrays, conj, wrap = adapt_all(operands, text)
     contractor = _contractor(subject, arrays, options, conj)
@@ -395,9 +395,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         if result is not NotImplemented:
             return result
     if traced_among((a, b)):
-        arrays = readable((a, b))
-        subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
-        return contract_traced(_contractor(subject, arrays, DEFAULT), arrays, None, 1, 0)
+        with readable("tensordot", (a, b)) as arrays:
+            subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
+            return contract_traced(_contractor(subject, arrays, DEFAULT), arrays, None, 1, 0)
     arrays, conj, wrap = adapt_all((a, b), "tensordot")
     subject = _tensordot_terms(arrays[0].shape, arrays[1].shape, _pair_of_axes(axes))
     contractor = _contractor(subject, arrays, DEFAULT, conj)

@@ -104,10 +104,10 @@ class Compiled:
 
     def _traced(self, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
         options = self._contractor.options
-        arrays = readable(self._with_constants(operands))
-        _check_shapes(arrays, self._contractor.expr)
         alpha, beta = options.alpha if alpha is None else alpha, options.beta if beta is None else beta
-        return contract_traced(self._contractor, arrays, out, alpha, beta)
+        with readable("compiled einsum", self._with_constants(operands)) as arrays:
+            _check_shapes(arrays, self._contractor.expr)
+            return contract_traced(self._contractor, arrays, out, alpha, beta)
 
     def _with_constants(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if not self._constants:

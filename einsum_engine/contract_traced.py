@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,15 +28,17 @@ def traced_among(operands: Sequence[Any]) -> bool:
     return trace is not None and any([isinstance(x, trace.Tracer) for x in operands])
 
 
-def readable(operands: Sequence[Any]) -> list[Any]:
-    """Tracers as they are, all others as arrays of NumPy: each with shape and dtype.
+@contextmanager
+def readable(name: str, operands: Sequence[Any]) -> Iterator[list[Any]]:
+    """Tracers as they are, all others as arrays of NumPy: each with shape and dtype. Errors inside are those of ``name``.
 
     Raises `EngineTypeError` for arrays of other libraries.
     """
-    from .trace import Tracer, located, plain
+    from .trace import Tracer, plain
+    from .trace_lines import located
 
-    with located("einsum", *operands):
-        return [x if isinstance(x, Tracer) else plain(x) for x in operands]
+    with located(name, *operands):
+        yield [x if isinstance(x, Tracer) else plain(x) for x in operands]
 
 
 def contract_traced(contractor: Contractor, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
@@ -86,7 +89,8 @@ def program_of(
 
     def contraction(*given: Any) -> Any:
         arrays, out = (given[:-1], given[-1]) if options.beta else (given, None)
-        return contract_traced(base, readable(complete(arrays)), out, options.alpha, options.beta)
+        with readable("einsum", complete(arrays)) as operands:
+            return contract_traced(base, operands, out, options.alpha, options.beta)
 
     if options.beta:
         dtype = contractor.result_dtype([x.dtype for x in complete(operands)])

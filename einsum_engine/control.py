@@ -27,7 +27,8 @@ from . import trace_sums as trace_sums
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError
 from .ir import Atom, Program
-from .trace import Scope, Root, cast_atom, current, emit_all, scoped, fresh, lift, located, tracing
+from .trace import Scope, Root, cast_atom, current, emit_all, scoped, fresh, lift, tracing
+from .trace_lines import located
 from .trees import flatten, unflatten
 
 
@@ -100,8 +101,8 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
         while test(state):
             state = body(state)
         return state
-    with located("while_loop"):
-        leaves, tree = flatten(state)
+    leaves, tree = flatten(state)
+    with located("while_loop", *leaves):
         start = [lift(leaf) for leaf in leaves]
         outer = current()
         tested, tested_first, (flag,), _ = _region(test, start, tree)

@@ -17,7 +17,10 @@ def device_of(x: Any) -> str | None:
     if isinstance(x, type):
         return None
     if hasattr(x, "__dlpack_device__"):
-        number = int(x.__dlpack_device__()[0])
+        try:
+            number = int(x.__dlpack_device__()[0])
+        except (ValueError, RuntimeError, BufferError):  # DLPack has no number for it: torch's "meta"
+            return str(getattr(x, "device", "unknown"))
         return None if number in _HOST else _DEVICES.get(number, f"DLPack type {number}")
     return "CUDA" if hasattr(x, "__cuda_array_interface__") else None
 

@@ -21,7 +21,8 @@ from . import control as control
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError
 from .ops import OPS
-from .trace import Tracer, apply_map, as_tracer, emit, fresh, given_dtype, lift, located, tracing
+from .trace import Tracer, apply_map, as_tracer, emit, fresh, given_dtype, lift, tracing
+from .trace_lines import located
 
 _SPLIT = 3  # the Philox stream of `random_key(key)`: no other primitive draws from it
 

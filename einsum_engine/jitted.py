@@ -23,13 +23,14 @@ from .explain import explain
 from .ir import Program, Var
 from .locks import anew
 from .options import CHECKS, check_flag
-from .overlap import members_of, overlapping, span_of
+from .overlap import is_alone, members_of, overlapping, repeats, span_of
 from .passes.pipeline import optimised, selected
 from .plan import Plan
 from .profile import Profile
 from .program_route import NoPlan, ProgramRoute, RunOptions
 from .storage import StorageTable
-from .trace import Component, Root, Scope, Tracer, lift, line_of, scoped
+from .trace import Component, Root, Scope, Tracer, lift, scoped
+from .trace_lines import line_of, located, placed
 from .trace_masked import Masked
 from .trace_memory import numpy_memory
 from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
@@ -225,14 +226,15 @@ class Jitted:
     def _traced(self, leaves: list[Any], tree: Any) -> tuple[Traced, list[Any]]:
         """The program for these arguments, and the arrays among them."""
         arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, np.generic))]
-        key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
         alone = tuple((at,) for at in range(len(arrays)))
-        found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
-        if found.written:
-            groups = overlapping(arrays)
-            if groups != alone:
-                views = tuple(span_of(arrays, group)[1:] for group in groups)
-                found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
+        with located(f"call of {self._name}", *leaves):
+            key = (tree, tuple(_leaf_key(leaf, at) for at, leaf in enumerate(leaves)))
+            found = self._find((key, alone), lambda: _trace(self, leaves, tree, arrays, alone))
+            if found.written:
+                groups = overlapping(arrays)
+                if groups != alone or any(map(repeats, arrays)):
+                    views = tuple(span_of(arrays, group)[1:] for group in groups)
+                    found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
         return found, arrays
 
@@ -315,7 +317,7 @@ def _trace(
         scope.add(roots[-1], inputs[-1])
         members.append(tuple(zip(group, views)))
         for at, view in members[-1]:
-            tracers[at] = _argument(arrays[at], at, roots[-1], view, len(group) > 1)
+            tracers[at] = _argument(arrays[at], at, roots[-1], view, not is_alone(arrays, group))
     numbers = iter(range(len(arrays)))
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
     with scoped(scope):
@@ -356,7 +358,7 @@ def _unwrapped() -> Iterator[None]:
         if isinstance(error.__cause__, EngineError):
             raise error.__cause__ from None
         if "Tracer" in str(error) or "<traced" in str(error):
-            raise EngineTypeError(f"{line_of(error)}: {error}: not supported of a traced array") from error
+            raise placed(EngineTypeError(f"{line_of(error)}: {error}: not supported of a traced array")) from error
         raise
 
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from . import control as control
 from .errors import EngineValueError
-from .trace import Tracer, located
+from .trace import Tracer
+from .trace_lines import located
 from .views import View
 
 _SPACE = "stuvwxyz"  # index letters of places, and of places in a window: capitals
@@ -28,9 +29,9 @@ _SPACE = "stuvwxyz"  # index letters of places, and of places in a window: capit
 def windows(x: Any, sizes: Any, steps: Any = 1, dilations: Any = 1) -> Any:
     """Windows along the last axes of ``x`` as a read-only view: (..., places in space, places in the window)."""
     count = len(sizes) if isinstance(sizes, Sequence) else np.ndim(x) - 2
-    sizes, steps, dilations = (_each(value, count) for value in (sizes, steps, dilations))
     axes = tuple(range(np.ndim(x) - count, np.ndim(x)))
     with located("windows", x):
+        sizes, steps, dilations = (_each(value, count) for value in (sizes, steps, dilations))
         if isinstance(x, Tracer):
             return x.derive(lambda view: view.windows(axes, sizes, steps, dilations), locked="windows are read-only")
         x = np.asarray(x)
@@ -59,24 +60,30 @@ def convolution(x: Any, w: Any, steps: Any = 1, padding: Any = 0, dilations: Any
     ``padding``: zeros on both sides of each axis of space, or a pair per axis.
     """
     count = np.ndim(x) - 2
-    if count < 1 or np.ndim(w) != count + 2 or np.shape(x)[1] != np.shape(w)[1]:
-        raise EngineValueError(f"convolution of shape {np.shape(x)} with {np.shape(w)}: ranks or channels differ")
-    view = windows(_padded(x, padding, count, 0), np.shape(w)[2:], steps, dilations)
-    space, inside = _SPACE[:count], _SPACE[:count].upper()
-    return np.einsum(f"nc{space}{inside},kc{inside}->nk{space}", view, w)
+    with located("convolution", x, w):
+        if count < 1 or np.ndim(w) != count + 2 or np.shape(x)[1] != np.shape(w)[1]:
+            raise EngineValueError(f"convolution of shape {np.shape(x)} with {np.shape(w)}: ranks or channels differ")
+        view = windows(_padded(x, padding, count, 0), np.shape(w)[2:], steps, dilations)
+        space, inside = _SPACE[:count], _SPACE[:count].upper()
+        return np.einsum(f"nc{space}{inside},kc{inside}->nk{space}", view, w)
 
 
 def max_pool(x: Any, sizes: Any, steps: Any = None, padding: Any = 0) -> Any:
     """The largest element of each window of x (batch, channels, *space); windows adjoin unless ``steps`` says more."""
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return np.max(_pooled(x, sizes, steps, padding, lowest), axis=tuple(range(np.ndim(x), 2 * np.ndim(x) - 2)))
+    kind = x.dtype.kind
+    lowest = False if kind == "b" else np.iinfo(x.dtype).min if kind in "iu" else -np.inf
+    with located("max_pool", x):
+        return np.max(_pooled(x, sizes, steps, padding, lowest), axis=tuple(range(np.ndim(x), 2 * np.ndim(x) - 2)))
 
 
 def mean_pool(x: Any, sizes: Any, steps: Any = None, padding: Any = 0) -> Any:
     """The mean of each window, zeros of the padding counted."""
-    return np.mean(_pooled(x, sizes, steps, padding, 0), axis=tuple(range(np.ndim(x), 2 * np.ndim(x) - 2)))
+    with located("mean_pool", x):
+        return np.mean(_pooled(x, sizes, steps, padding, 0), axis=tuple(range(np.ndim(x), 2 * np.ndim(x) - 2)))
 
 
 def _pooled(x: Any, sizes: Any, steps: Any, padding: Any, value: Any) -> Any:
     count = np.ndim(x) - 2
+    if count < 1:
+        raise EngineValueError(f"shape {np.shape(x)} has no axes of space behind batch and channels")
     return windows(_padded(x, padding, count, value), _each(sizes, count), sizes if steps is None else steps)

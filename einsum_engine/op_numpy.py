@@ -111,7 +111,7 @@ def _pair(operands: tuple[np.ndarray, ...], terms: tuple[Term, ...], output: Ter
 
 # -- views -------------------------------------------------------------------------------------------------------------
 def access(root: np.ndarray, *, view: View) -> np.ndarray:
-    """The elements of the view: the meaning of `view` too, since values do not change."""
+    """The elements of the view."""
     return view.of(np.ascontiguousarray(root).reshape(np.shape(root)))
 
 

@@ -180,7 +180,6 @@ def _rows() -> list[Primitive]:
     row("argmin", "reduce", 1, op_rules.arg_reduction, _PAIR)
     row("einsum", "einsum", None, op_rules.einsum, Missing("the kernel families of contractions"))
 
-    row("view", "view", 1, op_rules.access, _NO_WORK, op_numpy.access)
     row("access", "view", 1, op_rules.access, _NO_WORK)
     row("copy", "view", 1, op_rules.copy, "a")
     row("assign", "view", 2, op_rules.assign, _NO_WORK)

@@ -38,10 +38,24 @@ def _share(one: np.ndarray, two: np.ndarray) -> bool:
         return True
 
 
+def repeats(array: Any) -> bool:
+    """Whether elements of an array that can be written are one element of memory, as `as_strided` makes them."""
+    if not isinstance(array, np.ndarray) or array.flags.c_contiguous or not array.flags.writeable:
+        return False
+    item = array.itemsize
+    whole = all(stride % item == 0 for stride in array.strides)
+    return whole and not View(array.shape, tuple(stride // item for stride in array.strides)).injective()
+
+
+def is_alone(arrays: Sequence[Any], group: tuple[int, ...]) -> bool:
+    """Whether the only array of a group is an input by itself: neither others nor its own elements share its memory."""
+    return len(group) == 1 and not repeats(arrays[group[0]])
+
+
 def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tuple[View, ...]]:
     """(lowest address, number of elements, views) of the memory that holds all arrays of a group."""
     members = [np.asarray(arrays[at]) for at in group]
-    if len(members) == 1:
+    if is_alone(arrays, group):
         return 0, 0, ()
     bounds = [np.lib.array_utils.byte_bounds(member) for member in members]
     low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
@@ -62,7 +76,7 @@ def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tu
 
 def members_of(arrays: list[Any], group: tuple[int, ...]) -> tuple[tuple[int, ...], list[View]]:
     """Shape of the root in which the arrays of a group lie, and their views."""
-    if len(group) == 1:
+    if is_alone(arrays, group):
         shape = np.shape(arrays[group[0]])
         return shape, [View.whole(shape)]
     _, size, views = span_of(arrays, group)

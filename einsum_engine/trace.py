@@ -11,67 +11,25 @@ which take the roots of the scope around them as inputs when they use them.
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .avals import Aval, known_dtype
 from .devices import device_of, refusal
-from .errors import EngineAttributeError, EngineError, EngineTypeError, EngineValueError
+from .errors import EngineAttributeError, EngineTypeError, EngineValueError
 from .ir import Atom, Builder, Link, Literal, Var
 from .op_rules import loop_dtypes
 from .ops import BY_UFUNC
+from .trace_lines import located, placed, source_line
 from .trace_memory import numpy_memory, result_memory
 from .views import View
 
-_OWN = (str(Path(__file__).parent), str(Path(np.__file__).parent), str(Path(threading.__file__).parent / "contextlib"))
 _local = threading.local()
-
-
-# -- errors that name the user's line ----------------------------------------------------------------------------------
-def source_line() -> str:
-    """``file:line`` of the innermost code that belongs neither to the engine nor to NumPy."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def line_of(error: BaseException) -> str:
-    """``file:line`` of the innermost such code that an error came through."""
-    found, place = error.__traceback__, ""
-    while found is not None:
-        name = found.tb_frame.f_code.co_filename
-        place = place if name.startswith(_OWN) else f"{name}:{found.tb_lineno}"
-        found = found.tb_next
-    return place
-
-
-class located:  # noqa: N801 - used like `contextlib.suppress`
-    """Errors of the engine raised inside get the operation ``name``, the user's line and the operands' avals.
-    Every operation goes through it: a generator would take three times as long."""
-
-    def __init__(self, name: str, *operands: Any) -> None:
-        self.name, self.operands = name, operands
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, EngineError) or getattr(error, "located", False):
-            return
-        arrays = (x for x in self.operands if isinstance(x, (Tracer, np.ndarray, np.generic)))
-        avals = ", ".join(str(Aval(x.shape, x.dtype)) for x in arrays)
-        shown = f" (operands {avals})" if avals else ""
-        fresh = type(error)(f"{self.name}, {source_line()}: {error}{shown}")
-        fresh.located = True  # type: ignore[attr-defined]
-        raise fresh from None
 
 
 # -- roots and scopes --------------------------------------------------------------------------------------------------
@@ -152,6 +110,7 @@ class Scope:
         """The root's next version."""
         if isinstance(root, Picked):
             base = root.base
+            base.check_distinct()
             base.write_atom(emit("scatter", base.read(), atom, *root.places(), axes=root.axes))
             return
         self.version(root)
@@ -274,7 +233,7 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise EngineTypeError(f"len() of a traced scalar, {source_line()}")
+            raise placed(EngineTypeError(f"len() of a traced scalar {Aval((), self.dtype)}, {source_line()}"))
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -292,12 +251,22 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         if locked := self.locked or self.root.locked:  # the root may have been locked since this view of it was made
             raise EngineValueError(f"the destination cannot be written: {locked}")
 
+    def check_distinct(self) -> None:
+        """Raises `EngineValueError` where a write of some elements would be undone by others in the same memory."""
+        if not self.part.injective():
+            raise EngineValueError("elements of the destination share memory: some of them cannot be written alone")
+
     def write_atom(self, atom: Atom) -> None:
-        """Write a value of this dtype, broadcast to this shape: a new version of the root."""
+        """Write a value of this dtype, broadcast to this shape: a new version of the root. Of elements that share memory
+        the last one counts: they are those of arguments, which have a root of one axis then."""
         self.check_writable()
         scope = current()
         version = scope.version(self.root)
-        scope.update(self.root, emit("assign", version, atom, view=self.part))
+        if len(self.root.shape) == 1 and not self.part.injective():
+            written = emit("scatter", version, atom, scope.builder.const(self.part.offsets()), axes=(0,))
+        else:
+            written = emit("assign", version, atom, view=self.part)
+        scope.update(self.root, written)
         scope.link("copy", self, atom)
 
     def write(self, value: Any, casting: str = "unsafe") -> None:
@@ -346,13 +315,13 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         return iter([self[i] for i in range(len(self))])
 
     # -- what would need the value
-    def _needs_value(self, what: str, hint: str) -> EngineError:
-        error = EngineTypeError(
-            f"{what} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: the value is not known while the "
-            f"function is traced; {hint}"
+    def _needs_value(self, what: str, hint: str) -> EngineTypeError:
+        return placed(
+            EngineTypeError(
+                f"{what} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: the value is not known while the "
+                f"function is traced; {hint}"
+            )
         )
-        error.located = True  # type: ignore[attr-defined]
-        return error
 
     def __bool__(self) -> bool:
         hint = (
@@ -381,9 +350,8 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         """Only for what traced arrays lack."""
         if name.startswith("__") or not hasattr(np.ndarray, name):
             raise AttributeError(f"a traced {Aval(self.shape, self.dtype)} has no attribute {name!r}, {source_line()}")
-        raise EngineAttributeError(
-            f".{name} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: not supported in a traced function"
-        )
+        known = f".{name} of a traced {Aval(self.shape, self.dtype)}"
+        raise placed(EngineAttributeError(f"{known}, {source_line()}: not supported in a traced function"))
 
     def item(self, *args: Any) -> Any:
         raise self._needs_value("item()", "keep it an array; engine.cond and engine.while_loop decide by it")

@@ -13,7 +13,8 @@ import numpy as np
 
 from .dtypes import result_type
 from .expr import Expr, Index, Term, from_terms, kept, letters, parse, parse_interleaved, spelled
-from .trace import Tracer, apply_map, as_tracer, given_dtype, implements, located
+from .trace import Tracer, apply_map, as_tracer, given_dtype, implements
+from .trace_lines import located
 from .trace_functions import zeros
 from .trace_ufuncs import apply_einsum, finish
 from .views import View

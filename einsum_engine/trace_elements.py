@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, fresh, implements, lift
-from .trace_ufuncs import apply_select, finish, select_dtype
+from .trace_ufuncs import apply_select, finish, select_dtype, write_where
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 def _putmask(a: Any, /, mask: Any, values: Any) -> None:
     if np.ndim(values) and np.shape(values) != a.shape:
         raise EngineTypeError(f"np.putmask of shape {a.shape} takes one value, or as many: shape {np.shape(values)}")
-    a.write(apply_select(mask, values, a))
+    write_where(a, mask, values)
 
 
 # -- NaN, closeness, kinds ---------------------------------------------------------------------------------------------

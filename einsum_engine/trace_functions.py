@@ -14,7 +14,7 @@ from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
 from .trace_memory import result_memory
 from .trace_shapes import diagonal, expand_dims, flattened, new_shape, reshape, several, unscalar
-from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype
+from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype, write_where
 from .views import View, normal_axes, normal_axis
 
 
@@ -196,7 +196,7 @@ def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "
 
 @implements(np.take_along_axis)
 def _take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
-    x, places = as_tracer(arr), as_tracer(indices)
+    x, places = as_tracer(arr), indices if isinstance(indices, Tracer) else np.asarray(indices)
     axis = normal_axis(axis, x.ndim, x.shape)
     key: list[Any] = []
     for i, size in enumerate(x.shape):
@@ -265,14 +265,22 @@ def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
 
 @implements(np.atleast_1d)
 def _atleast_1d(*arys: Any) -> Any:
-    found = tuple(_at_least(as_tracer(x), 1) for x in arys)
-    return found[0] if len(found) == 1 else found
+    return _one_or_all([_at_least(as_tracer(x), 1) for x in arys])
 
 
 @implements(np.atleast_2d)
 def _atleast_2d(*arys: Any) -> Any:
-    found = tuple(_at_least(as_tracer(x), 2) for x in arys)
-    return found[0] if len(found) == 1 else found
+    return _one_or_all([_at_least(as_tracer(x), 2) for x in arys])
+
+
+@implements(np.atleast_3d)
+def _atleast_3d(*arys: Any) -> Any:
+    """The new axes of a row are around it, that of a matrix is the last one."""
+    return _one_or_all([x if x.ndim > 2 else expand_dims(_at_least(x, 2), 2) for x in map(as_tracer, arys)])
+
+
+def _one_or_all(found: list[Tracer]) -> Any:
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 @implements(np.tile)
@@ -374,7 +382,7 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
 def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     if not isinstance(dst, Tracer):
         raise EngineTypeError("np.copyto into an array that is not traced: pass it as an argument")
-    dst.write(src if where is True else apply_select(where, src, dst), casting)
+    dst.write(src, casting) if where is True else write_where(dst, where, src, casting)
 
 
 @implements(np.tril)

@@ -14,7 +14,7 @@ from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit
 from .trace_masked import HINT, Masked, put, take
 from .trace_memory import result_memory
 from .trace_shapes import unscalar
-from .trace_ufuncs import apply_select
+from .trace_ufuncs import write_where
 from .views import View, broadcast_shapes
 
 
@@ -69,6 +69,7 @@ def scatter_into(array: Tracer, key: Any, value: Any, add: bool = False) -> None
         return target.write(np.add(target, value) if add else value)
     placed = _place(array, parts)
     view = placed.view
+    view.check_distinct()
     shape = broadcast_shapes(*(atom.shape for atom in placed.indices))
     rest = tuple(n for i, n in enumerate(view.shape) if i not in placed.axes)
     source = as_tracer(value) if not isinstance(value, (int, float, complex)) else fresh(lift(value, array.dtype))
@@ -94,7 +95,7 @@ def _set_masked(array: Tracer, mask: Tracer, value: Any) -> None:
         )
     wide = mask.derive(lambda view: view.expand(range(view.ndim, array.ndim)))
     source = fresh(lift(value, array.dtype)) if isinstance(value, (int, float, complex)) else as_tracer(value)
-    array.write(apply_select(wide, source.astype(array.dtype, copy=False), array))
+    write_where(array, wide, source.astype(array.dtype, copy=False))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

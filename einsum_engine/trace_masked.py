@@ -13,8 +13,9 @@ import numpy as np
 
 from .errors import EngineAttributeError, EngineTypeError
 from .ir import Atom
-from .trace import Tracer, current, fresh, located, numpy_name, source_line
-from .trace_ufuncs import apply_select
+from .trace import Tracer, current, fresh, numpy_name
+from .trace_lines import located, placed, source_line
+from .trace_ufuncs import write_where
 
 HINT = (
     "a traced mask as index: how many elements it takes depends on data; use engine.where, or assign what has the same "
@@ -47,9 +48,7 @@ class Masked(np.lib.mixins.NDArrayOperatorsMixin):
 
     def refusal(self, what: str) -> EngineTypeError:
         """The error where the number of elements would be needed."""
-        error = EngineTypeError(f"{what}, {self.where}: {HINT} (operands {self.whole!r}, {self.mask!r})")
-        error.located = True  # type: ignore[attr-defined]
-        return error
+        return placed(EngineTypeError(f"{what}, {self.where}: {HINT} (operands {self.whole!r}, {self.mask!r})"))
 
     def wide_mask(self) -> Tracer:
         """The mask with the axes of ``whole``."""
@@ -129,7 +128,7 @@ def put(array: Tracer, mask: Tracer, value: Masked) -> None:
     """``array[mask] = value``, of elements under the same mask."""
     if value.whole.shape != array.shape or not same(value.mask.read(), mask.read()):
         raise value.refusal("assignment of elements under another mask")
-    array.write(apply_select(value.wide_mask(), value.whole.astype(array.dtype, copy=False), array))
+    write_where(array, value.wide_mask(), value.whole.astype(array.dtype, copy=False))
 
 
 def same(one: Atom, two: Atom) -> bool:

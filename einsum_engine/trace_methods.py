@@ -9,8 +9,9 @@ import numpy as np
 
 from .avals import known_dtype
 from .errors import EngineTypeError, EngineValueError
-from .trace import FUNCTIONS, Component, Tracer, cast_atom, emit, fresh, located, whole_root
+from .trace import FUNCTIONS, Component, Tracer, cast_atom, emit, fresh, whole_root
 from .trace_functions import full
+from .trace_lines import located
 from .trace_memory import result_memory
 from .trace_shapes import copied, flattened, reshape
 
@@ -93,6 +94,13 @@ def _fill(self: Tracer, value: Any) -> None:
         self.write(value)
 
 
+def _view(self: Tracer, dtype: Any = None, type: Any = None) -> Tracer:
+    with located(".view()", self):
+        if type is not None or (dtype is not None and np.dtype(dtype) != self.dtype):
+            raise EngineTypeError(f"the bits of {self.dtype} as {type or dtype}: not supported in a traced function")
+        return self.derive(lambda view: view)
+
+
 def _sort(self: Tracer, axis: int = -1) -> None:
     with located(".sort()", self):
         self.write(np.sort(self, axis=axis))
@@ -140,6 +148,7 @@ class Flat:
         found = flattened(self.array)
         found[key] = value
         if found.root is not self.array.root:  # a copy
+            self.array.check_distinct()
             self.array.write(reshape(found, self.array.shape))
 
     def __iter__(self) -> Iterator[Tracer]:
@@ -151,7 +160,7 @@ class Flat:
 
 for _name, _function in _SAME.items():
     setattr(Tracer, _name, _method(_name, _function))
-for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _sort, _conj):
+for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _view, _sort, _conj):
     setattr(Tracer, _made.__name__[1:], _made)
 Tracer.__round__ = _rounded  # type: ignore[attr-defined]
 Tracer.conjugate = _conj  # type: ignore[attr-defined]

@@ -104,9 +104,7 @@ def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
         raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
     if not np.can_cast(value.dtype, target.dtype, casting):
         raise EngineTypeError(f"cannot cast the result from {value.dtype} to {target.dtype} with rule {casting!r}")
-    if where is not True:
-        value = apply_select(where, value.astype(target.dtype), target)
-    target.write(value)
+    target.write(value) if where is True else write_where(target, where, value.astype(target.dtype))
     return target
 
 
@@ -141,6 +139,12 @@ def apply_select(condition: Any, x: Any, y: Any) -> Tracer:
     found = fresh(atom, result_memory(atom.shape, dtype.itemsize, memories(condition, x, y)))
     found.scalar = False
     return found
+
+
+def write_where(target: Tracer, condition: Any, value: Any, casting: str = "unsafe") -> None:
+    """Write ``value`` to the elements for which the condition holds."""
+    target.check_distinct()
+    target.write(apply_select(condition, value, target), casting)
 
 
 def select_dtype(*values: Any) -> np.dtype:

@@ -46,6 +46,7 @@ class Traced:
     ``source`` is the program as it was traced, ``stages`` what passes made of it: the last one is ``program``.
     ``written``: pairs of input of the program and the output that it becomes. ``groups``: for each input of the
     program, the arrays of the call that lie in it and their views; one with itself where nothing overlaps.
+    Otherwise the input is the memory around them (`spans`).
     ``routes``: the plan, or why there is none, by the strides of the inputs.
     """
 
@@ -58,6 +59,11 @@ class Traced:
     groups: tuple[tuple[tuple[int, View], ...], ...]
     options: RunOptions
     routes: BoundedCache = field(default_factory=lambda: BoundedCache(ROUTES), compare=False)
+
+    def spans(self, at: int) -> bool:
+        """Whether input ``at`` is memory around arrays that overlap, or around one whose elements do."""
+        group = self.groups[at]  # of one axis, stride 0 alone repeats elements, and the memory is one element
+        return len(group) > 1 or group[0][1].shape != self.program.inputs[at].shape
 
     def route(self, strides: tuple[tuple[int, ...], ...], name: str) -> ProgramRoute | NoPlan:
         """How the program runs on inputs of these strides; made once."""
@@ -83,7 +89,7 @@ def run(traced: Traced, arrays: list[Any], name: str) -> tuple[Any, ProgramRoute
     for at, array in left.items():
         for array_at, view in traced.groups[at]:
             if array is not arrays[array_at] and arrays[array_at].flags.writeable:
-                arrays[array_at][...] = array if len(traced.groups[at]) == 1 else view.of(array)
+                arrays[array_at][...] = view.of(array) if traced.spans(at) else array
     return unflatten(traced.tree, [_leaf(leaf, made, arrays) for leaf in traced.leaves]), route
 
 
@@ -92,13 +98,13 @@ def inputs_of(traced: Traced, arrays: list[Any]) -> list[np.ndarray]:
     found = []
     written = {at for at, _ in traced.written}
     for at, (group, var) in enumerate(zip(traced.groups, traced.program.inputs)):
-        first = arrays[group[0][0]]
-        if len(group) > 1:
+        first, spans = arrays[group[0][0]], traced.spans(at)
+        if spans:
             first = memory_of(arrays, tuple(member for member, _ in group))
         first = first if isinstance(first, np.ndarray) else np.asarray(first)
         if first.dtype != var.dtype:
             first = first.astype(var.dtype)
-        elif at in written and (len(group) > 1 or not injective(first)):
+        elif at in written and (spans or not injective(first)):
             first = np.array(first, order="C")
         found.append(first)
     return found
@@ -112,7 +118,7 @@ def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
     """A function for the arrays that a route was made for, NotImplemented for others, and where one that is written
     shares memory with another; None where a call does more than to compute fresh results and to write arguments."""
     fresh = all(leaf.kind != "input" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
-    alone = all(len(group) == 1 and group[0][0] == at for at, group in enumerate(traced.groups))
+    alone = all(group[0][0] == at and not traced.spans(at) for at, group in enumerate(traced.groups))
     if not fresh or not alone:
         return None
     entry = route.quick()

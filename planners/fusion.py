@@ -480,7 +480,6 @@ def _touches(step: Scheduled, target: MemoryView) -> bool:
 
 _HANDLERS: dict[str, Any] = {
     "access": Schedule.access,
-    "view": Schedule.access,
     "einsum": Schedule.einsum,
     "assign": Schedule.assign,
     "concatenate": Schedule.concatenate,

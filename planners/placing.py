@@ -65,7 +65,7 @@ class Placing(ABC):
         # equation, the view that is read (None: all), the part of it that is not (None: nothing)
         self.uses: dict[int, list[tuple[int, View | None, View | None]]] = {}
         for at, eqn in enumerate(program.eqns):
-            view = eqn.named["view"] if eqn.op in ("access", "view") else None
+            view = eqn.named["view"] if eqn.op == "access" else None
             for operand, atom in enumerate(eqn.inputs):
                 unread = eqn.named["view"] if eqn.op == "assign" and operand == 0 else None
                 if isinstance(atom, Var):

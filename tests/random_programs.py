@@ -4,7 +4,7 @@ A case is a list of statements over numbered arrays, printed as JSON; `replay` i
 
     python tests/random_programs.py '{"inputs": [...], "lines": [...]}'
 
-and `--many 20000` checks as many as that.
+and `--many 20000` checks as many as that, `--many 20000 50000` those from seed 50000 on.
 """
 
 from __future__ import annotations
@@ -402,10 +402,11 @@ def check_many(seeds: range, passes: tuple[str, ...] | None = None) -> tuple[int
 
 
 def main(arguments: list[str]) -> None:
-    """``--many N`` checks the cases of the first N seeds; a case as JSON is explained and checked."""
+    """``--many N [FIRST]`` checks the cases of N seeds; a case as JSON is explained and checked."""
     if arguments[0] == "--many":
-        statements, refused = check_many(range(int(arguments[1])))
-        print(f"{arguments[1]} programs of {statements} statements are equal, {refused} were refused")
+        count, first = int(arguments[1]), int(arguments[2]) if arguments[2:] else 0
+        statements, refused = check_many(range(first, first + count))
+        print(f"{count} programs of {statements} statements are equal, {refused} were refused")
         return
     case = json.loads(arguments[0])
     print(engine.jit(body_of(case)).explain(*make_inputs(case["inputs"])))

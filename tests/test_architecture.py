@@ -26,7 +26,7 @@ CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "fused_a
 CPU_TABLES += ("indexed_abi", "random_abi", "sort_abi", "guard_abi", "unpack_abi")
 
 TRACE_PARTS = (
-    *("memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract"),
+    *("lines", "memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract"),
 )
 
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.

@@ -40,6 +40,22 @@ def test_devices_that_are_mixed_name_operation_line_and_shapes(name, function):
     assert "an operand is a Elsewhere of shape (3,) on a CUDA device: traced arrays are in CPU memory" in text
 
 
+class Nowhere(Elsewhere):
+    """One for whose device DLPack has no number, as torch's "meta"."""
+
+    device = "meta"
+
+    def __dlpack_device__(self):
+        raise ValueError
+
+
+def test_a_device_without_a_number_has_its_name():
+    with pytest.raises(engine.EngineTypeError, match=r"^np.add, .* a Nowhere of shape \(3,\) on a meta device"):
+        engine.jit(lambda a: a + Nowhere())(np.ones(3))
+    with pytest.raises(engine.EngineTypeError, match=r"argument 0 is a Nowhere of shape \(3,\) on a meta device"):
+        engine.jit(np.sum)(Nowhere())
+
+
 def test_an_argument_on_a_device_is_refused():
     with pytest.raises(engine.EngineTypeError, match=r"argument 1 is a Elsewhere of shape \(3,\) on a CUDA device"):
         engine.jit(lambda a, b: a + b)(np.ones(3), Elsewhere())

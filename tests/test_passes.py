@@ -26,7 +26,7 @@ I8 = np.dtype("int64")
 def left(function, *arrays, passes=None):
     """Access and assign equations after the passes, as text."""
     program = engine.jit(function, passes=passes).program(*arrays).check()
-    return [str(eqn).split(" = ")[1] for eqn in program.eqns if eqn.op in ("access", "assign", "copy", "view")]
+    return [str(eqn).split(" = ")[1] for eqn in program.eqns if eqn.op in ("access", "assign", "copy")]
 
 
 # -- the examples of the RFC -------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Branches and loops in plans: what they compute, that it is one native call, in place, and that Ctrl-C stops them."""
 
+import re
 import signal
 
 import numpy as np
 import pytest
+import random_regions
 from program_calls import assert_like_numpy
-from random_regions import check
+from random_regions import check_many
 
 import einsum_engine as engine
 from einsum_engine import executor
@@ -179,7 +181,16 @@ def test_large_steps_on_two_threads(monkeypatch):
 
 
 def test_random_regions():
-    assert sum(map(check, range(8))) > 5
+    assert check_many(range(8)) > 5
+
+
+def test_a_failure_says_how_to_run_it_alone(monkeypatch):
+    monkeypatch.setattr(random_regions, "small", lambda x: x.no_such_name)
+    with pytest.raises(AttributeError) as caught:
+        check_many(range(20, 40))
+    seed = re.search(r"replay with: python tests/random_regions.py 1 (\d+)", "".join(caught.value.__notes__))[1]
+    with pytest.raises(AttributeError):
+        check_many(range(int(seed), int(seed) + 1))
 
 
 @pytest.mark.parametrize(

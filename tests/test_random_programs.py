@@ -1,5 +1,8 @@
 """Random programs against NumPy run eagerly, and that the comparison can fail."""
 
+import json
+import re
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +39,17 @@ def test_a_forgotten_write_is_found(monkeypatch):
     monkeypatch.setattr(Scope, "update", lambda self, root, atom: None)
     with pytest.raises(AssertionError, match="NumPy has"):
         check_many(range(50))
+
+
+def test_a_failure_says_how_to_run_it_alone(monkeypatch):
+    monkeypatch.setattr(Scope, "update", lambda self, root, atom: None)
+    with pytest.raises(AssertionError) as caught:
+        check_many(range(50, 100))
+    (note,) = caught.value.__notes__
+    command, script, case = shlex.split(note.removeprefix("replay with: "))
+    assert (command, script) == ("python", "tests/random_programs.py")
+    with pytest.raises(AssertionError, match=re.escape(str(caught.value)[:40])):
+        check_case(json.loads(case))
 
 
 def test_a_wrong_view_is_found(monkeypatch):

@@ -166,7 +166,7 @@ REFUSALS = {
     "flag as an index": (lambda a: a[True], "True is no index of a traced array", "None adds an axis"),
     "cube of observations": (lambda a: np.cov(a[None]), "np.cov", "at most two axes"),
     "powers of a matrix": (lambda a: np.vander(a), "np.vander", "shape (4, 5)"),
-    "view": (lambda a: a.view("i8"), ".view of a traced float64[4,5]", "not supported"),
+    "view": (lambda a: a.view("i8"), ".view()", "operands float64[4,5]", "not supported"),
     "reshape": (lambda a: a.reshape(7), ".reshape()", "cannot reshape 20 elements into shape (7,)"),
     "shape of another": (lambda a: np.zeros_like(a, shape=-1), "np.zeros_like", "shape (-1,)"),
     "copyto": (lambda a: np.copyto(a.astype(int), 1.5), "np.copyto", "from float64 to int64 with casting rule"),

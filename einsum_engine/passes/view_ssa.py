@@ -55,7 +55,7 @@ class _Views:
     def run(self) -> Program:
         for given in self.edit.program.eqns:
             eqn = in_regions(self.edit.renamed(given), view_ssa)
-            if eqn.op in ("access", "view"):
+            if eqn.op == "access":
                 self.edit.put(eqn.outputs[0], self.read(eqn.inputs[0], eqn.named["view"], eqn))
             elif eqn.op == "copy" and not self.is_written(given.inputs[0], eqn.inputs[0]):
                 self.edit.put(eqn.outputs[0], eqn.inputs[0])
