@@ -369,7 +369,7 @@ def array_function(name: str) -> Callable[..., Any]:
 def load(path: str | PathLike[str]) -> Compiled:
     """The compiled object that ``Compiled.save`` wrote; planned again, and checked against what was saved.
 
-    EngineValueError where the file is not a saved plan, or its plan is not what this engine makes of it.
+    EngineValueError where the file is not a saved plan, was changed since, or its plan is not what this engine makes of it.
     """
     state, document = serialize.read(Path(path).read_text(encoding="utf-8"))
     found = rebuild(state).prepare()

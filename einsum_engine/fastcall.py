@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .kernels.cpu import entry, library
+from .kernels.cpu import entry_abi, library
 from .kernels.failures import FAILURES
 from .kernels.isa import ISA
 
@@ -48,13 +48,13 @@ def available() -> bool:
     probe = np.zeros((3, 5, 7), np.float32)[1:, ::2].transpose(2, 0, 1)
     word = lambda at: ctypes.c_int64.from_address(at).value  # noqa: E731
     base = id(probe)
-    rank = ctypes.c_int32.from_address(base + entry.RANK).value
-    if rank != 3 or word(base + entry.TYPE) != id(np.ndarray):
+    rank = ctypes.c_int32.from_address(base + entry_abi.RANK).value
+    if rank != 3 or word(base + entry_abi.TYPE) != id(np.ndarray):
         return False
-    shape = tuple(word(word(base + entry.SHAPE) + 8 * i) for i in range(3))
-    strides = tuple(word(word(base + entry.STRIDES) + 8 * i) for i in range(3))
-    same = shape == probe.shape and strides == probe.strides and word(base + entry.DATA) == probe.ctypes.data
-    return same and word(base + entry.DESCR) == id(probe.dtype)
+    shape = tuple(word(word(base + entry_abi.SHAPE) + 8 * i) for i in range(3))
+    strides = tuple(word(word(base + entry_abi.STRIDES) + 8 * i) for i in range(3))
+    same = shape == probe.shape and strides == probe.strides and word(base + entry_abi.DATA) == probe.ctypes.data
+    return same and word(base + entry_abi.DESCR) == id(probe.dtype)
 
 
 @cache
@@ -134,7 +134,7 @@ def make_entry(
         written = (*written, len(dtypes))
     # Behind the words of the record: what is expected of each array, the extents of the result, of each array extents
     # and strides.
-    expected = entry.E_WORDS + entry.X_WORDS * len(arrays)
+    expected = entry_abi.E_WORDS + entry_abi.X_WORDS * len(arrays)
     layouts = list(out_shape or (0,))
     for _, shape, stride in arrays:
         layouts += shape
@@ -143,19 +143,19 @@ def make_entry(
     _records[id(record)] = record
     first = place(record)
     values = _common_words(isa, release_gil).copy()
-    values[entry.E_OPERANDS] = len(dtypes)
-    values[entry.E_LOCK_AT] = lock or first + 8 * entry.E_LOCK
-    values[entry.E_CONTEXT] = context
-    values[entry.E_TABLE] = table
-    values[entry.E_OUT_DESCR] = id(out_dtype)
-    values[entry.E_OUT_RANK] = len(out_shape)
-    values[entry.E_OUT_SHAPE] = first + 8 * expected
-    values[entry.E_EXPECTED] = first + 8 * entry.E_WORDS
-    values[entry.E_OUT_GIVEN] = int(out_strides is not None)
-    values[entry.E_WRITES] = int(len(written) > 0)
-    values[entry.E_OUT_BYTES] = out_dtype.itemsize * math.prod(out_shape)
+    values[entry_abi.E_OPERANDS] = len(dtypes)
+    values[entry_abi.E_LOCK_AT] = lock or first + 8 * entry_abi.E_LOCK
+    values[entry_abi.E_CONTEXT] = context
+    values[entry_abi.E_TABLE] = table
+    values[entry_abi.E_OUT_DESCR] = id(out_dtype)
+    values[entry_abi.E_OUT_RANK] = len(out_shape)
+    values[entry_abi.E_OUT_SHAPE] = first + 8 * expected
+    values[entry_abi.E_EXPECTED] = first + 8 * entry_abi.E_WORDS
+    values[entry_abi.E_OUT_GIVEN] = int(out_strides is not None)
+    values[entry_abi.E_WRITES] = int(len(written) > 0)
+    values[entry_abi.E_OUT_BYTES] = out_dtype.itemsize * math.prod(out_shape)
     if handler is not None:
-        values[entry.E_HANDLER], values[entry.E_POOL] = id(handler), pool
+        values[entry_abi.E_HANDLER], values[entry_abi.E_POOL] = id(handler), pool
     where = first + 8 * (expected + max(len(out_shape), 1))
     for at, (dtype, shape, stride) in enumerate(arrays):
         values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride), int(at in written)
@@ -179,16 +179,16 @@ _methods: dict[int, _MethodDef] = {}
 @lru_cache(maxsize=16)
 def _common_words(isa: ISA, release_gil: bool) -> list[int]:
     """Words of a record that all entries have."""
-    values = [0] * entry.E_WORDS
-    values[entry.E_ARRAY_TYPE] = id(np.ndarray)
-    values[entry.E_NOT_IMPLEMENTED] = id(NotImplemented)
-    values[entry.E_WALK] = library.address("walk", isa)
-    values[entry.E_EMPTY], values[entry.E_RETURN] = _api(_EMPTY), _api(_RETURN)
-    values[entry.E_SET_HANDLER], values[entry.E_CLEAR] = _api(_SET_HANDLER), _symbol("PyErr_Clear")
+    values = [0] * entry_abi.E_WORDS
+    values[entry_abi.E_ARRAY_TYPE] = id(np.ndarray)
+    values[entry_abi.E_NOT_IMPLEMENTED] = id(NotImplemented)
+    values[entry_abi.E_WALK] = library.address("walk", isa)
+    values[entry_abi.E_EMPTY], values[entry_abi.E_RETURN] = _api(_EMPTY), _api(_RETURN)
+    values[entry_abi.E_SET_HANDLER], values[entry_abi.E_CLEAR] = _api(_SET_HANDLER), _symbol("PyErr_Clear")
     if release_gil:
-        values[entry.E_SAVE], values[entry.E_RESTORE] = _symbol("PyEval_SaveThread"), _symbol("PyEval_RestoreThread")
-    values[entry.E_SIGNALS], values[entry.E_DECREF] = _symbol("PyErr_CheckSignals"), _symbol("Py_DecRef")
-    values[entry.E_FAILURES], values[entry.E_FORMAT] = _failures()[0], _symbol("PyErr_Format")
+        values[entry_abi.E_SAVE], values[entry_abi.E_RESTORE] = _symbol("PyEval_SaveThread"), _symbol("PyEval_RestoreThread")
+    values[entry_abi.E_SIGNALS], values[entry_abi.E_DECREF] = _symbol("PyErr_CheckSignals"), _symbol("Py_DecRef")
+    values[entry_abi.E_FAILURES], values[entry_abi.E_FORMAT] = _failures()[0], _symbol("PyErr_Format")
     return values
 
 
@@ -231,7 +231,7 @@ _records: WeakValueDictionary[int, _Record] = WeakValueDictionary()  # of all en
 def _forked() -> None:
     """Entries that another thread of the parent was in are free again: that thread is not in the child."""
     for record in _records.values():
-        record[entry.E_LOCK] = 0
+        record[entry_abi.E_LOCK] = 0
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,4 +1,5 @@
-"""Compiled objects as JSON: the request, the order and a readable summary of the plan, which is checked on loading.
+"""Compiled objects as JSON: the request, the order and a readable summary of the plan, which is checked on loading, as is
+a digest of the whole text.
 
 The plan itself is not read back: planning is deterministic, so it is made again and its hash compared. What only
 stored objects need of the standard library is imported where it is used: the first einsum does not wait for it.
@@ -22,7 +23,7 @@ from .planners.order import Order
 from .version import __version__
 
 FORMAT = "einsum_engine plan"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def dump(state: State, plan: Plan) -> str:
         "hash": plan_hash(plan),
         "plan": summary,
     }
-    return json.dumps(document, indent=1)
+    return json.dumps(document | {"digest": digest(document)}, indent=1)
 
 
 def read(text: str) -> tuple[State, dict[str, Any]]:
@@ -81,10 +82,18 @@ def read(text: str) -> tuple[State, dict[str, Any]]:
         raise EngineValueError(f"not a saved plan: the text has no format {FORMAT!r}")
     if document.get("version") != VERSION:
         raise EngineValueError(f"saved plan of version {document.get('version')!r}; this engine reads {VERSION}")
+    if document.get("digest") != digest(document):
+        raise EngineValueError("saved plan is damaged: its content was changed after it was saved, or its digest is gone")
     try:
         return _read_state(document), document
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise EngineValueError(f"saved plan is damaged: {type(error).__name__} {error}") from None
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """A digest of all that a document says, however it is laid out: a constant or a stride that was changed makes no other
+    plan, so `verify` would not see it."""
+    return _hash({name: value for name, value in document.items() if name != "digest"})
 
 
 def verify(document: Mapping[str, Any], plan: Plan) -> None:
@@ -105,10 +114,14 @@ def plan_hash(plan: Plan) -> str:
 
     It identifies the plan wherever it is made again: results of slices, for instance, belong to one.
     """
+    return _hash(summarise(plan))
+
+
+def _hash(data: Mapping[str, Any]) -> str:
     import hashlib
     import json
 
-    text = json.dumps(summarise(plan), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

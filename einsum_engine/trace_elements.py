@@ -9,6 +9,7 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, fresh, implements, lift
+from .trace_shapes import unscalar
 from .trace_ufuncs import apply_select, finish, select_dtype, write_where
 
 
@@ -61,6 +62,29 @@ def _piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> A
     for condition, value in zip(conditions, made):
         np.copyto(found, value, casting="unsafe", where=condition)
     return found
+
+
+@implements(np.compress)
+def _compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
+    """Of a condition that is known: what is taken has a shape before the function runs."""
+    if isinstance(condition, Tracer):
+        raise EngineTypeError("a traced condition of np.compress is not supported: nobody knows how many of it hold")
+    return finish(np.take(a, np.flatnonzero(condition), axis), out)
+
+
+@implements(np.extract)
+def _extract(condition: Any, arr: Any) -> Any:
+    return _compress(condition if isinstance(condition, Tracer) else np.ravel(condition), arr)
+
+
+@implements(np.isin)
+def _isin(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None
+) -> Any:
+    """Each is compared with all."""
+    element, every = as_tracer(element), np.ravel(as_tracer(test_elements))
+    found = np.any(np.equal(element[..., None], every), axis=-1)
+    return unscalar(~found if invert else found)
 
 
 @implements(np.put)
@@ -158,6 +182,16 @@ def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
         return False
     same = np.equal(a1, a2)
     return np.all(same | (np.isnan(a1) & np.isnan(a2)) if equal_nan else same)
+
+
+@implements(np.array_equiv)
+def _array_equiv(a1: Any, a2: Any) -> Any:
+    """A traced bool where the shapes are broadcast together."""
+    try:
+        np.broadcast_shapes(np.shape(a1), np.shape(a2))
+    except ValueError:
+        return False
+    return np.all(np.equal(a1, a2))
 
 
 @implements(np.iscomplexobj)

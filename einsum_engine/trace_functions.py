@@ -94,7 +94,8 @@ def _count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return _sum(as_tracer(a).astype(bool), axis, None, None, keepdims)
 
 
-def _counted(x: Tracer, axis: Any) -> int:
+def counted(x: Tracer, axis: Any) -> int:
+    """How many elements a reduction along ``axis`` combines."""
     every = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return prod(x.shape[i] for i in normal_axes(list(every), x.ndim, x.shape))
 
@@ -113,24 +114,10 @@ def _mean(
     else:
         wide = final
     total = _sum(x, axis, wide, None, keepdims, None, where)
-    count: Any = _counted(x, axis)
+    count: Any = counted(x, axis)
     if where is not True:
         count = _sum(np.broadcast_to(as_tracer(where), x.shape), axis, np.intp, None, keepdims).astype(total.real.dtype)
     return finish((total / count).astype(final, copy=False), out)
-
-
-@implements(np.var)
-def _var(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
-    x = as_tracer(a)
-    x = x.astype(np.float64 if x.dtype.kind in "biu" and dtype is None else dtype or x.dtype, copy=False)
-    gap = x - _mean(x, axis, None, None, True)
-    square = np.real(gap * np.conjugate(gap)) if x.dtype.kind == "c" else gap * gap
-    return finish(_sum(square, axis, None, None, keepdims) / max(_counted(x, axis) - ddof, 0), out)
-
-
-@implements(np.std)
-def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
-    return finish(np.sqrt(_var(a, axis, dtype, None, ddof, keepdims)), out)
 
 
 @implements(np.linalg.norm)

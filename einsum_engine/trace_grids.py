@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,53 @@ def _dsplit(ary: Any, indices_or_sections: Any) -> Any:
 def _unstack(x: Any, /, *, axis: int = 0) -> Any:
     before = (slice(None),) * normal_axis(axis, x.ndim, x.shape)
     return tuple(x[(*before, i)] for i in range(x.shape[axis]))
+
+
+@implements(*(f for f in [getattr(np, "astype", None)] if f is not None))  # since NumPy 2.1
+def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
+    return x.astype(dtype, copy=copy)
+
+
+@implements(np.atleast_3d)
+def _atleast_3d(*arys: Any) -> Any:
+    """Axes before and behind one axis, behind two."""
+    parts = [as_tracer(x) for x in arys]
+    found = tuple(expand_dims(x, ((0, 1, 2), (0, 2), (2,))[x.ndim]) if x.ndim < 3 else x for x in parts)
+    return found[0] if len(found) == 1 else found
+
+
+@implements(np.resize)
+def _resize(a: Any, new_shape: Any) -> Any:
+    """The elements again and again."""
+    sizes, flat = several(new_shape), flattened(as_tracer(a))
+    count = prod(sizes)
+    again = np.tile(flat, -(-count // flat.size)) if flat.size else np.zeros(count, a.dtype, like=flat)
+    return reshape(again[:count], sizes)
+
+
+@implements(np.tril_indices_from)
+def _tril_indices_from(arr: Any, k: int = 0) -> Any:
+    return np.tril_indices(arr.shape[-2], k, arr.shape[-1])
+
+
+@implements(np.triu_indices_from)
+def _triu_indices_from(arr: Any, k: int = 0) -> Any:
+    return np.triu_indices(arr.shape[-2], k, arr.shape[-1])
+
+
+@implements(np.fft.fftshift)
+def _fftshift(x: Any, axes: Any = None) -> Any:
+    return _half_rolled(x, axes, 1)
+
+
+@implements(np.fft.ifftshift)
+def _ifftshift(x: Any, axes: Any = None) -> Any:
+    return _half_rolled(x, axes, -1)
+
+
+def _half_rolled(x: Tracer, axes: Any, sign: int) -> Any:
+    axes = tuple(range(x.ndim)) if axes is None else several(axes)
+    return np.roll(x, tuple(sign * (x.shape[axis] // 2) for axis in axes), axes)
 
 
 @implements(np.rollaxis)

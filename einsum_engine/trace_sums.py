@@ -10,7 +10,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .op_rules import loop_dtypes
 from .trace import HANDLERS, Tracer, as_tracer, implements
-from .trace_functions import full
+from .trace_functions import counted, full
 from .trace_shapes import flattened, reshape
 from .trace_ufuncs import accumulator, finish, keep_dims, stacked
 from .views import normal_axis
@@ -71,6 +71,42 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
 
 implements(np.cumsum)(_cumulative(np.add))
 implements(np.cumprod)(_cumulative(np.multiply))
+
+
+def _cumulative_with_initial(ufunc: np.ufunc) -> Callable[..., Any]:
+    """As the array API has it: one axis, which may begin with what is neutral."""
+
+    def found(x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
+        if axis is None and x.ndim != 1:
+            raise EngineValueError(f"shape {x.shape} has {x.ndim} axes: axis= says along which")
+        axis = normal_axis(0 if axis is None else axis, x.ndim, x.shape)
+        made = _accumulate(ufunc, x, axis, dtype)
+        if include_initial:
+            first = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), made.dtype.type(ufunc.identity), made.dtype)
+            made = np.concatenate([first, made], axis=axis)
+        return finish(made, out)
+
+    return found
+
+
+for _name, _ufunc in (("cumulative_sum", np.add), ("cumulative_prod", np.multiply)):
+    if hasattr(np, _name):  # since NumPy 2.1
+        implements(getattr(np, _name))(_cumulative_with_initial(_ufunc))
+
+
+def _cumulative_without_nan(ufunc: np.ufunc) -> Callable[..., Any]:
+    cumulative = _cumulative(ufunc)
+
+    def found(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        x = as_tracer(a)
+        x = np.where(np.isnan(x), x.dtype.type(ufunc.identity), x) if x.dtype.kind in "fc" else x
+        return cumulative(x, axis, dtype, out)
+
+    return found
+
+
+implements(np.nancumsum)(_cumulative_without_nan(np.add))
+implements(np.nancumprod)(_cumulative_without_nan(np.multiply))
 
 
 def _reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
@@ -179,6 +215,44 @@ def _slope(f: Tracer, axis: int, step: Any, edge_order: int) -> Tracer:
 @implements(np.ptp)
 def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     return np.subtract(np.max(a, axis=axis, keepdims=keepdims), np.min(a, axis=axis, keepdims=keepdims), out=out)
+
+
+def _spread(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, correction: Any) -> Any:
+    if correction is not None and ddof:
+        raise EngineValueError("ddof= and correction= are two names of one number")
+    x = as_tracer(a)
+    x = x.astype(np.float64 if x.dtype.kind in "biu" and dtype is None else dtype or x.dtype, copy=False)
+    gap = x - np.mean(x, axis=axis, keepdims=True)
+    square = np.real(gap * np.conjugate(gap)) if x.dtype.kind == "c" else gap * gap
+    return np.sum(square, axis=axis, keepdims=keepdims) / max(counted(x, axis) - (correction or ddof), 0)
+
+
+@implements(np.var)
+def _var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: Any = None,
+) -> Any:
+    return finish(_spread(a, axis, dtype, ddof, keepdims, correction), out)
+
+
+@implements(np.std)
+def _std(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: Any = None,
+) -> Any:
+    return finish(np.sqrt(_spread(a, axis, dtype, ddof, keepdims, correction)), out)
 
 
 @implements(np.average)
@@ -332,6 +406,14 @@ def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
     return windows @ v[::-1]
 
 
+@implements(np.correlate)
+def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    a, v = as_tracer(a), as_tracer(v)
+    if v.size > a.size:  # its other end is cut, where an end is
+        return np.conjugate(_correlate(v, a, mode))[::-1]
+    return _convolve(a, np.conjugate(v)[::-1], mode)
+
+
 @implements(np.linalg.matrix_power)
 def _matrix_power(a: Any, n: int) -> Any:
     if n < 0:
@@ -359,6 +441,16 @@ def _multi_dot(arrays: Any, *, out: Any = None) -> Any:
         terms[-1] = names[len(parts) - 1]
     ends = (names[0] if parts[0].ndim > 1 else "") + (names[-1] if parts[-1].ndim > 1 else "")
     return finish(np.einsum(f"{','.join(terms)}->{ends}", *parts), out)
+
+
+@implements(np.linalg.cross)
+def _linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    return np.cross(x1, x2, axis=axis)
+
+
+@implements(np.linalg.tensordot)
+def _tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    return np.tensordot(x1, x2, axes=axes)
 
 
 @implements(np.linalg.trace)
@@ -389,6 +481,11 @@ def _outer(x1: Any, x2: Any, /) -> Any:
 @implements(np.linalg.vecdot)
 def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return np.sum(np.conjugate(as_tracer(x1)) * x2, axis=axis)
+
+
+@implements(np.linalg.matrix_norm)
+def _matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    return np.linalg.norm(x, ord, (-2, -1), keepdims)
 
 
 @implements(np.linalg.vector_norm)

@@ -146,7 +146,7 @@ def runnable(machine: str, flags: frozenset[str]) -> tuple[ISA, ...]:
 def _host_flags() -> frozenset[str]:
     """Flags of the first CPU in /proc/cpuinfo; none elsewhere than on Linux, which leaves the baseline sets."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")  # names of models may be anything
     except OSError:
         return frozenset()
     return parse_cpuinfo(text)

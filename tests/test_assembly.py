@@ -5,7 +5,7 @@ import re
 import pytest
 
 from einsum_engine.kernels import fused_structure, isa, tiles
-from einsum_engine.kernels.cpu import codegen, library
+from einsum_engine.kernels.cpu import codegen, generators
 
 # The instruction of one multiply-add on a whole vector, per ISA, and vector registers that are saved to the stack.
 FMA = {
@@ -27,7 +27,7 @@ def _kernels():
 
 
 def _assembly(row, name: str) -> str:
-    return codegen.assembly(library.build(name, row), row)
+    return codegen.assembly(generators.build(name, row), row)
 
 
 def _loops(text: str) -> list[list[str]]:

@@ -197,12 +197,12 @@ def test_a_wrong_kernel_is_caught():
 
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_compiles_for_arm(dtype):
-    from einsum_engine.kernels.cpu import codegen, library
+    from einsum_engine.kernels.cpu import codegen, generators
 
     neon = isa.get("neon")
     for mt, nt in batched.tiles(neon, dtype)[-1:]:
         name = f"batched_{dtype}_{mt}x{nt}"
-        assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
+        assert f"{name}:" in codegen.assembly(generators.build(name, neon), neon)
 
 
 @pytest.mark.parametrize("name", isa.ISAS)

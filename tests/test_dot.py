@@ -195,10 +195,10 @@ def test_a_wrong_kernel_is_caught():
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 @pytest.mark.parametrize("kind", ["tile", "rows"])
 def test_compiles_for_arm(dtype, kind):
-    from einsum_engine.kernels.cpu import codegen, library
+    from einsum_engine.kernels.cpu import codegen, generators
 
     neon, name = isa.get("neon"), f"dot_{dtype}_{kind}"
-    assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
+    assert f"{name}:" in codegen.assembly(generators.build(name, neon), neon)
 
 
 def test_fits():

@@ -331,7 +331,7 @@ def test_an_output_over_an_operand_is_not_taken():
 
 
 def test_its_checks_of_the_array_struct_can_fail(monkeypatch):
-    monkeypatch.setattr(fastcall.entry, "STRIDES", fastcall.entry.SHAPE)
+    monkeypatch.setattr(fastcall.entry_abi, "STRIDES", fastcall.entry_abi.SHAPE)
     assert not fastcall.available.__wrapped__()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from einsum_engine.kernels import fused
 from einsum_engine.kernels import fused_structure as fs
-from einsum_engine.kernels.cpu import codegen, fused_abi, library
+from einsum_engine.kernels.cpu import codegen, fused_abi, generators
 from einsum_engine.kernels.cpu import fused as row_functions
 from einsum_engine.kernels.isa import ISAS, host_isas
 
@@ -129,12 +129,12 @@ def test_tanh_of_float32_has_neither_comparisons_nor_a_division():
 
 def assembly(op, dtype):
     name = fs.name(fused_case.single(op, (dtype,)))
-    return codegen.assembly(library.build(name, ISAS["avx512"]), ISAS["avx512"])
+    return codegen.assembly(generators.build(name, ISAS["avx512"]), ISAS["avx512"])
 
 
 def test_only_long_functions_are_put_in_order_for_a_processor():
     for op, wanted in (("exp", True), ("add", False)):
         structure = fused_case.single(op, ("float64",) * (2 if op == "add" else 1))
         for isa in ISAS.values():
-            text = str(library.build(fs.name(structure), isa))
+            text = str(generators.build(fs.name(structure), isa))
             assert ('"tune-cpu"="znver4"' in text) == (wanted and isa.name == "avx512")

@@ -10,7 +10,7 @@ from gemm_cases import Case, build, run, with_modes
 import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import diskcache, gemm, isa, launch, tiles
-from einsum_engine.kernels.cpu import codegen, library
+from einsum_engine.kernels.cpu import codegen, generators, library
 from einsum_engine.kernels.cpu.coming import NEAR_BYTES, PIECE
 from einsum_engine.planners.build import build_plan
 
@@ -289,7 +289,7 @@ def test_shares_of_unequal_size_give_the_same(row, modes):
 def test_pairs_of_products_come_before_the_sums_of_the_pair_before(tile, modes):
     """Compiled, not run: the K loops of 64-bit integers with vectors of 512 bits."""
     avx512, count = isa.get("avx512"), tile[0] * tile[1]
-    text = codegen.assembly(library.build(f"gemm_int64_{tile[0]}x{tile[1]}_{modes}", avx512), avx512)
+    text = codegen.assembly(generators.build(f"gemm_int64_{tile[0]}x{tile[1]}_{modes}", avx512), avx512)
     loops = [part.splitlines() for part in text.split("\n.L") if part.count("vpmullq") == count]
     assert loops
     for lines in loops:

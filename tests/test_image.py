@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from einsum_engine.kernels import isa, registry
-from einsum_engine.kernels.cpu import codegen, image, library
+from einsum_engine.kernels.cpu import codegen, generators, image, library
 from einsum_engine.kernels.cpu.emit import I64
 from llvmlite import ir
 
@@ -68,6 +70,18 @@ def test_all_kernels_are_linked(row, tmp_path, monkeypatch):
             assert image.is_image(library.store(name, row)), name
 
 
+def test_generators_that_were_changed_since_the_process_began_leave_nothing_on_disk(tmp_path, monkeypatch):
+    """They would be found under the digest of what was there before."""
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    row = isa.active_isa()
+    monkeypatch.setattr(library, "_as_it_began", lambda: False)
+    data = library.store("pack_8", row)
+    assert list(tmp_path.rglob("*.o")) == []
+    monkeypatch.undo()
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    assert library.store("pack_8", row) == data and len(list(tmp_path.rglob("*.o"))) == 1
+
+
 @X86
 def test_what_is_written_or_lies_elsewhere_is_left_to_llvm():
     row = isa.active_isa()
@@ -84,7 +98,7 @@ def test_what_is_written_or_lies_elsewhere_is_left_to_llvm():
 
 def test_objects_of_other_processors_are_left_to_llvm():
     neon = isa.ISAS["neon"]
-    data = codegen.compile_object(library.build("walk", neon), neon)
+    data = codegen.compile_object(generators.build("walk", neon), neon)
     assert image.linked(data, "walk") == data
 
 
@@ -120,3 +134,25 @@ def test_a_system_without_executable_memory(monkeypatch):
     monkeypatch.setattr(image, "_libc", Refusing)
     with pytest.raises(OSError, match="executable memory"):
         image.load(data)
+
+
+CALLS = """
+import sys
+import numpy as np
+import einsum_engine as engine
+a = np.arange(90_000.0).reshape(300, 300)
+assert np.allclose(engine.einsum("ij,jk->ik", a, a, threads=2), a @ a)
+assert np.array_equal(engine.jit(lambda x: np.maximum(x, 3) + x.T)(a), np.maximum(a, 3) + a.T)
+print(sorted({"llvmlite.binding", "llvmlite.ir"} & set(sys.modules)))
+"""
+
+
+@X86
+def test_llvm_is_loaded_only_where_a_kernel_is_compiled(tmp_path):
+    environment = os.environ | {"EINSUM_ENGINE_CACHE_DIR": str(tmp_path), "EINSUM_ENGINE_MEASURE": "0"}
+    loaded = [
+        subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120, env=environment)
+        for _ in range(2)
+    ]
+    assert [each.returncode for each in loaded] == [0, 0], loaded[0].stderr + loaded[1].stderr
+    assert [each.stdout.strip() for each in loaded] == ["['llvmlite.binding', 'llvmlite.ir']", "[]"]

@@ -9,7 +9,7 @@ import pytest
 from llvmlite import ir
 
 from einsum_engine.kernels import isa
-from einsum_engine.kernels.cpu import codegen, library, lines
+from einsum_engine.kernels.cpu import codegen, generators, lines
 from einsum_engine.kernels.cpu.emit import F64, I8, I64, Fn
 
 EACH_ISA = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
@@ -63,7 +63,7 @@ def test_offsets_cost_no_instruction():
 @EACH_ISA
 def test_no_kernel_computes_with_two_constants(row):
     for name in ("gemm_float32_1x4_dp", "small_float64_2", "pack_4", "nest_mul_complex64_complex64_complex64", "walk"):
-        text = str(library.build(name, row))
+        text = str(generators.build(name, row))
         assert "load i64" in text and not re.search(r"= (add|sub|mul) i64 -?\d+, -?\d+$", text, re.MULTILINE), name
 
 
@@ -93,6 +93,6 @@ def test_mask_of_lanes(row, lanes):
 def test_masks_stay_out_of_the_k_loop(dtype):
     """An edge that is read in place costs its loads no comparison."""
     row = isa.get("avx512")
-    text = codegen.assembly(library.build(f"gemm_{dtype}_1x4_dd", row), row)
+    text = codegen.assembly(generators.build(f"gemm_{dtype}_1x4_dd", row), row)
     loops = [block for block in re.split(r"^\.L\w+:", text, flags=re.MULTILINE) if "{%k" in block and "vfmadd" in block]
     assert loops and not any("vpcmp" in block for block in loops)

@@ -145,6 +145,11 @@ def test_json_shows_the_plan():
     assert saved["order"]["path"] == [[1, 2], [0, 1]]
 
 
+def signed(saved):
+    """As an engine would have saved it."""
+    return saved | {"digest": serialize.digest(saved)}
+
+
 def write(tmp_path, saved):
     path = tmp_path / "changed.json"
     path.write_text(saved if isinstance(saved, str) else json.dumps(saved))
@@ -165,7 +170,45 @@ def write(tmp_path, saved):
 )
 def test_changed_files_are_refused(change, message, tmp_path):
     with pytest.raises(engine.EngineValueError, match=message):
-        engine.load(write(tmp_path, document() | change))
+        engine.load(write(tmp_path, signed(document() | change)))
+
+
+def _places(value, path=()):
+    """Every key and position within a document."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield (*path, key)
+        yield from _places(each, (*path, key))
+
+
+def _put(saved, path, *value):
+    """A copy of a document with another value at a place, or without it."""
+    changed = json.loads(json.dumps(saved))
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    if value:
+        inner[path[-1]] = value[0]
+    else:
+        del inner[path[-1]]
+    return changed
+
+
+@pytest.mark.parametrize("value", [(), (None,), (3,), ("x",), ([],), ({},)], ids=str)
+def test_any_change_by_hand_is_refused(value, tmp_path):
+    """Also of what makes no other plan: constants, factors, strides."""
+    saved = document(engine.compile("ij,jk,kl->il", A, B, B.T, constants=[1], alpha=2.5))
+    for path in _places(saved):
+        changed = _put(saved, path, *value)
+        if changed != saved:
+            with pytest.raises(engine.EngineValueError, match="saved plan"):
+                engine.load(write(tmp_path, changed))
+
+
+def test_the_layout_of_the_text_is_free(tmp_path):
+    saved = document()
+    text = json.dumps(dict(reversed(saved.items())), separators=(",", ":"))
+    assert np.array_equal(engine.load(write(tmp_path, text))(A, B), CASES[0][1](A, B))
 
 
 def test_a_changed_size_is_noticed(tmp_path):
@@ -173,7 +216,7 @@ def test_a_changed_size_is_noticed(tmp_path):
     saved["expr"]["shapes"] = [[3, 4], [4, 6]]
     saved["operands"][1]["strides"] = [48, 8]
     with pytest.raises(engine.EngineValueError, match="the file was changed"):
-        engine.load(write(tmp_path, saved))
+        engine.load(write(tmp_path, signed(saved)))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00"])
@@ -183,7 +226,7 @@ def test_other_files_are_refused(text, tmp_path):
 
 
 def test_another_engine_may_plan_otherwise(tmp_path):
-    f = engine.load(write(tmp_path, document() | {"engine": "0.0.1", "hash": "?"}))
+    f = engine.load(write(tmp_path, signed(document() | {"engine": "0.0.1", "hash": "?"})))
     assert np.allclose(f(A, B), A @ B)
 
 

@@ -17,7 +17,7 @@ from test_walker import Table
 import einsum_engine as engine
 from einsum_engine import executor, recycle
 from einsum_engine.kernels import isa
-from einsum_engine.kernels.cpu import abi, entry, library, pool, walker
+from einsum_engine.kernels.cpu import abi, entry_abi, library, pool, pool_abi
 
 HOST = isa.active_isa()
 _Walk = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
@@ -223,10 +223,10 @@ def test_an_entry_in_a_forked_child_has_helpers():
     assert native._parallel and np.array_equal(call(*operands), exact)
 
     def child():
-        assert pool._pool.words[walker.POOL_WORKERS] == 0
+        assert pool._pool.words[pool_abi.POOL_WORKERS] == 0
         assert call(*operands) is NotImplemented
         native.run(operands, np.empty(exact.shape, native.plan.dtype))
-        assert pool._pool.words[walker.POOL_WORKERS] == 2
+        assert pool._pool.words[pool_abi.POOL_WORKERS] == 2
         assert np.array_equal(call(*operands), exact)
 
     _in_child(child)
@@ -240,7 +240,7 @@ def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
     matrices, out = [np.eye(20), np.ones((20, 20)), np.ones((20, 20))], np.empty((20, 20))
     plan = engine.compile("ij,jk,kl->il", *matrices, constants=[1, 2], optimize=[(1, 2), (0, 1)]).plan
     packed = executor.bind(plan)  # at its first call
-    call.__self__[entry.E_LOCK] = 1  # the record: another thread is in the entry
+    call.__self__[entry_abi.E_LOCK] = 1  # the record: another thread is in the entry
     common = recycle.common(1)
     common.lock[0] = 1
     try:
@@ -256,7 +256,7 @@ def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
             _in_child(child)
             assert common.lock[0]
     finally:
-        call.__self__[entry.E_LOCK] = 0
+        call.__self__[entry_abi.E_LOCK] = 0
         common.lock[0] = 0
     assert np.array_equal(call(*operands), exact)
     packed.run(matrices, out)

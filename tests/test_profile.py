@@ -11,7 +11,7 @@ import einsum_engine as engine
 from einsum_engine.errors import EngineTypeError, EngineValueError
 from einsum_engine.explain import explain
 from einsum_engine.kernels import registry, tiles
-from einsum_engine.kernels.cpu import codegen, library
+from einsum_engine.kernels.cpu import codegen, generators
 from einsum_engine.kernels.isa import ISAS, active_isa
 from einsum_engine.profile import PARTS, Profile, StepTime, part_of
 
@@ -59,15 +59,15 @@ def test_every_isa_has_counting_kernels(mode):
         for dtype in ("float32", "complex128", "bool"):
             mv, nr = tiles.tiles(isa, dtype)[0]
             name = f"gemm_{dtype}_{mv}x{nr}_{mode}{tiles.TIMED}"
-            assert codegen.compile_object(library.build(name, isa), isa)
+            assert codegen.compile_object(generators.build(name, isa), isa)
             assert name not in registry.kernel_names(isa), "warm-up leaves them to those who profile"
 
 
 def test_ordinary_kernels_read_no_clock():
     isa = active_isa()
     mv, nr = tiles.tiles(isa, "float32")[0]
-    plain = codegen.assembly(library.build(f"gemm_float32_{mv}x{nr}_pp", isa), isa)
-    timed = codegen.assembly(library.build(f"gemm_float32_{mv}x{nr}_pp{tiles.TIMED}", isa), isa)
+    plain = codegen.assembly(generators.build(f"gemm_float32_{mv}x{nr}_pp", isa), isa)
+    timed = codegen.assembly(generators.build(f"gemm_float32_{mv}x{nr}_pp{tiles.TIMED}", isa), isa)
     clock = "rdtsc" if isa.triple.startswith("x86") else "cntvct_el0"
     assert clock not in plain.lower() and clock in timed.lower()
 

@@ -7,7 +7,7 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine.kernels import fused_structure as fs
-from einsum_engine.kernels.cpu import codegen, fused_price, library
+from einsum_engine.kernels.cpu import codegen, fused_price, generators
 from einsum_engine.kernels.cpu import fused_abi as ua
 from einsum_engine.kernels.fused import lower
 from einsum_engine.kernels.isa import ISAS, host_isas
@@ -223,7 +223,7 @@ def test_several_vectors_have_one_test_where_there_are_fused_products(dtype):
     structure = divided(dtype)
     for isa in ISAS.values():
         assert fused_price.vectors_at_once(structure, isa) == (4 if isa.fma else 1)
-    text = codegen.assembly(library.build(fs.name(structure), ISAS["sse2"]), ISAS["sse2"])
+    text = codegen.assembly(generators.build(fs.name(structure), ISAS["sse2"]), ISAS["sse2"])
     assert "divp" in text and "mulp" not in text
 
 

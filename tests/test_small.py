@@ -193,11 +193,11 @@ def test_a_wrong_kernel_is_caught():
 
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_compiles_for_arm(dtype):
-    from einsum_engine.kernels.cpu import codegen, library
+    from einsum_engine.kernels.cpu import codegen, generators
 
     neon = isa.get("neon")
     for name in [name for name in small.names(neon) if name.split("_")[1] == dtype][-2:]:
-        assert f"{name}:" in codegen.assembly(library.build(name, neon), neon)
+        assert f"{name}:" in codegen.assembly(generators.build(name, neon), neon)
 
 
 def test_width_for():

@@ -22,6 +22,45 @@ ALL = tuple(DTYPES)
 FUNCTIONS = {
     "running sums": (ALL, lambda x: (np.cumsum(x, -1), x.cumsum(), np.cumprod(x[:2], 0), np.add.accumulate(x, axis=1))),
     "running extremes": (REAL, lambda x: (np.maximum.accumulate(x), np.minimum.accumulate(x, -1), x[:, :0].cumsum())),
+    "running sums of one axis": (
+        REAL,
+        lambda x: (
+            *(np.cumulative_sum(x[0]), np.cumulative_prod(x, axis=1)),
+            np.cumulative_sum(x, axis=0, include_initial=True),
+        ),
+    ),
+    "running sums without NaN": (NUMBERS, lambda x: (np.nancumsum(x / x[0], 1), np.nancumprod(x[:2]), np.nancumsum(x))),
+    "spread": (
+        NUMBERS,
+        lambda x: (np.var(x, correction=1), np.std(x, 0, correction=2), np.var(x, 1, keepdims=True), x.std(ddof=1)),
+    ),
+    "those that hold": (
+        ALL,
+        lambda x: (np.compress([1, 0, 1], x, 0), np.compress([0, 1, 1], x), np.extract(np.eye(4, 5) > 0, x)),
+    ),
+    "among others": (ALL, lambda x: (np.isin(x, x[0]), np.isin(x[0, 0], [1, 0]), np.isin(x, [], invert=True))),
+    "of other shapes": (
+        ALL,
+        lambda x: (
+            *np.atleast_3d(x, x[0], x[0, 0], x[None]),
+            *(np.resize(x, (3, 11)), np.resize(x, 4), np.resize(x[:0], 2)),
+        ),
+    ),
+    "of other dtypes": (
+        NUMBERS,
+        lambda x: (np.astype(x, np.complex64), np.astype(x, x.dtype), np.astype(x, "c16", copy=False)),
+    ),
+    "places of triangles": (ALL, lambda x: (x[np.tril_indices_from(x)], x[np.triu_indices_from(x, 1)])),
+    "halves exchanged": (
+        ALL,
+        lambda x: (np.fft.fftshift(x), np.fft.ifftshift(x), np.fft.fftshift(x, 1), np.fft.ifftshift(x, (0, -1))),
+    ),
+    "correlation": (
+        NUMBERS,
+        lambda x: [
+            np.correlate(a, v, mode) for a, v in ((x[0], x[1, :4]), (x[0, :2], x[1])) for mode in ("full", "valid", "same")
+        ],
+    ),
     "trapezoid": (NUMBERS, lambda x: (np.trapezoid(x), np.trapezoid(x, dx=0.5, axis=0), np.trapezoid(x, x[0]))),
     "gradient": (NUMBERS, lambda x: (np.gradient(x), np.gradient(x, 2, 3, edge_order=2), np.gradient(x, 0.5, axis=1))),
     "gradient of coordinates": (
@@ -62,17 +101,30 @@ FUNCTIONS = {
     "filled": (ALL, lambda x: (np.fill_diagonal(x, 1), np.put(x, [1, 2], [0, 1]), np.putmask(x, x == 1, 0), x.copy())),
     "flat": (ALL, lambda x: (x.flat.__setitem__(slice(None, None, 6), 1), x.flat[::2], x.flat[3], len(x.flat))),
     "convolution": (NUMBERS, lambda x: [np.convolve(x[0], x[1, :4], mode) for mode in ("full", "same", "valid")]),
-    "matrices": (NUMBERS, lambda x: (np.linalg.matrix_power(x[:4, :4], 3), np.linalg.multi_dot([x[:, 0], x, x[0]]))),
-    "vectors": (NUMBERS, lambda x: (np.cross(x[:, :3], x[::-1, :3]), np.vecdot(x, x[::-1]))),
+    "matrices": (
+        NUMBERS,
+        lambda x: (
+            *(np.linalg.matrix_power(x[:4, :4], 3), np.linalg.tensordot(x, x)),
+            np.linalg.multi_dot([x[:, 0], x, x[0]]),
+        ),
+    ),
+    "vectors": (
+        NUMBERS,
+        lambda x: (np.cross(x[:, :3], x[::-1, :3]), np.linalg.cross(x[:, :3], x[:, 1:4]), np.vecdot(x, x[::-1])),
+    ),
     "norms": (
         NUMBERS,
-        lambda x: (np.linalg.norm(x[0], 1), np.linalg.norm(x, np.inf, axis=1), np.linalg.norm(x, "fro")),
+        lambda x: (
+            *(np.linalg.norm(x[0], 1), np.linalg.norm(x, np.inf, axis=1), np.linalg.norm(x, "fro")),
+            np.linalg.matrix_norm(x),
+        ),
     ),
     "choices": (
         NUMBERS,
         lambda x: (np.select([x == 1, x != 0], [x, x * 2], 5), np.choose((x == 0).astype(int), [x, 1])),
     ),
     "pieces": (NUMBERS, lambda x: (np.piecewise(x, [x == 0, x != 0], [5, lambda v: v * 2]), np.polyval([1, 2], x))),
+    "equal in value": (ALL, lambda x: [np.where(np.array_equiv(x, other), x, 3) for other in (x[:1], x, x * 1, [1, 2])]),
     "nan": (REAL, lambda x: (np.nansum(x), np.nanmax(x, 0), np.nanmean(x), np.nan_to_num(x), np.isclose(x, x[0]))),
     "complex": (
         ALL,
@@ -102,6 +154,15 @@ FUNCTIONS = {
     "clipped places": (ALL, lambda x: (np.take(x, [9, -9], 1, mode="clip"), np.take(x, [9, -9], 0, mode="wrap"))),
     "powers of bool": (("?",), lambda x: (x**2, x**3, np.square(x), x**0.5)),
 }
+
+
+def test_what_nobody_knows_before_the_function_runs():
+    with pytest.raises(engine.EngineTypeError, match="nobody knows how many"):
+        engine.jit(lambda x: np.compress(x[0] > 0, x, 1))(X)
+    with pytest.raises(engine.EngineValueError, match="two names of one number"):
+        engine.jit(lambda x: np.var(x, ddof=1, correction=1))(X)
+    with pytest.raises(engine.EngineValueError, match="2 axes"):
+        engine.jit(lambda x: np.cumulative_sum(x))(X)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

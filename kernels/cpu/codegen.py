@@ -1,29 +1,25 @@
 """From an IR module to callable machine code, for a row of the ISA table, through the disk cache.
 
 A kernel is compiled at most once per machine: the object file goes to `kernels.diskcache`, linked (`image`), under a
-key of kernel name, source digest, ISA and LLVM version. One MCJIT engine per ISA holds the objects that only LLVM can
+key of kernel name, source digest, ISA and llvmlite's version. One MCJIT engine per ISA holds the objects that only LLVM can
 link.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Callable
-
 from llvmlite import binding as llvm
 from llvmlite import ir
 
-from ...locks import anew
 from ..isa import ISA
+from . import llvm_lock
 
-lock = anew(globals(), "lock", threading.RLock)
 _engines: dict[str, llvm.ExecutionEngine] = {}
 _initialised = False
 
 
 def _initialise() -> None:
     global _initialised
-    with lock:
+    with llvm_lock.lock:
         if not _initialised:
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
@@ -92,11 +88,8 @@ def _engine(isa: ISA) -> llvm.ExecutionEngine:
 
 def load(data: bytes, symbols: tuple[str, ...], isa: ISA) -> tuple[int, ...]:
     """Link an object into this process; addresses of its functions."""
-    with lock:
+    with llvm_lock.lock:
         engine = _engine(isa)
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
         return tuple(engine.get_function_address(s) for s in symbols)
-
-
-Generator = Callable[[ir.Module], tuple[str, ...]]

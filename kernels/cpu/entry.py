@@ -16,67 +16,33 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, result_memory, walker
+from . import abi, entry_abi as ea, pool_abi as pa, results_abi as ra
 from .emit import I32, I64, Fn, Val, Var
-
-# fields of PyObject and PyArrayObject, in bytes
-TYPE, DATA, RANK, SHAPE, STRIDES, DESCR, FLAGS = 8, 16, 24, 32, 40, 56, 64
-WRITEABLE = 0x0400
-
-# words of the record
-E_OPERANDS = 0
-E_ARRAY_TYPE = 1
-E_NOT_IMPLEMENTED = 2
-E_LOCK = 3  # 1 while a call is in the entry, where it has an arena of its own
-E_CONTEXT = 4
-E_TABLE = 5
-E_WALK = 6
-E_OUT_DESCR, E_OUT_RANK, E_OUT_SHAPE = 7, 8, 9
-E_EMPTY, E_RETURN = 10, 11  # PyArray_Empty, PyArray_Return
-E_SAVE, E_RESTORE = 12, 13  # PyEval_SaveThread, PyEval_RestoreThread; 0: keep the GIL
-E_EXPECTED = 14  # address: per array X_DESCR ..., X_WORDS words each
-E_OUT_GIVEN = 15  # 1: the last argument is the output
-E_LOCK_AT = 16  # address of the lock: E_LOCK, or that of the common arena
-E_SIGNALS, E_DECREF = 17, 18  # PyErr_CheckSignals, Py_DecRef
-E_FAILURES = 19  # address: for each CTX_ERROR from 1 up, exception and text of PyErr_Format
-E_FORMAT = 20  # PyErr_Format
-E_HANDLER = 21  # memory handler of a large result; 0: NumPy's own
-E_SET_HANDLER = 22  # PyDataMem_SetHandler
-E_POOL = 23  # address: words of the pool of results (`results`)
-E_OUT_BYTES = 24
-E_CLEAR = 25  # PyErr_Clear
-E_WRITES = 26  # 1: X_WRITTEN is set of some array
-E_WORDS = 27
-
-# expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
-# its memory, from its first element; X_WRITTEN: the plan writes it
-X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH, X_WRITTEN = range(6)
-X_WORDS = 6
 
 
 def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
     """``PyObject *entry(PyObject *self, PyObject *const *args, Py_ssize_t nargs)``."""
     f = Fn(module, name, [I64] * 3, I64)
     this, args, count = f.args
-    record = f.word(this + DATA)
-    result = Var(f, f.word(record, E_NOT_IMPLEMENTED))
+    record = f.word(this + ea.DATA)
+    result = Var(f, f.word(record, ea.E_NOT_IMPLEMENTED))
     matches = f.var(0)
-    given = f.word(record, E_OUT_GIVEN)
-    lock = f.word(record, E_LOCK_AT)
-    with f.if_(count.eq(f.word(record, E_OPERANDS) + given)):
+    given = f.word(record, ea.E_OUT_GIVEN)
+    lock = f.word(record, ea.E_LOCK_AT)
+    with f.if_(count.eq(f.word(record, ea.E_OPERANDS) + given)):
         with f.if_(f.atomic_swap(lock, 1).eq(0)):
             matches.set(1)
     with f.if_(matches.get().ne(0)):
-        context = f.word(record, E_CONTEXT)
+        context = f.word(record, ea.E_CONTEXT)
         bases = f.word(context, abi.CTX_BASES)
         _check_helpers(f, context, matches)
         _check_operands(f, record, args, count, bases, matches)
-        with f.if_(matches.get().ne(0) & f.word(record, E_WRITES).ne(0)):
+        with f.if_(matches.get().ne(0) & f.word(record, ea.E_WRITES).ne(0)):
             _check_written(f, record, args, count, bases, matches)
         with f.if_(matches.get().ne(0)):
             result.set(_run(f, record, args, count - given, bases, given))
         f.atomic_store(0, lock)
-    with f.if_(result.get().eq(f.word(record, E_NOT_IMPLEMENTED))):
+    with f.if_(result.get().eq(f.word(record, ea.E_NOT_IMPLEMENTED))):
         _increment(f, result.get())
     f.ret(result.get())
 
@@ -92,29 +58,29 @@ def _check_helpers(f: Fn, context: Val, matches: Var) -> None:
     """The pool, where the plan uses it, has as many helpers as the plan has threads besides the caller."""
     pool = f.word(context, abi.CTX_POOL)
     with f.if_(pool.ne(0)):
-        wanted = f.min(f.word(context, abi.CTX_THREADS) - 1, walker.MAX_WORKERS)
-        with f.if_(f.word(pool, walker.POOL_WORKERS) < wanted):
+        wanted = f.min(f.word(context, abi.CTX_THREADS) - 1, pa.MAX_WORKERS)
+        with f.if_(f.word(pool, pa.POOL_WORKERS) < wanted):
             matches.set(0)
 
 
 def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
-    array_type, expected = f.word(record, E_ARRAY_TYPE), f.word(record, E_EXPECTED)
+    array_type, expected = f.word(record, ea.E_ARRAY_TYPE), f.word(record, ea.E_EXPECTED)
     with f.range(0, count) as i:
         array = f.word(args, i)
-        want = expected + i * (8 * X_WORDS)
+        want = expected + i * (8 * ea.X_WORDS)
         same = f.var(0)
-        with f.if_(f.word(array + TYPE).eq(array_type)):
-            rank = f.convert(f.load(I32, array + RANK), "sext", I64)
-            with f.if_(f.word(array + DESCR).eq(f.word(want, X_DESCR)) & rank.eq(f.word(want, X_RANK))):
+        with f.if_(f.word(array + ea.TYPE).eq(array_type)):
+            rank = f.convert(f.load(I32, array + ea.RANK), "sext", I64)
+            with f.if_(f.word(array + ea.DESCR).eq(f.word(want, ea.X_DESCR)) & rank.eq(f.word(want, ea.X_RANK))):
                 same.set(1)
-                layout = f.word(want, X_LAYOUT)
-                shape, strides = f.word(array + SHAPE), f.word(array + STRIDES)
+                layout = f.word(want, ea.X_LAYOUT)
+                shape, strides = f.word(array + ea.SHAPE), f.word(array + ea.STRIDES)
                 with f.range(0, rank) as axis:
                     differs = f.word(shape, axis).ne(f.word(layout, axis))
                     differs = differs | f.word(strides, axis).ne(f.word(layout, axis + rank))
                     with f.if_(differs):
                         same.set(0)
-                f.store(f.word(array + DATA), bases + i * 8)
+                f.store(f.word(array + ea.DATA), bases + i * 8)
         with f.if_(same.get().eq(0)):
             matches.set(0)
 
@@ -122,49 +88,49 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
 def _check_written(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
     """What the plan writes, the output that was given and operands, may be written and shares no memory with any
     other array (by their bounds)."""
-    expected = f.word(record, E_EXPECTED)
+    expected = f.word(record, ea.E_EXPECTED)
     with f.range(0, count) as at:
-        one = expected + at * (8 * X_WORDS)
-        with f.if_(f.word(one, X_WRITTEN).ne(0)):
-            flags = f.convert(f.load(I32, f.word(args, at) + FLAGS), "sext", I64)
-            with f.if_((flags & WRITEABLE).eq(0)):
+        one = expected + at * (8 * ea.X_WORDS)
+        with f.if_(f.word(one, ea.X_WRITTEN).ne(0)):
+            flags = f.convert(f.load(I32, f.word(args, at) + ea.FLAGS), "sext", I64)
+            with f.if_((flags & ea.WRITEABLE).eq(0)):
                 matches.set(0)
-            low, high = (f.word(bases, at) + f.word(one, w) for w in (X_LOW, X_HIGH))
+            low, high = (f.word(bases, at) + f.word(one, w) for w in (ea.X_LOW, ea.X_HIGH))
             with f.range(0, count) as i:
-                want = expected + i * (8 * X_WORDS)
-                start, end = (f.word(bases, i) + f.word(want, w) for w in (X_LOW, X_HIGH))
+                want = expected + i * (8 * ea.X_WORDS)
+                start, end = (f.word(bases, i) + f.word(want, w) for w in (ea.X_LOW, ea.X_HIGH))
                 with f.if_(i.ne(at) & (start < high) & (low < end)):
                     matches.set(0)
 
 
 def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
     """A new array; 0 where there is no memory. A large one comes from the pool, from a place beside the operands."""
-    handler, old = f.word(record, E_HANDLER), f.var(0)
+    handler, old = f.word(record, ea.E_HANDLER), f.var(0)
     with f.if_(handler.ne(0)):
-        pool, count = f.word(record, E_POOL), f.var(0)
+        pool, count = f.word(record, ea.E_POOL), f.var(0)
         with f.range(0, operands) as i:
-            want = f.word(record, E_EXPECTED) + i * (8 * X_WORDS)
-            large = f.word(want, X_HIGH) - f.word(want, X_LOW) >= f.word(record, E_OUT_BYTES)
-            with f.if_(large & (count.get() < result_memory.MOST_BESIDE)):
-                f.store(f.word(bases, i), pool + (count.get() + result_memory.R_BESIDE) * 8)
+            want = f.word(record, ea.E_EXPECTED) + i * (8 * ea.X_WORDS)
+            large = f.word(want, ea.X_HIGH) - f.word(want, ea.X_LOW) >= f.word(record, ea.E_OUT_BYTES)
+            with f.if_(large & (count.get() < ra.MOST_BESIDE)):
+                f.store(f.word(bases, i), pool + (count.get() + ra.R_BESIDE) * 8)
                 count.add(1)
-        f.store(count.get(), pool + 8 * result_memory.R_BESIDE_COUNT)
-        old.set(f.call(f.word(record, E_SET_HANDLER), [handler], I64))
-    descr = f.word(record, E_OUT_DESCR)
+        f.store(count.get(), pool + 8 * ra.R_BESIDE_COUNT)
+        old.set(f.call(f.word(record, ea.E_SET_HANDLER), [handler], I64))
+    descr = f.word(record, ea.E_OUT_DESCR)
     _increment(f, descr)
-    rank = f.convert(f.word(record, E_OUT_RANK), "trunc", I32)
-    arguments = [rank, f.word(record, E_OUT_SHAPE), descr, f.const(I32, 0)]
-    out.set(f.call(f.word(record, E_EMPTY), arguments, I64))
+    rank = f.convert(f.word(record, ea.E_OUT_RANK), "trunc", I32)
+    arguments = [rank, f.word(record, ea.E_OUT_SHAPE), descr, f.const(I32, 0)]
+    out.set(f.call(f.word(record, ea.E_EMPTY), arguments, I64))
     with f.if_(out.get().eq(0), likely=False):
-        f.call(f.word(record, E_CLEAR), [])
+        f.call(f.word(record, ea.E_CLEAR), [])
     with f.if_(handler.ne(0)):
-        f.call(f.word(record, E_DECREF), [f.call(f.word(record, E_SET_HANDLER), [old.get()], I64)])
-        f.call(f.word(record, E_DECREF), [old.get()])
+        f.call(f.word(record, ea.E_DECREF), [f.call(f.word(record, ea.E_SET_HANDLER), [old.get()], I64)])
+        f.call(f.word(record, ea.E_DECREF), [old.get()])
 
 
 def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -> Val:
     """Walks the table into the output given or a new one; where there is no memory, others say so."""
-    out, nothing = f.var(0), Var(f, f.word(record, E_NOT_IMPLEMENTED))
+    out, nothing = f.var(0), Var(f, f.word(record, ea.E_NOT_IMPLEMENTED))
     with f.if_else(given.ne(0)) as (then, otherwise):
         with then:
             out.set(f.word(args, operands))
@@ -173,42 +139,42 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
             _fresh(f, record, operands, bases, out)
     with f.if_(out.get().ne(0)):
         nothing.set(0)
-        f.store(f.word(out.get() + DATA), bases + operands * 8)
-        save = f.word(record, E_SAVE)
+        f.store(f.word(out.get() + ea.DATA), bases + operands * 8)
+        save = f.word(record, ea.E_SAVE)
         state = f.var(0)
         with f.if_(save.ne(0)):
             state.set(f.call(save, [], I64))
         row, stopped = f.var(0), f.var(0)
         with f.while_() as leave:
-            walk = [f.word(record, E_CONTEXT), f.word(record, E_TABLE), row.get()]
-            row.set(f.call(f.word(record, E_WALK), walk, I64))
+            walk = [f.word(record, ea.E_CONTEXT), f.word(record, ea.E_TABLE), row.get()]
+            row.set(f.call(f.word(record, ea.E_WALK), walk, I64))
             leave(row.get() < 0)
             # a long loop came back at a jump: Ctrl-C is seen here
             with f.if_(save.ne(0)):
-                f.call(f.word(record, E_RESTORE), [state.get()])
-            found = f.call(f.word(record, E_SIGNALS), [], I32)
+                f.call(f.word(record, ea.E_RESTORE), [state.get()])
+            found = f.call(f.word(record, ea.E_SIGNALS), [], I32)
             stopped.set(f.convert(found, "sext", I64))
             with f.if_(save.ne(0)):
                 state.set(f.call(save, [], I64))
             leave(stopped.get().ne(0))
         with f.if_(save.ne(0)):
-            f.call(f.word(record, E_RESTORE), [state.get()])
-        failed = f.word(f.word(record, E_CONTEXT), abi.CTX_ERROR).ne(0)
+            f.call(f.word(record, ea.E_RESTORE), [state.get()])
+        failed = f.word(f.word(record, ea.E_CONTEXT), abi.CTX_ERROR).ne(0)
         with f.if_(stopped.get().ne(0) | failed, likely=False):
-            f.call(f.word(record, E_DECREF), [out.get()])
+            f.call(f.word(record, ea.E_DECREF), [out.get()])
             out.set(0)
         with f.if_(failed, likely=False):
             _raise(f, record)
-        with f.if_(f.word(record, E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
-            out.set(f.call(f.word(record, E_RETURN), [out.get()], I64))
+        with f.if_(f.word(record, ea.E_OUT_RANK).eq(0) & given.eq(0) & out.get().ne(0)):
+            out.set(f.call(f.word(record, ea.E_RETURN), [out.get()], I64))
     return out.get() | nothing.get()
 
 
 def _raise(f: Fn, record: Val) -> None:
     """Sets the exception that a step left in the context, and forgets it."""
-    context = f.word(record, E_CONTEXT)
-    row = f.word(record, E_FAILURES) + (f.word(context, abi.CTX_ERROR) - 1) * 16
+    context = f.word(record, ea.E_CONTEXT)
+    row = f.word(record, ea.E_FAILURES) + (f.word(context, abi.CTX_ERROR) - 1) * 16
     values = [f.word(context, word) for word in (abi.CTX_ERROR_VALUE, abi.CTX_ERROR_AXIS, abi.CTX_ERROR_SIZE)]
     function = ir.FunctionType(I64, [I64, I64], var_arg=True)
-    f.call(f.word(record, E_FORMAT), [f.word(row), f.word(row, 1), *values], function)
+    f.call(f.word(record, ea.E_FORMAT), [f.word(row), f.word(row, 1), *values], function)
     f.store(f.i64(0), context + 8 * abi.CTX_ERROR)

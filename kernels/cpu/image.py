@@ -14,7 +14,7 @@ import struct
 from functools import cache
 from typing import NamedTuple
 
-from .stream import LINE
+from .units import LINE
 
 _MAGIC = b"linked 1"
 _HEAD = struct.Struct("<8sQ")  # and where in the code the function begins

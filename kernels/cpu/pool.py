@@ -13,7 +13,7 @@ import numpy as np
 
 from ...locks import anew
 from ..isa import ISA
-from . import library, walker
+from . import library, pool_abi as pa
 
 _WORKER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 # Of a helper's semaphore before it sleeps, about a millisecond: a core that slept is back later than a short call ends.
@@ -34,17 +34,17 @@ class Pool:
 
     def __init__(self, isa: ISA):
         self.isa = isa
-        self.words = aligned_words(walker.POOL_WORDS)
+        self.words = aligned_words(pa.POOL_WORDS)
         self.address = self.words.ctypes.data
         libc = ctypes.CDLL(None, use_errno=True)
         for word, name in (
-            (walker.POOL_SEM_WAIT, "sem_wait"),
-            (walker.POOL_SEM_TRYWAIT, "sem_trywait"),
-            (walker.POOL_SEM_POST, "sem_post"),
-            (walker.POOL_YIELD, "sched_yield"),
+            (pa.POOL_SEM_WAIT, "sem_wait"),
+            (pa.POOL_SEM_TRYWAIT, "sem_trywait"),
+            (pa.POOL_SEM_POST, "sem_post"),
+            (pa.POOL_YIELD, "sched_yield"),
         ):
             self.words[word] = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
-        self.words[walker.POOL_SPIN] = _POLLS
+        self.words[pa.POOL_SPIN] = _POLLS
         self.growing = False
         self._init_semaphore = libc.sem_init
 
@@ -53,16 +53,16 @@ class Pool:
 
     def grow(self, workers: int) -> None:
         """At least ``workers`` helper threads (the caller is one more)."""
-        workers = min(workers, walker.MAX_WORKERS)
+        workers = min(workers, pa.MAX_WORKERS)
         with _lock:
             if self.growing:  # a signal handler in the midst of this: it takes the helpers that there are
                 return
             self.growing = True
             try:
-                for index in range(int(self.words[walker.POOL_WORKERS]), workers):
-                    self._semaphore(walker.POOL_LINES + walker.LINE_WORDS * (index + 1))
+                for index in range(int(self.words[pa.POOL_WORKERS]), workers):
+                    self._semaphore(pa.POOL_LINES + pa.LINE_WORDS * (index + 1))
                     self._start(index)
-                    self.words[walker.POOL_WORKERS] = index + 1
+                    self.words[pa.POOL_WORKERS] = index + 1
             finally:
                 self.growing = False
 
@@ -85,7 +85,7 @@ def address(isa: ISA, threads: int) -> int:
         with _lock:
             made = _pool or Pool(isa)  # meanwhile a signal handler may have made one, which counts
             _pool = _pool or made
-    if _pool.words[walker.POOL_WORKERS] < threads - 1:
+    if _pool.words[pa.POOL_WORKERS] < threads - 1:
         _pool.grow(threads - 1)
     return _pool.address
 
@@ -94,8 +94,8 @@ def _forked() -> None:
     """The child has none of the threads: the pool's memory stays (calls know its address), emptied of workers."""
     if _pool is not None:
         _pool.growing = False
-        _pool.words[walker.POOL_WORKERS] = 0
-        for word in (walker.POOL_BUSY, walker.POOL_OPEN, walker.POOL_ACTIVE):
+        _pool.words[pa.POOL_WORKERS] = 0
+        for word in (pa.POOL_BUSY, pa.POOL_OPEN, pa.POOL_ACTIVE):
             _pool.words[word] = 0
 
 

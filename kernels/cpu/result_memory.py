@@ -14,21 +14,9 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
+from . import results_abi as ra
 from .emit import I32, I64, VOID, Fn, Val
 
-R_LOCK = 0
-R_MALLOC, R_FREE, R_ALLOCATOR = 1, 2, 3  # functions of NumPy's handler, and what they are called with
-R_BESIDE_COUNT, R_BESIDE = 4, 5  # addresses that the next result is written beside; MOST_BESIDE words
-R_LIMIT, R_BYTES, R_COUNT = 13, 14, 15  # bytes that may be kept, bytes and blocks that are
-R_CLOCK, R_NEXT_LOOK, R_PENDING, R_LOOK = 16, 17, 18, 19  # clock_gettime; ns; Py_AddPendingCall, and of what
-R_COPY, R_SET = 20, 21  # memcpy, memset
-R_BLOCKS = 24  # block and bytes of each, the oldest first
-MOST_BESIDE, MOST_BLOCKS = 8, 64
-R_WORDS = R_BLOCKS + 2 * MOST_BLOCKS
-
-PAGE, LINE = 4096, 64
-ROOM = 2 * PAGE + LINE  # bytes of a block beside those of the data
-SLACK = 8  # a block up to 1/8 larger than asked for will do
 LOOK_NS = 50_000_000  # between two looks at the memory that is left, which take 0.1 to 0.2 ms
 _CLOCK_MONOTONIC = 1
 NAMES = ("results_malloc", "results_calloc", "results_realloc", "results_free", "results_clear")
@@ -51,41 +39,41 @@ def _evict(module: ir.Module) -> Fn:
     f = Fn(module, "evict", [I64] * 3, internal=True)
     ctx, nbytes, blocks = f.args
     gone, left = f.var(0), f.var(0)
-    count = f.word(ctx, R_COUNT)
-    left.set(f.word(ctx, R_BYTES))
+    count = f.word(ctx, ra.R_COUNT)
+    left.set(f.word(ctx, ra.R_BYTES))
     with f.while_() as leave:
         leave((gone.get() >= count) | ((left.get() <= nbytes) & (count - gone.get() <= blocks)))
         row = ctx + gone.get() * 16
-        left.set(left.get() - f.word(row, R_BLOCKS + 1))
-        _release(f, ctx, f.word(row, R_BLOCKS), f.word(row, R_BLOCKS + 1))
+        left.set(left.get() - f.word(row, ra.R_BLOCKS + 1))
+        _release(f, ctx, f.word(row, ra.R_BLOCKS), f.word(row, ra.R_BLOCKS + 1))
         gone.add(1)
     with f.if_(gone.get() > 0):
         with f.range(gone.get() * 2, count * 2) as word:
-            f.store(f.word(ctx + word * 8, R_BLOCKS), ctx + (word - gone.get() * 2 + R_BLOCKS) * 8)
-        f.store(left.get(), ctx + 8 * R_BYTES)
-        f.store(count - gone.get(), ctx + 8 * R_COUNT)
+            f.store(f.word(ctx + word * 8, ra.R_BLOCKS), ctx + (word - gone.get() * 2 + ra.R_BLOCKS) * 8)
+        f.store(left.get(), ctx + 8 * ra.R_BYTES)
+        f.store(count - gone.get(), ctx + 8 * ra.R_COUNT)
     f.ret()
     return f
 
 
 def _release(f: Fn, ctx: Val, block: Val, nbytes: Val) -> None:
-    f.call(f.word(ctx, R_FREE), [f.word(ctx, R_ALLOCATOR), block, nbytes])
+    f.call(f.word(ctx, ra.R_FREE), [f.word(ctx, ra.R_ALLOCATOR), block, nbytes])
 
 
 def _place(f: Fn, ctx: Val) -> Val:
     """Bytes into its page at which the data begin."""
-    count = f.word(ctx, R_BESIDE_COUNT)
+    count = f.word(ctx, ra.R_BESIDE_COUNT)
     place, most = f.var(0), f.var(0)
     with f.range(0, count) as i:
-        here, before = f.word(ctx + i * 8, R_BESIDE), f.var(PAGE)
+        here, before = f.word(ctx + i * 8, ra.R_BESIDE), f.var(ra.PAGE)
         with f.range(0, count) as j:
-            gap = (here - f.word(ctx + j * 8, R_BESIDE)) & (PAGE - 1)
+            gap = (here - f.word(ctx + j * 8, ra.R_BESIDE)) & (ra.PAGE - 1)
             with f.if_(gap.ne(0)):
                 before.set(f.min(before.get(), gap))
         with f.if_(before.get() > most.get()):
             most.set(before.get())
-            place.set(here & (PAGE - LINE))
-    f.store(f.i64(0), ctx + 8 * R_BESIDE_COUNT)
+            place.set(here & (ra.PAGE - ra.LINE))
+    f.store(f.i64(0), ctx + 8 * ra.R_BESIDE_COUNT)
     return place.get()
 
 
@@ -93,36 +81,36 @@ def _malloc(module: ir.Module, evict: Fn) -> Fn:
     """``int64 take(ctx, bytes)``: address of the data, 0 where there is no memory."""
     f = Fn(module, "take", [I64] * 2, I64, internal=True)
     ctx, size = f.args
-    wanted = size + ROOM
+    wanted = size + ra.ROOM
     block, nbytes = f.var(0), f.var(0)
     nbytes.set(wanted)
     place = _place(f, ctx)
-    with f.if_(f.atomic_swap(ctx + 8 * R_LOCK, 1).eq(0)):
-        count = f.word(ctx, R_COUNT)
+    with f.if_(f.atomic_swap(ctx + 8 * ra.R_LOCK, 1).eq(0)):
+        count = f.word(ctx, ra.R_COUNT)
         at = f.var(0)
         at.set(count - 1)
         with f.while_() as leave:
             leave((at.get() < 0) | block.get().ne(0))
             row = ctx + at.get() * 16
-            held = f.word(row, R_BLOCKS + 1)
-            with f.if_((held >= wanted) & (held <= wanted + wanted // SLACK)):
-                block.set(f.word(row, R_BLOCKS))
+            held = f.word(row, ra.R_BLOCKS + 1)
+            with f.if_((held >= wanted) & (held <= wanted + wanted // ra.SLACK)):
+                block.set(f.word(row, ra.R_BLOCKS))
                 nbytes.set(held)
                 with f.range(at.get() * 2, count * 2 - 2) as word:
-                    f.store(f.word(ctx + word * 8, R_BLOCKS + 2), ctx + (word + R_BLOCKS) * 8)
-                f.store(count - 1, ctx + 8 * R_COUNT)
-                f.store(f.word(ctx, R_BYTES) - held, ctx + 8 * R_BYTES)
+                    f.store(f.word(ctx + word * 8, ra.R_BLOCKS + 2), ctx + (word + ra.R_BLOCKS) * 8)
+                f.store(count - 1, ctx + 8 * ra.R_COUNT)
+                f.store(f.word(ctx, ra.R_BYTES) - held, ctx + 8 * ra.R_BYTES)
             at.add(-1)
         with f.if_(block.get().eq(0)):
-            block.set(f.call(f.word(ctx, R_MALLOC), [f.word(ctx, R_ALLOCATOR), wanted], I64))
+            block.set(f.call(f.word(ctx, ra.R_MALLOC), [f.word(ctx, ra.R_ALLOCATOR), wanted], I64))
             with f.if_(block.get().eq(0)):
                 f.call(evict, [ctx, f.i64(0), f.i64(0)])
-        f.atomic_store(0, ctx + 8 * R_LOCK)
+        f.atomic_store(0, ctx + 8 * ra.R_LOCK)
     with f.if_(block.get().eq(0)):
-        block.set(f.call(f.word(ctx, R_MALLOC), [f.word(ctx, R_ALLOCATOR), wanted], I64))
+        block.set(f.call(f.word(ctx, ra.R_MALLOC), [f.word(ctx, ra.R_ALLOCATOR), wanted], I64))
     data = f.var(0)
     with f.if_(block.get().ne(0)):
-        data.set(((block.get() + (16 + PAGE - 1)) & -PAGE) + place)
+        data.set(((block.get() + (16 + ra.PAGE - 1)) & -ra.PAGE) + place)
         f.store(block.get(), data.get() - 16)
         f.store(nbytes.get(), data.get() - 8)
     f.ret(data.get())
@@ -134,17 +122,17 @@ def _free(module: ir.Module, evict: Fn) -> Fn:
     f = Fn(module, "give", [I64] * 2, internal=True)
     ctx, data = f.args
     block, nbytes = f.word(data - 16), f.word(data - 8)
-    limit, kept = f.word(ctx, R_LIMIT), f.var(0)
+    limit, kept = f.word(ctx, ra.R_LIMIT), f.var(0)
     with f.if_(nbytes <= limit):
-        with f.if_(f.atomic_swap(ctx + 8 * R_LOCK, 1).eq(0)):
-            f.call(evict, [ctx, limit - nbytes, f.i64(MOST_BLOCKS - 1)])
-            count = f.word(ctx, R_COUNT)
-            f.store(block, ctx + (count * 2 + R_BLOCKS) * 8)
-            f.store(nbytes, ctx + (count * 2 + R_BLOCKS + 1) * 8)
-            f.store(count + 1, ctx + 8 * R_COUNT)
-            f.store(f.word(ctx, R_BYTES) + nbytes, ctx + 8 * R_BYTES)
+        with f.if_(f.atomic_swap(ctx + 8 * ra.R_LOCK, 1).eq(0)):
+            f.call(evict, [ctx, limit - nbytes, f.i64(ra.MOST_BLOCKS - 1)])
+            count = f.word(ctx, ra.R_COUNT)
+            f.store(block, ctx + (count * 2 + ra.R_BLOCKS) * 8)
+            f.store(nbytes, ctx + (count * 2 + ra.R_BLOCKS + 1) * 8)
+            f.store(count + 1, ctx + 8 * ra.R_COUNT)
+            f.store(f.word(ctx, ra.R_BYTES) + nbytes, ctx + 8 * ra.R_BYTES)
             kept.set(1)
-            f.atomic_store(0, ctx + 8 * R_LOCK)
+            f.atomic_store(0, ctx + 8 * ra.R_LOCK)
     with f.if_(kept.get().eq(0)):
         _release(f, ctx, block, nbytes)
     f.ret()
@@ -154,11 +142,11 @@ def _free(module: ir.Module, evict: Fn) -> Fn:
 def _look(f: Fn, ctx: Val) -> None:
     """Has the main thread look at the memory that is left, now and then."""
     time = f.stack(16)
-    f.call(f.word(ctx, R_CLOCK), [f.const(I32, _CLOCK_MONOTONIC), time], I32)
+    f.call(f.word(ctx, ra.R_CLOCK), [f.const(I32, _CLOCK_MONOTONIC), time], I32)
     now = f.word(time) * 1_000_000_000 + f.word(time, 1)
-    with f.if_(now >= f.word(ctx, R_NEXT_LOOK)):
-        f.store(now + LOOK_NS, ctx + 8 * R_NEXT_LOOK)
-        f.call(f.word(ctx, R_PENDING), [f.word(ctx, R_LOOK), f.i64(0)], I32)
+    with f.if_(now >= f.word(ctx, ra.R_NEXT_LOOK)):
+        f.store(now + LOOK_NS, ctx + 8 * ra.R_NEXT_LOOK)
+        f.call(f.word(ctx, ra.R_PENDING), [f.word(ctx, ra.R_LOOK), f.i64(0)], I32)
 
 
 # -- the functions ----------------------------------------------------------------------------------------------------
@@ -176,7 +164,7 @@ def _build_calloc(module: ir.Module, name: str) -> None:
     ctx, count, item = f.args
     data = f.call(take, [ctx, count * item], I64)
     with f.if_(data.ne(0)):
-        f.call(f.word(ctx, R_SET), [data, f.const(I32, 0), count * item], I64)
+        f.call(f.word(ctx, ra.R_SET), [data, f.const(I32, 0), count * item], I64)
     f.ret(data)
 
 
@@ -189,7 +177,7 @@ def _build_realloc(module: ir.Module, name: str) -> None:
     data = f.call(take, [ctx, size], I64)
     with f.if_(data.ne(0) & old.ne(0)):
         held = f.word(old - 16) + f.word(old - 8) - old
-        f.call(f.word(ctx, R_COPY), [data, old, f.min(held, size)], I64)
+        f.call(f.word(ctx, ra.R_COPY), [data, old, f.min(held, size)], I64)
         f.call(give, [ctx, old])
     f.ret(data)
 
@@ -209,7 +197,7 @@ def _build_clear(module: ir.Module, name: str) -> None:
     evict = _evict(module)
     f = Fn(module, name, [I64], VOID)
     (ctx,) = f.args
-    with f.if_(f.atomic_swap(ctx + 8 * R_LOCK, 1).eq(0)):
+    with f.if_(f.atomic_swap(ctx + 8 * ra.R_LOCK, 1).eq(0)):
         f.call(evict, [ctx, f.i64(0), f.i64(0)])
-        f.atomic_store(0, ctx + 8 * R_LOCK)
+        f.atomic_store(0, ctx + 8 * ra.R_LOCK)
     f.ret()

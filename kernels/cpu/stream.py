@@ -6,8 +6,7 @@ from typing import Callable
 
 from ..isa import ISA
 from .emit import I8, I16, I32, I64, Fn, Val, vector_type
-
-LINE = 64  # bytes
+from .units import LINE
 
 
 def stream(

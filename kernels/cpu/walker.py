@@ -17,23 +17,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi
+from . import abi, pool_abi as pa
 from .emit import I8, I32, I64, Fn, Val, Var
-
-# words of the pool; each group on a cache line of its own
-POOL_BUSY = 0
-POOL_JOB = 8  # ctx, row, number of tasks, number of helpers, number of bands
-POOL_ACTIVE = 24  # helpers that look at the job or work on it
-POOL_OPEN = 32  # the job may be joined
-POOL_WORKERS = 40
-POOL_QUIT = 41
-POOL_SEM_WAIT, POOL_SEM_TRYWAIT, POOL_SEM_POST, POOL_YIELD = 42, 43, 44, 45  # addresses of libc functions
-POOL_SPIN = 46  # polls before sleeping; of the caller before yielding, a 32nd of them
-POOL_LINES = 48  # one cache line for the caller and for each helper, LINE_WORDS apart: the sem_t of a helper, and
-LINE_TAKEN = 7  # how many tasks of a band are taken
-LINE_WORDS = 8
-MAX_WORKERS = 256
-POOL_WORDS = POOL_LINES + LINE_WORDS * (MAX_WORKERS + 1)
 
 _CLOCK_MONOTONIC = 1
 TURNS = 16  # jumps between two looks at the clock, which takes as long as a small row
@@ -156,23 +141,23 @@ def _build_dispatch(module: ir.Module) -> Fn:
     """Share the tasks of a row with the pool; alone if another caller has it."""
     f = Fn(module, "dispatch", [I64] * 4, internal=True)
     pool, ctx, row, tasks = f.args
-    with f.if_else(f.atomic_swap(pool + 8 * POOL_BUSY, 1).ne(0)) as (taken, free):
+    with f.if_else(f.atomic_swap(pool + 8 * pa.POOL_BUSY, 1).ne(0)) as (taken, free):
         with taken:
             _run_alone(f, ctx, row, tasks)
         with free:
-            helpers = f.min(f.min(f.word(ctx, abi.CTX_THREADS) - 1, f.word(pool, POOL_WORKERS)), tasks - 1)
+            helpers = f.min(f.min(f.word(ctx, abi.CTX_THREADS) - 1, f.word(pool, pa.POOL_WORKERS)), tasks - 1)
             bands = f.select(f.word(row, abi.PARALLEL).eq(abi.IN_BANDS), helpers + 1, f.i64(1))
             for shift, value in enumerate((ctx, row, tasks, helpers, bands)):
-                f.store(value, pool + 8 * (POOL_JOB + shift))
+                f.store(value, pool + 8 * (pa.POOL_JOB + shift))
             with f.range(0, bands) as band:
-                f.atomic_store(0, _line(pool, band) + 8 * LINE_TAKEN)
-            f.atomic_store(1, pool + 8 * POOL_OPEN)
+                f.atomic_store(0, _line(pool, band) + 8 * pa.LINE_TAKEN)
+            f.atomic_store(1, pool + 8 * pa.POOL_OPEN)
             with f.range(0, helpers) as helper:
-                _semaphore(f, pool, POOL_SEM_POST, _line(pool, helper + 1))
+                _semaphore(f, pool, pa.POOL_SEM_POST, _line(pool, helper + 1))
             _take_tasks(f, pool, f.i64(0))
-            f.atomic_store(0, pool + 8 * POOL_OPEN)
+            f.atomic_store(0, pool + 8 * pa.POOL_OPEN)
             _await_helpers(f, pool)
-            f.atomic_store(0, pool + 8 * POOL_BUSY)
+            f.atomic_store(0, pool + 8 * pa.POOL_BUSY)
     f.ret()
     return f
 
@@ -181,15 +166,15 @@ def _await_helpers(f: Fn, pool: Val) -> None:
     """Wait for the helpers that joined. One that has not woken up is not waited for: it finds the job closed."""
     polls = f.var(0)
     with f.while_() as leave:
-        leave(f.atomic_load(pool + 8 * POOL_ACTIVE).eq(0))
+        leave(f.atomic_load(pool + 8 * pa.POOL_ACTIVE).eq(0))
         polls.add(1)
-        with f.if_(polls.get() > f.word(pool, POOL_SPIN) >> 5):
-            f.call(f.word(pool, POOL_YIELD), [], I32)
+        with f.if_(polls.get() > f.word(pool, pa.POOL_SPIN) >> 5):
+            f.call(f.word(pool, pa.POOL_YIELD), [], I32)
 
 
 def _line(pool: Val, worker: Val) -> Val:
     """What belongs to one worker; the caller is number 0."""
-    return pool + 8 * POOL_LINES + worker * (8 * LINE_WORDS)
+    return pool + 8 * pa.POOL_LINES + worker * (8 * pa.LINE_WORDS)
 
 
 def _semaphore(f: Fn, pool: Val, function: int, semaphore: Val) -> Val:
@@ -198,13 +183,13 @@ def _semaphore(f: Fn, pool: Val, function: int, semaphore: Val) -> Val:
 
 def _take_tasks(f: Fn, pool: Val, worker: Val) -> None:
     """Those of the worker's own band, then what is left of each other one."""
-    ctx, row, tasks, _, bands = (f.word(pool, POOL_JOB + i) for i in range(5))
+    ctx, row, tasks, _, bands = (f.word(pool, pa.POOL_JOB + i) for i in range(5))
     fn = f.word(row, abi.FN)
     with f.range(0, bands) as turn:
         band = (worker + turn) % bands
         first, last = band * tasks // bands, (band + 1) * tasks // bands
         with f.while_() as leave:
-            t = first + f.atomic_add(_line(pool, band) + 8 * LINE_TAKEN, 1)
+            t = first + f.atomic_add(_line(pool, band) + 8 * pa.LINE_TAKEN, 1)
             leave(t >= last)
             f.call(fn, [ctx, row, t, worker])
 
@@ -213,13 +198,13 @@ def _wait(f: Fn, pool: Val, semaphore: Val) -> None:
     """Poll for a while, then sleep; interrupted sleeps are resumed."""
     polls, got = f.var(0), f.var(0)
     with f.while_() as leave:
-        leave(got.get().ne(0) | (polls.get() >= f.word(pool, POOL_SPIN)))
-        with f.if_(_semaphore(f, pool, POOL_SEM_TRYWAIT, semaphore).eq(0)):
+        leave(got.get().ne(0) | (polls.get() >= f.word(pool, pa.POOL_SPIN)))
+        with f.if_(_semaphore(f, pool, pa.POOL_SEM_TRYWAIT, semaphore).eq(0)):
             got.set(1)
         polls.add(1)
     with f.while_() as leave:
         leave(got.get().ne(0))
-        with f.if_(_semaphore(f, pool, POOL_SEM_WAIT, semaphore).eq(0)):
+        with f.if_(_semaphore(f, pool, pa.POOL_SEM_WAIT, semaphore).eq(0)):
             got.set(1)
 
 
@@ -229,12 +214,12 @@ def build_worker_loop(module: ir.Module, name: str, isa: ISA) -> None:
     pool, worker = f.args
     with f.while_() as leave:
         _wait(f, pool, _line(pool, worker + 1))
-        leave(f.atomic_load(pool + 8 * POOL_QUIT).ne(0))
+        leave(f.atomic_load(pool + 8 * pa.POOL_QUIT).ne(0))
         # joining comes before looking: a caller that closes the job afterwards waits for this helper
-        f.atomic_add(pool + 8 * POOL_ACTIVE, 1)
-        with f.if_(f.atomic_load(pool + 8 * POOL_OPEN).ne(0)):
+        f.atomic_add(pool + 8 * pa.POOL_ACTIVE, 1)
+        with f.if_(f.atomic_load(pool + 8 * pa.POOL_OPEN).ne(0)):
             # woken for an earlier job of more threads, it has no scratch in this one
-            with f.if_(worker < f.word(pool, POOL_JOB + 3)):
+            with f.if_(worker < f.word(pool, pa.POOL_JOB + 3)):
                 _take_tasks(f, pool, worker + 1)
-        f.atomic_add(pool + 8 * POOL_ACTIVE, -1)
+        f.atomic_add(pool + 8 * pa.POOL_ACTIVE, -1)
     f.ret()
