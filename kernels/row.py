@@ -6,7 +6,8 @@ import ctypes
 import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Mapping, NamedTuple, Sequence
+from operator import attrgetter
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..records import lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
+_nbytes = attrgetter("nbytes")
 _WORDS = struct.Struct(f"{abi.STEP_WORDS}q")
 
 
@@ -62,20 +64,19 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
-        once = {id(table): table for table in self.tables.values()}
-        pool, starts = _pooled(list(once.values()))
+        pool, starts = _pooled(list(self.tables.values()))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
-        for word, table in self.tables.items():
-            words[word] = starts[id(table)]
+        for word, start in zip(self.tables, starts):
+            words[word] = start
         words[abi.NTASKS] = self.tasks
         return Packed(_WORDS.pack(*words), pool, words[abi.PARALLEL] != 0)
 
     @lazy
     def nbytes(self) -> int:
         """Of the row and its tables."""
-        return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
+        return 8 * abi.STEP_WORDS + sum(map(_nbytes, self.tables.values()))
 
 
 def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) -> Row:
@@ -87,13 +88,15 @@ def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) 
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
 
-def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
-    """Short tables one behind the other, and the address of each table by its id."""
-    short = [table for table in tables if len(table) <= _POOLED]
+def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, Iterable[int]]:
+    """Short tables one behind the other, and the address of each table."""
+    short = tables
+    if max(map(len, tables), default=0) > _POOLED:
+        short = [table for table in tables if len(table) <= _POOLED]
     # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
     pool = bytearray().join([*short, _SPARE])
     first = ctypes.addressof(ctypes.c_char.from_buffer(pool))
-    starts = dict(zip(map(id, short), accumulate([table.nbytes for table in short], initial=first)))
-    if len(short) < len(tables):
-        starts |= {id(t): t.__array_interface__["data"][0] for t in tables if len(t) > _POOLED}
-    return pool, starts
+    starts = accumulate(map(_nbytes, short), initial=first)
+    if short is tables:
+        return pool, starts
+    return pool, [next(starts) if len(t) <= _POOLED else t.__array_interface__["data"][0] for t in tables]

@@ -337,14 +337,21 @@ class Panels:
         """Rows computed, padding included, over all panels and outer loops."""
         return self.count * self.width * total(self.outer)
 
+    @lazy
+    def _groups(self) -> tuple[tuple[Sequence[Dim], ...], bool]:
+        """Dimensions as `_offsets` takes them, slow to fast, and whether tables are few and follow from strides."""
+        cut, run = (() if dim is None else (dim,) for dim in (self.cut, self.run_last))
+        groups = self.lanes[::-1], cut, run, self.rest
+        few = self.count * self.width <= _FEW and not any([dim.tables for dims in groups for dim in dims])
+        return groups, few
+
     def offsets(self, tensor: int) -> np.ndarray:
         """(count, width) byte offsets; lanes past the box repeat the last."""
-        cut, run = ([] if dim is None else [dim] for dim in (self.cut, self.run_last))
-        groups = self.lanes[::-1], cut, run, self.rest
-        if self.count * self.width > _FEW or any([dim.tables for dims in groups for dim in dims]):
+        groups, few = self._groups
+        if not few:
             tables = [flat_table(dims, tensor) if dims else None for dims in groups]
             return _offsets(*tables, self.tile, self.width)
-        places = [tuple([dim.place(tensor) for dim in dims]) for dims in groups]
+        places = [tuple([dim.place(tensor) for dim in dims]) if dims else () for dims in groups]
         return _few_offsets(*places, self.tile, self.width)
 
     def valid(self) -> np.ndarray:
