@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
-from typing import Iterable, Mapping, NamedTuple, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -64,12 +64,13 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
-        pool, starts = _pooled(list(self.tables.values()))
+        tables = self.tables.values()
+        pool, starts = _pooled(dict(zip(map(id, tables), tables)))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
-        for word, start in zip(self.tables, starts):
-            words[word] = start
+        for word, table in self.tables.items():
+            words[word] = starts[id(table)]
         words[abi.NTASKS] = self.tasks
         return Packed(_WORDS.pack(*words), pool, words[abi.PARALLEL] != 0)
 
@@ -88,15 +89,15 @@ def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) 
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
 
-def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, Iterable[int]]:
-    """Short tables one behind the other, and the address of each table."""
+def _pooled(tables: dict[int, np.ndarray]) -> tuple[bytearray, dict[int, int]]:
+    """Short ones of the tables by their ids one behind the other, and the address of each table by its id."""
     short = tables
-    if max(map(len, tables), default=0) > _POOLED:
-        short = [table for table in tables if len(table) <= _POOLED]
+    if max(map(len, tables.values()), default=0) > _POOLED:
+        short = {key: table for key, table in tables.items() if len(table) <= _POOLED}
     # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
-    pool = bytearray().join([*short, _SPARE])
+    pool = bytearray().join([*short.values(), _SPARE])
     first = ctypes.addressof(ctypes.c_char.from_buffer(pool))
-    starts = accumulate(map(_nbytes, short), initial=first)
-    if short is tables:
-        return pool, starts
-    return pool, [next(starts) if len(t) <= _POOLED else t.__array_interface__["data"][0] for t in tables]
+    starts = dict(zip(short, accumulate(map(_nbytes, short.values()), initial=first)))
+    if short is not tables:
+        starts |= {key: t.__array_interface__["data"][0] for key, t in tables.items() if key not in short}
+    return pool, starts

@@ -98,9 +98,8 @@ class BinaryContraction:
         left, right, out = self.left, self.right, self.out
         if self.batch or left is None or right is None:
             return None
-        found = []
-        for indices, by, first, second in ((self.m, out, left, out), (self.n, out, right, out), (self.k, left, left, right)):
-            found.append(fused_places(_slow_to_fast(indices, by), self.sizes, first, second))
+        groups = (self.m, out, left, out), (self.n, out, right, out), (self.k, left, left, right)
+        found = [fused_places(_slow_to_fast(indices, by), self.sizes, *tensors) for indices, by, *tensors in groups]
         return None if None in found else tuple(found)
 
     @lazy

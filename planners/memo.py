@@ -81,10 +81,11 @@ def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objec
         missed.append(key)
     else:
         parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads)])
-    if all(map(_is_small, parts)):
-        entry = machine, laid, parts
-        for key in missed:
-            _known.put(key, entry)
+        if not all(map(_is_small, parts)):
+            return parts
+    entry = machine, laid, parts
+    for key in missed:
+        _known.put(key, entry)
     return parts
 
 
