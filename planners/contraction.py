@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Hashable, Mapping, NamedTuple
+from typing import Hashable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index
 from ..records import changed, lazy, quick
-from .sides import LEFT, OUT, RIGHT, Dim, fused_dims
+from .sides import LEFT, NO_TABLES, OUT, RIGHT, Dim, fused_dims, fused_places
 
 Axes = Mapping[Index, Axis]
+Fused = tuple[list[tuple[Index, ...]], list[tuple[int, int, int]]]  # as `fused_places` makes them
 
 
 def dimension_types(
@@ -91,24 +92,31 @@ class BinaryContraction:
         return len(self.batch), len(self.m), len(self.n)
 
     @lazy
+    def places(self) -> tuple[Fused, Fused, Fused] | None:
+        """`dims` of types M, N and K by indices and by numbers, where there is no batch and both operands are known and
+        linear."""
+        left, right, out = self.left, self.right, self.out
+        if self.batch or left is None or right is None:
+            return None
+        groups = (self.m, out, left, out), (self.n, out, right, out), (self.k, left, left, right)
+        found = [fused_places(_slow_to_fast(indices, by), self.sizes, *tensors) for indices, by, *tensors in groups]
+        return None if None in found else tuple(found)
+
+    @lazy
     def dims(self) -> tuple[list[Dim], list[Dim], list[Dim], list[Dim]]:
         """Dimensions of types B, M, N and K of a product whose layouts are all known: as they lie in the output, slow to
         fast, K as in left; neighbours that are one linear dimension in all tensors are one."""
+        if self.places is not None:
+            m, n, k = self.places
+            return [], _dims(m, LEFT, OUT), _dims(n, RIGHT, OUT), _dims(k, LEFT, RIGHT)
         left, right, out = (LEFT, self.left), (RIGHT, self.right), (OUT, self.out)
+        sizes, by_out = self.sizes, self.out
         return (
-            self._fused(self.batch, out, (left, right, out)),
-            self._fused(self.m, out, (left, out)),
-            self._fused(self.n, out, (right, out)),
-            self._fused(self.k, left, (left, right)),
+            fused_dims(_slow_to_fast(self.batch, by_out), sizes, (left, right, out)),
+            fused_dims(_slow_to_fast(self.m, by_out), sizes, (left, out)),
+            fused_dims(_slow_to_fast(self.n, by_out), sizes, (right, out)),
+            fused_dims(_slow_to_fast(self.k, self.left), sizes, (left, right)),
         )
-
-    def _fused(
-        self, indices: tuple[Index, ...], by: tuple[int, Axes], known: tuple[tuple[int, Axes], ...]
-    ) -> list[Dim]:
-        axes, ordered = by[1], indices
-        if len(indices) > 1:
-            ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
-        return fused_dims(ordered, self.sizes, known)
 
     @lazy
     def lengths(self) -> tuple[int, ...]:
@@ -150,6 +158,14 @@ class BinaryContraction:
             left_dtype=self.right_dtype,
             right_dtype=self.left_dtype,
         )
+
+
+def _slow_to_fast(indices: tuple[Index, ...], axes: Axes) -> Sequence[Index]:
+    return sorted(indices, key=lambda i: -abs(axes[i].stride)) if len(indices) > 1 else indices
+
+
+def _dims(fused: Fused, first: int, second: int) -> list[Dim]:
+    return [Dim(indices, size, {first: x, second: y}, NO_TABLES) for indices, (size, x, y) in zip(*fused)]
 
 
 def _least(axes: Axes, indices: tuple[Index, ...]) -> int:

@@ -206,6 +206,8 @@ class GemmTables:
 
     def _outer(self, packed_left: PackedSide | None, packed_right: PackedSide | None) -> tuple:
         """Loops over batch, what was split off N, and off M: fastest last. Packed copies have strides of their own."""
+        if not (self.b_dims or self.n_outer or self.panels.outer):  # as in most products
+            return ()
         loops = []
         for level, dims in enumerate(levels(self.b_dims[::-1], BATCH_LOOPS)):  # they may know more than in `b_levels`
             steps = [None if side is None else side.batch_strides[level] for side in (packed_left, packed_right)]

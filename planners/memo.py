@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Hashable, Iterator, Sequence
+from typing import Hashable, Iterator
 
 from .. import cost
 from ..kernels.isa import ISA
@@ -22,7 +22,6 @@ from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
 from .layout import Given
 from .parts import Part, plan_parts
-from .sides import Dim
 from .unpacked import UnpackedPlan
 from .unpacked_cost import unpacked_seconds
 
@@ -82,10 +81,11 @@ def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objec
         missed.append(key)
     else:
         parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads)])
-    if all(map(_is_small, parts)):
-        entry = machine, laid, parts
-        for key in missed:
-            _known.put(key, entry)
+        if not all(map(_is_small, parts)):
+            return parts
+    entry = machine, laid, parts
+    for key in missed:
+        _known.put(key, entry)
     return parts
 
 
@@ -98,11 +98,10 @@ def _keys(c: BinaryContraction, isa: ISA, threads: int) -> Iterator[Hashable]:
     """What a product is known by besides its objects: its numbers, its numbers once neighbours are fused."""
     yield _key(c, isa, threads)
     # A free layout has names, and of a batch single indices may be copied.
-    if c.left is not None and c.right is not None and not c.batch:
-        swapped = c.lanes_on_right
-        dims = (c.swapped if swapped else c).dims  # as the planner asks for them
-        if not any([dim.tables for each in dims for dim in each]):
-            yield _fused_key(c, isa, threads, swapped, dims)
+    swapped = c.left is not None and c.right is not None and not c.batch and c.lanes_on_right
+    places = (c.swapped if swapped else c).places  # as the planner asks for dimensions
+    if places is not None:
+        yield isa.name, threads, c.question, *[tuple(numbers) for _, numbers in places], swapped, c.flip, c.across
 
 
 def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
@@ -124,12 +123,6 @@ def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
         len(c.near_left),
         near,
     )
-
-
-def _fused_key(c: BinaryContraction, isa: ISA, threads: int, swapped: bool, groups: Sequence[list[Dim]]) -> Hashable:
-    """By dimensions, as all planners fuse them first, of products with any indices."""
-    places = [tuple([(dim.size, *dim.strides.values()) for dim in dims]) for dims in groups]
-    return isa.name, threads, c.question, *places, swapped, c.flip, c.across
 
 
 def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:

@@ -19,7 +19,7 @@ from ..plan import Axis, Index
 from ..records import lazy, quick
 
 LEFT, RIGHT, OUT = 0, 1, 2
-_NONE: Mapping[int, np.ndarray] = {}
+NO_TABLES: Mapping[int, np.ndarray] = {}
 ZERO = np.zeros(1, np.int64)  # the table of no dimension
 _FEW = 256  # entries of a table that is kept, since many products have it
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
@@ -102,7 +102,7 @@ def fused_dims(
     for index in ordered:
         indices, size = (index,), sizes[index]
         strides: dict[int, int | None] = {}
-        tables: Mapping[int, np.ndarray] = _NONE
+        tables: Mapping[int, np.ndarray] = NO_TABLES
         for tensor, axes in known:
             axis = axes[index]
             if axis.tile >= axis.size:
@@ -122,6 +122,30 @@ def fused_dims(
     return out
 
 
+def fused_places(
+    ordered: Sequence[Index], sizes: Mapping[Index, int], first: Mapping[Index, Axis], second: Mapping[Index, Axis]
+) -> tuple[list[tuple[Index, ...]], list[tuple[int, int, int]]] | None:
+    """`fused_dims` of indices of two tensors as numbers: indices of each dimension, its size and strides; None where an axis
+    is not linear. Most products are found by these, and no dimensions are made."""
+    names: list[tuple[Index, ...]] = []
+    places: list[tuple[int, int, int]] = []
+    slow_x = slow_y = None
+    for index in ordered:
+        size = sizes[index]
+        _, length, x, tile, _ = first[index]
+        _, other, y, tile_y, _ = second[index]
+        if tile < length or tile_y < other:
+            return None
+        if slow_x == x * size and slow_y == y * size:
+            names[-1] += (index,)
+            places[-1] = places[-1][0] * size, x, y
+        else:
+            names.append((index,))
+            places.append((size, x, y))
+        slow_x, slow_y = x, y
+    return names, places
+
+
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
     if not any([dim.size > SPLIT_ABOVE for dim in dims]):
@@ -138,7 +162,7 @@ def cut(dim: Dim, inner: int) -> list[Dim]:
     if inner == dim.size:
         return [dim]
     outer = {t: s * inner for t, s in dim.strides.items()}
-    return [Dim(dim.indices, inner, dim.strides, _NONE), Dim(dim.indices, dim.size // inner, outer, _NONE)]
+    return [Dim(dim.indices, inner, dim.strides, NO_TABLES), Dim(dim.indices, dim.size // inner, outer, NO_TABLES)]
 
 
 def levels(dims: Sequence[Dim], most: int) -> list[list[Dim]]:
@@ -313,14 +337,21 @@ class Panels:
         """Rows computed, padding included, over all panels and outer loops."""
         return self.count * self.width * total(self.outer)
 
+    @lazy
+    def _groups(self) -> tuple[tuple[Sequence[Dim], ...], bool]:
+        """Dimensions as `_offsets` takes them, slow to fast, and whether tables are few and follow from strides."""
+        cut, run = (() if dim is None else (dim,) for dim in (self.cut, self.run_last))
+        groups = self.lanes[::-1], cut, run, self.rest
+        few = self.count * self.width <= _FEW and not any([dim.tables for dims in groups for dim in dims])
+        return groups, few
+
     def offsets(self, tensor: int) -> np.ndarray:
         """(count, width) byte offsets; lanes past the box repeat the last."""
-        cut, run = ([] if dim is None else [dim] for dim in (self.cut, self.run_last))
-        groups = self.lanes[::-1], cut, run, self.rest
-        if self.count * self.width > _FEW or any([dim.tables for dims in groups for dim in dims]):
+        groups, few = self._groups
+        if not few:
             tables = [flat_table(dims, tensor) if dims else None for dims in groups]
             return _offsets(*tables, self.tile, self.width)
-        places = [tuple([dim.place(tensor) for dim in dims]) for dims in groups]
+        places = [tuple([dim.place(tensor) for dim in dims]) if dims else () for dims in groups]
         return _few_offsets(*places, self.tile, self.width)
 
     def valid(self) -> np.ndarray:

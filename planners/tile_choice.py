@@ -99,23 +99,27 @@ def _fastest(
     lanes of its panels, and the work for a panel. How rows are cut and stored depends on the width alone."""
     near = _near_columns(dtype, terms)
     found, fastest = [], {}
-    for tile, width, fmas, cycles in _tiles(isa, dtype, in_place):
-        nr = tile[1]
-        if least <= nr <= most:
-            blocks = -(-columns // nr)
-            # With few panels of B, where A comes from counts for more.
-            far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
-            work = blocks * (fmas * terms * cycles * far + TILE_COST)
-            found.append((tile, width, work))
-            fastest[width] = min(work, fastest.get(width, work))
+    for tile, nr, width, fmas, cycles in _tiles(isa, dtype, in_place, least, most):
+        blocks = -(-columns // nr)
+        # With few panels of B, where A comes from counts for more.
+        far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
+        work = blocks * (fmas * terms * cycles * far + TILE_COST)
+        found.append((tile, width, work))
+        if width not in fastest or work < fastest[width]:
+            fastest[width] = work
     return tuple([each for each in found if each[2] <= fastest[each[1]] * ALIKE])
 
 
-@lru_cache(maxsize=None)
-def _tiles(isa: ISA, dtype: str, in_place: bool) -> tuple[tuple[tuple[int, int], int, int, float], ...]:
-    """Each tile, the lanes of its panels, its vectors of C, and what one of its vector multiply-adds costs."""
+@lru_cache(maxsize=256)
+def _tiles(
+    isa: ISA, dtype: str, in_place: bool, least: int, most: int
+) -> tuple[tuple[tuple[int, int], int, int, int, float], ...]:
+    """Each tile of ``least`` to ``most`` columns, its columns, the lanes of its panels, its vectors of C, and what one of its
+    vector multiply-adds costs."""
     parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
     return tuple(
-        (tile, tile[0] * lanes, tile[0] * tile[1], parts / tile_table.efficiency(isa, dtype, tile, in_place))
+        (tile, nr, mv * lanes, mv * nr, parts / tile_table.efficiency(isa, dtype, tile, in_place))
         for tile in tile_table.tiles(isa, dtype)
+        for mv, nr in [tile]
+        if least <= nr <= most
     )

@@ -11,6 +11,7 @@ from einsum_engine.kernels.isa import host_isas
 from einsum_engine.planners import memo
 from einsum_engine.planners.contraction import Laid, asked
 from einsum_engine.planners.layout import dense_axes
+from einsum_engine.planners.sides import fused_dims
 
 LETTERS = "abcdefghij"
 
@@ -163,6 +164,33 @@ def test_dimensions_follow_the_layouts():
     assert [len(dims) for dims in fused.dims] == [len(fused.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 1, 1, 1]
     apart = Laid(c, sizes, dense_axes("kab", sizes, 8), right, out).contraction
     assert [len(dims) for dims in apart.dims] == [len(apart.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 2, 1, 1]
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_numbers_of_fused_dimensions(data):
+    """They are those of the dimensions that all planners fuse, whichever lie beside each other; an axis in blocks has none."""
+    sizes = {i: data.draw(st.integers(1, 4)) for i in "abckmn"}
+
+    def laid(indices):
+        return dense_axes(data.draw(st.permutations(indices)), sizes, data.draw(st.sampled_from([4, 8])))
+
+    no = (False, False)
+    c = asked((tuple("abkm"), tuple("ckmn"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False))
+    left, right, out = laid("abkm"), laid("ckmn"), laid("abcn")
+    whole = Laid(c, sizes, left, right, out).contraction
+    groups = (("ab", out, (left, out)), ("cn", out, (right, out)), ("km", left, (left, right)))
+    for (names, places), (indices, by, tensors) in zip(whole.places, groups):
+        order = sorted(indices, key=lambda i: -by[i].stride)  # stable
+        dims = fused_dims(order, sizes, list(enumerate(tensors)))
+        assert names == [dim.indices for dim in dims]
+        assert places == [(dim.size, *dim.strides.values()) for dim in dims]
+    assert [[(dim.indices, dim.size) for dim in dims] for dims in whole.dims[1:]] == [
+        [(names, size) for names, (size, *_) in zip(*each)] for each in whole.places
+    ]
+    blocked = {**right, "k": right["k"]._replace(size=4, tile=2, outer=64)}
+    assert Laid(c, {**sizes, "k": 4}, left, blocked, out).contraction.places is None
+    assert Laid(c, sizes, None, right, out).contraction.places is None
 
 
 def test_a_product_is_known_by_its_objects_and_by_what_is_decided():
