@@ -20,12 +20,11 @@ from ..views import dense_strides
 from . import shared_lines
 from .elements import REAL_PART, itemsize
 from .layout import dense_axes
-from .outline import Asked, Outline, outlined
+from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
-_REMEMBERED = 64  # steps up to which what they are is kept
 
 
 @dataclass(eq=False, slots=True)
@@ -106,6 +105,8 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
+        self.drawn = self.operations  # those of the outline: where they are others, they are another list
+        self.outline: Outline | None = None
         self.epilogues: dict[int, Any] = {}  # id of a product -> `epilogue.Fused`, where it has one
         self.prologues: dict[int, Any] = {}  # and `staging.Staged`
         self.sizes = dict(request.expr.sizes)
@@ -116,14 +117,14 @@ class OperationList:
     def build(self) -> None:
         request, expr, size = self.request, self.request.expr, self.sizes.__getitem__
         placed = list(map(_placed, expr.inputs, expr.shapes, request.strides))
-        outline = self._outline(tuple([term for term, _ in placed]))
+        outline = self.outline = self._outline(tuple([term for term, _ in placed]))
         values = self.values = [
             Value(number, term, dtype, kind, math.prod(map(size, term)) * item, None, conj, number, swapped, constant)
             for number, (term, dtype, kind, item, conj, swapped, constant) in enumerate(outline.values)
         ]
         for value, (_, axes) in zip(values, (*placed, self._placed_output())):
             value.axes = axes
-        self.operations = [
+        self.operations = self.drawn = [
             Operation(kind, tuple(map(values.__getitem__, inputs)), values[output], scaled)
             for kind, inputs, output, scaled, _ in outline.operations
         ]
@@ -141,7 +142,7 @@ class OperationList:
             request.constants,
             request.scaled,
         )
-        found = outlined if len(terms) <= _REMEMBERED else outlined.__wrapped__
+        found = outlined if len(terms) <= REMEMBERED else outlined.__wrapped__
         return found(terms, self.out_term, request.order.path, asked)
 
     def _placed_output(self) -> tuple[tuple[Index, ...], Mapping[Index, Axis]]:

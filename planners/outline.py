@@ -7,6 +7,7 @@ them; `operations` gives it sizes and places.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from ..plan import Index
 from .elements import REAL_PART, itemsize, same_bits
 
 Term = tuple[Index, ...]
+REMEMBERED = 64  # operands up to which an outline is kept
 
 
 class Asked(NamedTuple):
@@ -53,7 +55,8 @@ class OperationOutline(NamedTuple):
     term: Term
 
 
-class Outline(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Outline:
     """Operands come first, then the output, then what is between them; operations in execution order."""
 
     values: tuple[ValueOutline, ...]
