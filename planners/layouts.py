@@ -23,12 +23,13 @@ from ..records import quick
 from .across import worth_drawing
 from .beside import inherited
 from .casts import axes_like, fold, foldable
-from .contraction import Axes, BinaryContraction, Laid, asked
+from .contraction import Axes, BinaryContraction, Laid
 from .layout import Given, dense_axes
 from .memo import NOTHING_GIVEN, Planned, planned
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .parts import Part, is_slender
+from .roles import question, roles_of
 from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
@@ -76,17 +77,13 @@ class LayoutSolver:
         """``seconds``: predicted for each operation by what it computes and moves, by its id."""
         self.list, self.isa, self.machine, self.seconds = listed, isa, machine, seconds
         self.threads, self.policy = listed.request.threads, listed.request.layouts
-        self.producers: dict[int, Operation] = {}
-        self.mixed: dict[int, bool] = {}  # casts make operations look mixed that are not, once they are gone
-        self.casts: set[int] = set()  # numbers of the values that copies write
-        self.products: set[int] = set()  # and products, which alone write through tables that are not linear
-        for operation in listed.operations:
-            self.producers[operation.output.number] = operation
-            self.mixed[id(operation)] = operation.mixed
-            if operation.kind == "copy":
-                self.casts.add(operation.output.number)
-            elif operation.kind == "gemm":
-                self.products.add(operation.output.number)
+        operations, roles = listed.operations, roles_of(listed)
+        self.producers: dict[int, Operation] = dict(zip(roles.written, operations))
+        # by id; casts make operations look mixed that are not, once they are gone
+        self.mixed: dict[int, bool] = dict(zip(map(id, operations), roles.mixed))
+        self.asked: dict[int, BinaryContraction | None] = dict(zip(map(id, operations), roles.questions))
+        self.casts, self.products = roles.casts, roles.products
+        self.sizes_of_parts = {**listed.sizes, PARTS: 2} if True in roles.mixed else listed.sizes
         self.worth = self._worth()
         self.inherited = inherited(listed) if self.policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
@@ -95,7 +92,6 @@ class LayoutSolver:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
-        self.asked: dict[int, tuple[BinaryContraction, Mapping[Index, int]]] = {}  # by id of the product
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
@@ -377,7 +373,7 @@ class LayoutSolver:
         for cast in casts:
             if not in_place and foldable(cast, self.list.sizes):
                 fold(cast, operation)
-                self.asked.pop(id(operation), None)
+                self.asked[id(operation)] = None
                 self.folded |= {id(cast), id(cast.output)}
 
     def _contraction(self, operation: Operation) -> BinaryContraction:
@@ -386,33 +382,18 @@ class LayoutSolver:
 
     def _laid(self, operation: Operation, orientation: Orientation) -> Laid:
         x, y = operation.inputs
-        left, right, out = x.axes, y.axes, operation.output.axes
-        if self.mixed[id(operation)]:
-            left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
-        question, sizes = self.asked.get(id(operation)) or self._asked(operation)
-        if orientation is AS_OUTPUT:
-            return Laid(question, sizes, left, right, out)
-        near = [self._near(value, orientation.near) for value in (x, y)]
-        return Laid(question, sizes, left, right, out, orientation.flip, orientation.across, *near)
-
-    def _asked(self, operation: Operation) -> tuple[BinaryContraction, Mapping[Index, int]]:
-        """What is asked for, whatever the layouts, and the sizes of its indices."""
-        (x, y), output, parts = operation.inputs, operation.output, self.mixed[id(operation)]
-        dtype, sizes, terms = output.dtype, self.list.sizes, (x.term, y.term, output.term)
-        panels = self.products if self.policy != "merged" else _NOTHING
+        left, right, out, sizes = x.axes, y.axes, operation.output.axes, self.list.sizes
+        parts, asked = self.mixed[id(operation)], self.asked[id(operation)]
         if parts:
-            dtype, sizes = REAL_PART[dtype], {**sizes, PARTS: 2}
-            terms = tuple([value.real_view(True)[0] for value in (x, y, output)])
-        plain = x.dtype == y.dtype == dtype
-        found = asked(
-            terms,
-            (dtype, "", "") if plain else (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
-            (x.conj, y.conj),
-            (x.constant, y.constant),
-            (x.number in panels, y.number in panels, self.policy == "panels"),
-        )
-        self.asked[id(operation)] = found, sizes
-        return found, sizes
+            left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
+            sizes = self.sizes_of_parts
+        if asked is None:
+            asked = question(operation, parts, self.products, self.list.request.layouts)
+            self.asked[id(operation)] = asked
+        if orientation is AS_OUTPUT:
+            return Laid(asked, sizes, left, right, out)
+        near = [self._near(value, orientation.near) for value in (x, y)]
+        return Laid(asked, sizes, left, right, out, orientation.flip, orientation.across, *near)
 
     def _near(self, value: Value, side: int) -> frozenset[Index]:
         """Indices that the value has from one operand of its producer alone."""
@@ -434,14 +415,6 @@ class LayoutSolver:
             if self.seconds[id(operation)] >= least
             or (self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs))
         }
-
-
-def _other(value: Value, parts: bool, dtype: str) -> str:
-    """The dtype of the elements of ``value`` where it is not ``dtype``."""
-    if value.dtype == dtype:
-        return ""
-    stored = REAL_PART.get(value.dtype, value.dtype) if parts else value.dtype
-    return "" if stored == dtype else stored
 
 
 def _give(value: Value, given: Given) -> None:

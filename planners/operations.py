@@ -1,4 +1,4 @@
-"""From a contraction path to operations on single-assignment values, before any layout is chosen.
+"""From the outline of a contraction to operations on single-assignment values, before any layout is chosen.
 
 Each value is produced once and consumed at most once, unless `sharing` finds that it is the value of others too.
 Operations: ``copy`` (cast, permutation, diagonal, scaling),
@@ -9,25 +9,22 @@ makes ``fused`` ones of them: the product of several operands, summed.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from itertools import chain
-from typing import Any, Mapping, NamedTuple
+from functools import lru_cache
+from typing import Any, Mapping
 
 from .. import cost
 from ..kernels import isa as isa_table
-from ..kernels.tiles import COMPLEX
 from ..plan import Axis, Index, linear_axes
 from ..views import dense_strides
 from . import shared_lines
+from .elements import REAL_PART, itemsize
 from .layout import dense_axes
+from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
-_REMEMBERED = 64  # steps up to which what they are is kept
-REAL_PART = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(eq=False, slots=True)
@@ -47,12 +44,12 @@ class Value:
     axes: Mapping[Index, Axis] | None = None
     conj: bool = False
     slot: int = -1
+    swapped_bytes: bool = False
+    constant: bool = False  # depends on constant operands alone
     offset: int = 0
     nbytes: int = 0
-    swapped_bytes: bool = False
     layout_kind: str = "strided"
     panel: int = 0
-    constant: bool = False  # depends on constant operands alone
     source: Value | None = None
     shift: int = 0
 
@@ -108,6 +105,8 @@ class OperationList:
         self.request, self.compute = request, compute
         self.values: list[Value] = []
         self.operations: list[Operation] = []
+        self.drawn = self.operations  # those of the outline: where they are others, they are another list
+        self.outline: Outline | None = None
         self.epilogues: dict[int, Any] = {}  # id of a product -> `epilogue.Fused`, where it has one
         self.prologues: dict[int, Any] = {}  # and `staging.Staged`
         self.sizes = dict(request.expr.sizes)
@@ -115,61 +114,48 @@ class OperationList:
             self.sizes = {i: s for i, s in self.sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys([i for i in request.expr.output if i in self.sizes]))
 
-    def new(self, term: tuple[Index, ...], dtype: str, kind: str = "arena", **more) -> Value:
-        size = math.prod(map(self.sizes.__getitem__, term)) * itemsize(dtype)
-        value = Value(len(self.values), term, dtype, kind, size, **more)
-        self.values.append(value)
-        return value
-
-    def apply(self, kind: str, inputs: tuple[Value, ...], output: Value, **more) -> Value:
-        if self.request.constants:
-            output.constant = output.kind == "arena" and all([v.constant for v in inputs])
-        self.operations.append(Operation(kind, inputs, output, **more))
-        return output
-
     def build(self) -> None:
-        operands = self._operands()
-        output = self._output()
-        compute = self.compute
-        current = [v if v.dtype == compute and not v.swapped_bytes else self._cast(v) for v in operands]
-        path = self.request.order.path
-        found = pairs if len(path) <= _REMEMBERED else pairs.__wrapped__
-        for pair in found(tuple([value.term for value in current]), self.out_term, path):
-            current.append(self._pair(current[pair.first], current[pair.second], pair))
-        self._finish(current[-1], output)
+        request, expr, size = self.request, self.request.expr, self.sizes.__getitem__
+        placed = list(map(_placed, expr.inputs, expr.shapes, request.strides))
+        outline = self.outline = self._outline(tuple([term for term, _ in placed]))
+        values = self.values = [
+            Value(number, term, dtype, kind, math.prod(map(size, term)) * item, None, conj, number, swapped, constant)
+            for number, (term, dtype, kind, item, conj, swapped, constant) in enumerate(outline.values)
+        ]
+        for value, (_, axes) in zip(values, (*placed, self._placed_output())):
+            value.axes = axes
+        self.operations = self.drawn = [
+            Operation(kind, tuple(map(values.__getitem__, inputs)), values[output], scaled)
+            for kind, inputs, output, scaled, _ in outline.operations
+        ]
+        if max([value.size for value in values]) >= shared_lines.LEAST_BYTES:  # smaller products gain by neither
+            self._divide(outline)
+
+    def _outline(self, terms: tuple[tuple[Index, ...], ...]) -> Outline:
+        request = self.request
+        asked = Asked(
+            request.dtypes,
+            request.dtype,
+            self.compute,
+            request.conj,
+            request.byteswapped,
+            request.constants,
+            request.scaled,
+        )
+        found = outlined if len(terms) <= REMEMBERED else outlined.__wrapped__
+        return found(terms, self.out_term, request.order.path, asked)
+
+    def _placed_output(self) -> tuple[tuple[Index, ...], Mapping[Index, Axis]]:
+        request = self.request
+        shape, strides = request.expr.output_shape, request.out_strides
+        if strides is None:
+            strides = dense_strides(shape, itemsize(request.dtype))
+        return _placed(request.expr.output, shape, strides)
 
     def drop(self, numbers: set[int]) -> None:
         """Forgets the operations and values with these ids."""
         self.operations = [operation for operation in self.operations if id(operation) not in numbers]
         self.values = [value for value in self.values if id(value) not in numbers]
-
-    # -- values ----------------------------------------------------------------------------------------------
-    def _operands(self) -> list[Value]:
-        request, expr = self.request, self.request.expr
-        for slot, (dtype, *placed) in enumerate(zip(request.dtypes, expr.inputs, expr.shapes, request.strides)):
-            term, axes, elements = _placed(*placed)
-            conj = slot in request.conj and dtype in COMPLEX
-            value = Value(slot, term, dtype, "input", elements * itemsize(dtype), axes, conj, slot)
-            value.swapped_bytes, value.constant = slot in request.byteswapped, slot in request.constants
-            self.values.append(value)
-        return self.values[:]
-
-    def _output(self) -> Value:
-        request = self.request
-        shape, strides = request.expr.output_shape, request.out_strides
-        if strides is None:
-            strides = dense_strides(shape, itemsize(request.dtype))
-        axes = _placed(request.expr.output, shape, strides)[1]
-        return self.new(self.out_term, request.dtype, kind="output", axes=axes, slot=len(request.expr.inputs))
-
-    def _cast(self, value: Value) -> Value:
-        """The operand in the compute dtype; a real one stays real beside complex ones."""
-        wanted = self.compute if value.dtype in REAL_PART else REAL_PART.get(self.compute, self.compute)
-        if same_bits(value.dtype, wanted) and not value.swapped_bytes:
-            value.dtype = wanted
-            return value
-        conj, value.conj = value.conj, False
-        return self.apply("copy", (value,), self.new(value.term, wanted, conj=conj))
 
     # -- work ------------------------------------------------------------------------------------------------
     def nbytes(self, value: Value) -> int:
@@ -203,30 +189,28 @@ class OperationList:
             return times * cost.contraction_flops(points, self.compute, False) + adds * points, moved
         return cost.contraction_flops(points, self.compute, kind == "gemm"), moved
 
-    # -- operations ------------------------------------------------------------------------------------------
-    def _lone(self, value: Value, kept: tuple[Index, ...]) -> Value:
-        """Sums the indices that nobody else needs: all but ``kept``."""
-        if len(kept) == len(value.term):
-            return value
-        return self.apply("sum", (value,), self.new(kept, value.dtype, conj=value.conj))
-
-    def _pair(self, x: Value, y: Value, pair: "Pair") -> Value:
-        kind, term = pair.kind, pair.term
-        if len(pair.kept_first) < len(x.term):
-            x = self._lone(x, pair.kept_first)
-        if len(pair.kept_second) < len(y.term):
-            y = self._lone(y, pair.kept_second)
-        if x.dtype != y.dtype:
-            conj = x.conj or y.conj  # of a complex tensor times a real one: of the product as well
-            x.conj = y.conj = False
-            return self.apply(kind, (x, y), self.new(term, self.compute, conj=conj))
-        found = None
-        if kind == "gemm" and max(x.size, y.size) >= shared_lines.LEAST_BYTES:  # smaller ones gain by neither
-            found = self._in_pieces(x, y, term) or self._along_lines(x, y, term)
-        return found or self.apply(kind, (x, y), self.new(term, x.dtype))
+    # -- large products --------------------------------------------------------------------------------------
+    def _divide(self, outline: Outline) -> None:
+        """Products of large operands that do better as one with an index more, and a sum of what that makes."""
+        operations = self.operations
+        self.operations = []
+        for operation, (*_, term) in zip(operations, outline.operations):
+            large = max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES
+            parts = None
+            if large and operation.kind == "gemm" and not operation.mixed:
+                parts = self._in_pieces(*operation.inputs, term) or self._along_lines(*operation.inputs, term)
+            if parts is not None:
+                behind = operation.output
+                self.values.insert(self.values.index(behind) if behind.kind == "arena" else len(self.values), parts)
+                self.operations.append(Operation("gemm", operation.inputs, parts))
+                operation.kind, operation.inputs = "sum", (parts,)
+            self.operations.append(operation)
+        for number, value in enumerate(self.values):
+            value.number = number
 
     def _in_pieces(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
-        """A product of two operands whose long sum is cut into pieces for the threads; None where that does not pay."""
+        """The result of a product of two operands whose long sum is cut into pieces for the threads; None where that does
+        not pay."""
         item = itemsize(x.dtype)
         if not x.kind == y.kind == "input" or x.size * y.size < LEAST_TERMS * item * item:
             return None
@@ -239,11 +223,10 @@ class OperationList:
             value.axes = cut(value.axes, index, piece, count)
             value.term = tuple(value.axes)
         self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
-        parts = self.apply("gemm", (x, y), self.new((piece, *term), x.dtype))
-        return self.apply("sum", (parts,), self.new(term, x.dtype))
+        return self._value((piece, *term), x, y)
 
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
-        """A product of large operands as one whose lanes run along a sum, and a sum of these; None without a gain."""
+        """The result of a product of large operands whose lanes run along a sum; None without a gain."""
         small, large = sorted((x, y), key=self.nbytes)
         if large.kind != "input" or self.request.layouts != "solve" or not self.request.fuse:
             return None
@@ -258,98 +241,29 @@ class OperationList:
             return None
         kept = (*summed, *term)
         order = [i for i in order if i in kept] + [i for i in kept if i not in large.term]
-        lanes = self.new(kept, x.dtype, axes=dense_axes(order, self.sizes, itemsize(x.dtype)))
-        return self.apply("sum", (self.apply("gemm", (x, y), lanes),), self.new(term, x.dtype))
+        lanes = self._value(kept, x, y)
+        lanes.axes = dense_axes(order, self.sizes, itemsize(x.dtype))
+        return lanes
 
-    def _finish(self, value: Value, output: Value) -> None:
-        """Writes the output with the last operation itself where that needs no cast, scaling or conjugation."""
-        value = self._lone(value, tuple([i for i in value.term if i in output.term]))
-        last = self.operations[-1] if self.operations else None
-        direct = (
-            last is not None
-            and last.output is value
-            and same_bits(output.dtype, value.dtype)
-            and not value.conj
-            and not self.request.scaled
-        )
-        if direct:
-            output.dtype = value.dtype
-            last.output = output
-            output.constant = False
-            self.values.remove(value)
-        else:
-            self.apply("copy", (value,), output, scaled=self.request.scaled)
-
-
-class Pair(NamedTuple):
-    """A step of a path: the numbers of two tensors (operands, then products in order), the indices that each keeps,
-    those of their product, and its kind."""
-
-    first: int
-    second: int
-    kept_first: tuple[Index, ...]
-    kept_second: tuple[Index, ...]
-    term: tuple[Index, ...]
-    kind: str
-
-
-@lru_cache(maxsize=256)
-def pairs(terms: tuple[tuple[Index, ...], ...], out: tuple[Index, ...], path: tuple) -> tuple[Pair, ...]:
-    """The steps of a path, without sizes: an expression comes again with others.
-
-    >>> pairs((("i", "j"), ("j", "k")), ("i",), ((0, 1),))
-    (Pair(first=0, second=1, kept_first=('i', 'j'), kept_second=('j',), term=('i',), kind='gemm'),)
-    """
-    uses = Counter(chain(out, *terms))
-    made, left, found = list(terms), list(range(len(terms))), []
-    for group in path:
-        if len(group) == 1:  # nothing is computed, but it is the last one now
-            left.append(left.pop(group[0]))
-            continue
-        at, behind = sorted(group)
-        second, first = left.pop(behind), left.pop(at)
-        x, y = made[first], made[second]
-        uses.subtract(x + y)
-        kept_x = tuple([i for i in x if uses[i] > 0 or i in y])
-        kept_y = tuple([i for i in y if uses[i] > 0 or i in x])
-        both = dict.fromkeys(kept_x + kept_y)
-        term = tuple([i for i in both if uses[i] > 0])
-        found.append(Pair(first, second, kept_x, kept_y, term, "mul" if len(term) == len(both) else "gemm"))
-        uses.update(term)
-        left.append(len(made))
-        made.append(term)
-    return tuple(found)
+    def _value(self, term: tuple[Index, ...], x: Value, y: Value) -> Value:
+        """What a product of two values makes that are of one dtype."""
+        size = math.prod(map(self.sizes.__getitem__, term)) * itemsize(x.dtype)
+        return Value(-1, term, x.dtype, "arena", size, constant=x.constant and y.constant)
 
 
 @lru_cache(maxsize=1024)
 def _placed(
     term: tuple[Index, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[tuple[Index, ...], Mapping[Index, Axis], int]:
-    """Indices and axes of an operand or of the result, and how many elements it has; a repeated index is a diagonal, and
-    one of size 1 is none.
+) -> tuple[tuple[Index, ...], Mapping[Index, Axis]]:
+    """Indices and axes of an operand or of the result; a repeated index is a diagonal, and one of size 1 is none.
 
     Axes are one object for all that lies so: where an expression comes with other sizes, most of its tensors have the
     shapes that they had."""
     if 0 not in shape and 1 not in shape and len(set(term)) == len(term):
-        return term, linear_axes(term, shape, strides), math.prod(shape)
+        return term, linear_axes(term, shape, strides)
     axes: dict[Index, Axis] = {}
     for index, size, stride in zip(term, shape, strides):
         if size != 1:
             stride += axes[index].stride if index in axes else 0
             axes[index] = Axis.strided(index, size, stride)
-    return tuple(axes), axes, math.prod([axis.size for axis in axes.values()])
-
-
-def same_bits(a: str, b: str) -> bool:
-    """Kernels treat both alike: equal, or integers of one width (wrap-around does not know signs)."""
-    return a == b or (a.lstrip("u") == b.lstrip("u") and "int" in a and "int" in b)
-
-
-@cache
-def itemsize(dtype: str) -> int:
-    """Bytes of one element of a dtype by NumPy name."""
-    sizes = {"bool": 1, "float16": 2, "bfloat16": 2}
-    if dtype in sizes:
-        return sizes[dtype]
-    digits = "".join(ch for ch in dtype if ch.isdigit())
-    return int(digits) // 8
+    return tuple(axes), axes

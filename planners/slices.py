@@ -49,9 +49,10 @@ class Slices:
 
     def mark(self) -> None:
         """Operations that have the index come behind the others, and are one thread's."""
-        for operation in self.listed.operations:
+        operations = self.listed.operations
+        for operation in operations:
             operation.strand = int(self.index in operation.output.term)
-        self.listed.operations.sort(key=lambda operation: operation.strand)  # stable
+        self.listed.operations = sorted(operations, key=lambda operation: operation.strand)  # stable
 
     def allocate(self, lifetimes: list[arena.Lifetime]) -> tuple[dict[int, int], int]:
         """Offsets of what is computed once, and behind it of what each strand has of its own: those of the first."""

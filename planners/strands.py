@@ -44,7 +44,7 @@ def find_strands(listed: OperationList, seconds: Mapping[int, float]) -> int:
     for number, root in enumerate(roots, 1):
         for operation in _subtree(root, makers):
             operation.strand = number
-    operations.sort(key=lambda operation: operation.strand or len(roots) + 1)  # stable
+    listed.operations = sorted(operations, key=lambda operation: operation.strand or len(roots) + 1)  # stable
     return len(roots)
 
 
