@@ -6,7 +6,6 @@ import ctypes
 import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import attrgetter
 from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -15,7 +14,6 @@ from ..records import lazy, quick
 from .cpu import abi
 
 _POOLED = 4096  # entries of an offset vector that is put beside others
-_nbytes = attrgetter("nbytes")
 _WORDS = struct.Struct(f"{abi.STEP_WORDS}q")
 
 
@@ -64,8 +62,8 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
-        tables = self.tables.values()
-        pool, starts = _pooled(dict(zip(map(id, tables), tables)))
+        once = {id(table): table for table in self.tables.values()}
+        pool, starts = _pooled(list(once.values()))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
@@ -77,7 +75,7 @@ class Row:
     @lazy
     def nbytes(self) -> int:
         """Of the row and its tables."""
-        return 8 * abi.STEP_WORDS + sum(map(_nbytes, self.tables.values()))
+        return 8 * abi.STEP_WORDS + sum([table.nbytes for table in self.tables.values()])
 
 
 def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) -> Row:
@@ -89,15 +87,13 @@ def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) 
     return Row(words=words, tables=tables, kernels={abi.FN: "blocks"}, tasks=len(starts) - 1)
 
 
-def _pooled(tables: dict[int, np.ndarray]) -> tuple[bytearray, dict[int, int]]:
-    """Short ones of the tables by their ids one behind the other, and the address of each table by its id."""
-    short = tables
-    if max(map(len, tables.values()), default=0) > _POOLED:
-        short = {key: table for key, table in tables.items() if len(table) <= _POOLED}
+def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
+    """Short tables one behind the other, and the address of each table by its id."""
+    short = [table for table in tables if len(table) <= _POOLED]
     # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
-    pool = bytearray().join([*short.values(), _SPARE])
+    pool = bytearray().join([*short, _SPARE])
     first = ctypes.addressof(ctypes.c_char.from_buffer(pool))
-    starts = dict(zip(short, accumulate(map(_nbytes, short.values()), initial=first)))
-    if short is not tables:
-        starts |= {key: t.__array_interface__["data"][0] for key, t in tables.items() if key not in short}
+    starts = dict(zip(map(id, short), accumulate([table.nbytes for table in short], initial=first)))
+    if len(short) < len(tables):
+        starts |= {id(t): t.__array_interface__["data"][0] for t in tables if len(t) > _POOLED}
     return pool, starts
