@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain, count
 from math import prod
 from string import ascii_letters
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import EngineTypeError, EngineValueError
 from .records import lazy, quick
@@ -317,20 +317,46 @@ def _bind(subscripts: _Subscripts, shapes: Sequence[Sequence[int]], strict: bool
         )
     if subscripts.ellipsis:
         inputs, output = _expand(subscripts, fixed)
-    sizes: dict[Index, int] = {}
-    for term, shape in zip(inputs, fixed):
-        sizes.update(zip(term, shape))
-    if not all([tuple(map(sizes.get, term)) == shape for term, shape in zip(inputs, fixed)]):
-        sizes = _broadcast(subscripts, inputs, fixed, strict)
+    axes = _axes(inputs)
+    flat = tuple(chain.from_iterable(fixed))
+    agree = tuple(map(len, fixed)) == axes.ranks
+    lengths = tuple(map(flat.__getitem__, axes.first)) if agree else ()
+    if not agree or tuple(map(lengths.__getitem__, axes.indices_of_all)) != flat:
+        lengths = tuple(_broadcast(subscripts, inputs, fixed, strict).values())
     for position in subscripts.repeats:
         _check_repeats(position, inputs[position], fixed[position], text)
-    indices, lengths = tuple(sizes), tuple(sizes.values())
-    expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, indices=indices, lengths=lengths)
+    expr = Expr(text=text, inputs=inputs, output=output, shapes=fixed, indices=axes.indices, lengths=lengths)
     # Where no tensor has an index twice, none has more elements than all indices together.
     repeats = subscripts.repeats or len(set(output)) < len(output)
-    if repeats or len(output) > MAX_RANK or not 0 < prod(sizes.values()) <= MAX_ELEMENTS:
+    if repeats or len(output) > MAX_RANK or not 0 < prod(lengths) <= MAX_ELEMENTS:
         _check_extent(expr)
     return expr
+
+
+class _Axes(NamedTuple):
+    """The axes of all terms, one after the other: how many each term has, the distinct indices in order, the first axis of
+    each index, and the number of the index of each axis."""
+
+    ranks: tuple[int, ...]
+    indices: tuple[Index, ...]
+    first: tuple[int, ...]
+    indices_of_all: tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def _axes(terms: tuple[Term, ...]) -> _Axes:
+    """Of an expression whatever its shapes.
+
+    >>> _axes((("i", "j"), ("j", "k")))
+    _Axes(ranks=(2, 2), indices=('i', 'j', 'k'), first=(0, 1, 3), indices_of_all=(0, 1, 1, 2))
+    """
+    every = tuple(chain.from_iterable(terms))
+    numbers: dict[Index, int] = {}
+    found = tuple([numbers.setdefault(index, len(numbers)) for index in every])
+    first: dict[Index, int] = {}
+    for at, index in enumerate(every):
+        first.setdefault(index, at)
+    return _Axes(tuple(map(len, terms)), tuple(numbers), tuple(first.values()), found)
 
 
 def _broadcast(

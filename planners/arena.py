@@ -6,6 +6,9 @@ from bisect import insort
 from typing import NamedTuple
 
 ALIGNMENT = 64
+FEW = 128  # buffers: up to so many, each is compared with all
+SPANS = 64  # at most: a buffer is listed in each that it lives in
+ENDLESS = 1 << 62  # steps
 
 
 class Lifetime(NamedTuple):
@@ -27,18 +30,33 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     """
     if not lifetimes:
         return {}, 0
-    placed: list[tuple[int, int, int, int, int]] = []  # start, end, first step, last step, strand; in this order
+    width, count = _spans(lifetimes)
+    # what is live in each span: start, end, first step, last step, strand; in this order
+    spans: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(count)]
     offsets: dict[int, int] = {}
     for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):
         size, begin, end, strand = -(-item.nbytes // ALIGNMENT) * ALIGNMENT, item.first, item.last, item.strand
+        near = spans[begin // width : end // width + 1]
         start = 0
-        for low, high, first, last, other in placed:
+        for low, high, first, last, other in near[0] if len(near) == 1 else sorted(set().union(*near)):
             if (first <= end and begin <= last) or 0 < other != strand > 0:
                 if start + size <= low:
                     break
                 if high > start:
                     start = high
-        insort(placed, (start, start + size, begin, end, strand))
+        placed = start, start + size, begin, end, strand
+        for span in near:
+            insort(span, placed)
         offsets[item.key] = start
-    total = max([high for _, high, *_ in placed])
+    total = max([high for span in spans for _, high, *_ in span])
     return dict(sorted(offsets.items())), total
+
+
+def _spans(lifetimes: list[Lifetime]) -> tuple[int, int]:
+    """Steps of a span, and how many spans there are: of many buffers few live together, and only those are compared. What
+    a strand writes meets that of all others, whenever it is live."""
+    if len(lifetimes) <= FEW or any([item.strand for item in lifetimes]):
+        return ENDLESS, 1
+    steps = 1 + max([item.last for item in lifetimes])
+    width = -(-steps // SPANS)
+    return width, -(-steps // width)

@@ -38,7 +38,7 @@ from .sides import LEFT, OUT, RIGHT
 from .slices import Slices, find_slices, table_bytes
 from .strands import find_strands
 from .unpacked import UnpackedPlan
-from .work import Work, temporaries
+from .work import Work
 
 __all__ = ["PlanRequest", "build_plan"]
 
@@ -139,12 +139,13 @@ class PlanBuilder:
                 dies[place] = number
                 if value.constant and not constant:
                     kept_on.add(place)
-            for part, side, nbytes in temporaries(operation):
-                key = -1 - len(packs)
-                packs[key] = (id(operation), id(part), side)
-                kept = self._packs_once(operation, part, side)
-                last = forever if kept and not constant else number
-                regions[kept].append(Lifetime(key, nbytes, number, last, operation.strand))
+            for each in operation.parts:
+                for side, nbytes in each.part.temporaries:
+                    key = -1 - len(packs)
+                    packs[key] = (id(operation), id(each.part), side)
+                    kept = self._packs_once(operation, each.part, side)
+                    last = forever if kept and not constant else number
+                    regions[kept].append(Lifetime(key, nbytes, number, last, operation.strand))
         dies |= dict.fromkeys(kept_on, forever)
         self._stretch(born, dies)
         placed = [value for value in self.list.values if value.kind == "arena" and value.source is None]

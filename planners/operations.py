@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Mapping
 
 from .. import cost
@@ -25,6 +26,7 @@ from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
+_size = attrgetter("size")
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +176,7 @@ class OperationList:
 
     def _work(self, operation: Operation) -> tuple[int, int]:
         inputs, kind = operation.inputs, operation.kind
-        moved = operation.output.size + sum([value.size for value in inputs])
+        moved = sum(map(_size, inputs), operation.output.size)
         if kind == "copy":
             return 0, moved
         indices = {*inputs[0].term, *inputs[-1].term}

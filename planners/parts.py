@@ -15,7 +15,7 @@ from typing import Iterator, Mapping
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
-from ..records import quick
+from ..records import lazy, quick
 from .contraction import BinaryContraction
 from .gemm import GemmPlan, plan_gemm
 from .nests import NestPlan
@@ -40,6 +40,15 @@ class Part:
     shifts: Mapping[int, int] = field(default_factory=lambda: _UNSHIFTED)
     share: float = 1.0
     contraction: BinaryContraction | None = None
+
+    @lazy
+    def temporaries(self) -> tuple[tuple[str, int], ...]:
+        """Side and bytes of each packed copy and temporary: memory that its steps need besides values."""
+        plan = self.plan
+        if plan.__class__ is not GemmPlan:
+            return (("temporary", plan.temporary_bytes),) if plan.temporary_bytes else ()
+        sides = ("left", plan.pack_left), ("right", plan.pack_right)
+        return tuple([(name, side.nbytes) for name, side in sides if side is not None])
 
 
 def plan_parts(c: BinaryContraction, isa: ISA, threads: int) -> tuple[Part, ...]:

@@ -1,4 +1,4 @@
-"""What the steps of an operation say of it, and the memory that they need besides its values."""
+"""What the steps of an operation say of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records import changed, quick
-from .gemm import GemmPlan
-from .operations import PARTS, Operation
+from .operations import PARTS
 from .parts import Part
 
 
@@ -32,19 +31,3 @@ class Work:
             moved=round(self.moved * part.share),
             scale=part.share,
         )
-
-
-def temporaries(operation: Operation) -> list[tuple[Part, str, int]]:
-    """Part, side and bytes of each packed copy and temporary."""
-    found = []
-    for each in operation.parts:
-        part, plan = each.part, each.part.plan
-        if plan.__class__ is not GemmPlan:
-            if plan.temporary_bytes:
-                found.append((part, "temporary", plan.temporary_bytes))
-            continue
-        if plan.pack_left is not None:
-            found.append((part, "left", plan.pack_left.nbytes))
-        if plan.pack_right is not None:
-            found.append((part, "right", plan.pack_right.nbytes))
-    return found

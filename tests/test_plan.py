@@ -18,6 +18,7 @@ from einsum_engine.kernels import gemm, isa, tiles
 from einsum_engine.kernels.cpu import abi, library
 from einsum_engine.kernels.row import Row
 from einsum_engine.plan import Axis
+from einsum_engine.planners import arena
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
 from einsum_engine.planners.build import PlanBuilder
 from einsum_engine.planners.gemm import BinaryContraction, plan_gemm
@@ -144,6 +145,21 @@ def test_buffers_that_live_at_once_never_share_bytes(lives):
     least = max((sum(l.nbytes for l in lives if l.first <= t <= l.last) for t in steps), default=0)
     most = sum(-(-life.nbytes // ALIGNMENT) * ALIGNMENT for life in lives)
     assert least <= size <= most
+
+
+@RANDOM
+@given(seed=st.integers(0, 1 << 30), count=st.integers(2, 300), steps=st.integers(1, 400))
+def test_many_buffers_lie_where_they_would_if_each_were_compared_with_all(seed, count, steps):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, steps, count)
+    last = np.minimum(first + rng.choice([0, 1, 2, 30, steps], count), steps - 1)
+    nbytes = rng.choice([0, 1, 64, 100, 4096], count)
+    lives = [Lifetime(*map(int, each)) for each in zip(range(count), nbytes, first, last)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "FEW", count)
+        expected = allocate(lives)
+        patch.setattr(arena, "FEW", 0)
+        assert allocate(lives) == expected
 
 
 # -- panels --------------------------------------------------------------------------------------------------------
