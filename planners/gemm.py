@@ -25,7 +25,7 @@ from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .operations import itemsize
 from .packing import PackedSide, pack_side
-from .shares import Share, uneven_shares
+from .shares import PACKED_COLUMNS, Share, uneven_shares
 from .sides import (
     LEFT,
     OUT,
@@ -401,6 +401,7 @@ class _Planner(GemmAccess):
             most_columns=self._most_columns(kc) if b_mode == "pack" else 0,
             threads=self.threads if self._parallel else 1,
             goes_on=a_mode == "pack" and self._goes_on(),
+            packed_columns=PACKED_COLUMNS if a_mode == "pack" else 0,
         )
 
     def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:

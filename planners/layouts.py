@@ -409,11 +409,21 @@ class LayoutSolver:
         least, flipped = max(WORTH_SECONDS, WORTH_SHARE * sum(times)), min(WORTH_FLIP, WORTH_SECONDS)
         if max(times, default=0.0) < flipped:
             return set()
+        long = {id(operation) for operation in self.list.operations if self.seconds[id(operation)] >= least}
+        known = {
+            id(operation)
+            for operation in self.list.operations
+            if self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs)
+        }
+        return long | known | self._readers(long)
+
+    def _readers(self, made: set[int]) -> set[int]:
+        """Ids of the products that read what the operations with the ids ``made`` write, and so say how it is to lie."""
+        makers = self.producers
         return {
             id(operation)
             for operation in self.list.operations
-            if self.seconds[id(operation)] >= least
-            or (self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs))
+            if operation.kind == "gemm" and any(id(makers.get(value.number)) in made for value in operation.inputs)
         }
 
 

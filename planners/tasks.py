@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from .packing import PACK_BYTES
+from .shares import LATE
 from .splitting import TASKS_PER_THREAD
 
 NEAR_BYTES = 512 << 10  # of B that a core keeps; more comes from the shared cache again for each block of A
@@ -22,6 +25,7 @@ def gemm_blocks(
     threads: int,
     most_columns: int = 0,
     goes_on: bool = False,
+    packed_columns: int = 0,
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
@@ -29,7 +33,8 @@ def gemm_blocks(
     and one block of K; ``grain``: panels that are packed together; ``threads``:
     1 where the work is too little to be shared; ``most_columns``: that a task may pack, 0 where tasks do not pack B.
     Tasks that do have all panels. ``goes_on``: lines of A are shared by panels and those of the next outer index: a task
-    takes few panels and many outer indices, so that it finds in L2 what it left of a line.
+    takes few panels and many outer indices, so that it finds in L2 what it left of a line. ``packed_columns``: that are
+    computed while a task packs a panel, 0 where it packs none.
     """
     if most_columns:
         wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
@@ -53,8 +58,10 @@ def gemm_blocks(
     tasks = -(-panels // panel_block)
     column_block = columns
     if tasks * outer < wanted and columns > 2 * nr:
-        pieces = min(-(-wanted // (tasks * outer)), -(-columns // nr))
-        column_block = -(-(-(-columns // pieces)) // nr) * nr
+        most = min(-(-wanted // (tasks * outer)), -(-columns // nr))
+        column_block = _columns_of_a_task(
+            columns, nr, most, packed_columns, lambda pieces: -(-tasks * outer * pieces // threads)
+        )
     return 1, panel_block, column_block
 
 
@@ -71,6 +78,24 @@ def _shares(panels: int, outer: int, wanted: int) -> int:
     """
     least = max(1, panels * outer // wanted)
     return least + 1 if -(-panels // (least + 1)) * outer >= wanted else least
+
+
+def _columns_of_a_task(columns: int, nr: int, most: int, packed: int, turns: Callable[[int], int]) -> int:
+    """Columns of each task, whole tiles, in as many pieces up to ``most`` as have the threads done first. Tasks of each
+    piece pack their panels again, which takes as long as ``packed`` columns; ``turns``: how many tasks the thread that
+    has most takes in turn.
+
+    >>> [_columns_of_a_task(512, 8, 8, packed, lambda pieces: pieces) for packed in (0, 26, 500)]
+    [64, 256, 512]
+    """
+
+    def width(pieces: int) -> int:
+        return -(-(-(-columns // pieces)) // nr) * nr
+
+    def seconds(pieces: int) -> float:
+        return (turns(pieces) + LATE) * (packed + width(pieces))
+
+    return width(min(range(most, 0, -1), key=seconds))
 
 
 def _balanced(block: int, grain: int, panels: int, outer: int, threads: int, again: float = 0.0) -> int:

@@ -124,6 +124,24 @@ def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch
     assert drawn == [(2, False)]
 
 
+def test_what_reads_a_long_product_is_drawn_up_with_it(monkeypatch):
+    """The reader, short itself, says how the long one has to write; what reads the reader has one draft."""
+    monkeypatch.setattr(layouts, "WORTH_SHARE", 0.0)
+    drawn = {}
+    original = LayoutSolver._draft
+
+    def noted(self, operation, orientation):
+        drawn.setdefault("".join(sorted(map(str, operation.output.term))), set()).add(orientation)
+        return original(self, operation, orientation)
+
+    monkeypatch.setattr(LayoutSolver, "_draft", noted)
+    arrays = _arrays([(300, 2000), (2000, 1500), (1500, 8), (8, 30)])
+    call = engine.compile("ab,bc,cd,de->ae", *arrays, threads=1, optimize=[(0, 1), (0, 2), (0, 1)])
+    last, reader, long = drawn.values()  # consumers come first
+    assert len(long) > 1 and len(reader) == 6 and last == {layouts.AS_OUTPUT}
+    np.testing.assert_array_equal(call(*arrays), np.linalg.multi_dot(arrays))
+
+
 # -- policies ------------------------------------------------------------------------------------------------------
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int8", "int32", "int64", "uint16", "bool")
 

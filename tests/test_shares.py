@@ -7,7 +7,9 @@ from plan_cases import operands, plan, run
 
 import einsum_engine as engine
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners.shares import uneven_shares
+from einsum_engine.kernels.isa import host_isas
+from einsum_engine.planners.shares import PACKED_COLUMNS, uneven_shares
+from einsum_engine.planners.tasks import gemm_blocks
 
 
 def _shares(panels, columns, *, nr=6, grain=1, most=8, threads=2, panel_bytes=90_000, packs=True):
@@ -63,6 +65,33 @@ def test_products_in_shares(equation, sizes, dtype):
     assert abi.G_SHARES in row.tables and len(row.tables[abi.G_SHARES]) == abi.SHARE_WORDS * row.tasks
     wide = [array.astype(np.promote_types(dtype, "float64")) for array in arrays]
     assert (run(made, arrays) == np.einsum(equation, *wide, optimize=True)).all()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.parametrize("outer, panels, columns", [(1, 1, 1000), (1, 2, 24), (1, 2, 1001), (3, 1, 40), (1, 5, 7)])
+def test_pieces_of_columns_pay_for_packing_again(threads, outer, panels, columns):
+    """Tasks that pack A are never more than those that do not, and the thread that has most of them is done no later."""
+    sizes = dict(panel_bytes=40_000, column_bytes=0, nr=6, grain=1)
+    blocks = [
+        gemm_blocks(outer=outer, panels=panels, columns=columns, threads=threads, packed_columns=packed, **sizes)
+        for packed in (0, PACKED_COLUMNS)
+    ]
+    tasks = [outer * -(-panels // block[1]) * -(-columns // block[2]) for block in blocks]
+    done = [-(-count // threads) * block[1] * (PACKED_COLUMNS + block[2]) for count, block in zip(tasks, blocks)]
+    assert blocks[0][:2] == blocks[1][:2] and all(block[2] % 6 == 0 or block[2] == columns for block in blocks)
+    assert tasks[1] <= tasks[0] and done[1] <= 1.15 * done[0]
+
+
+@pytest.mark.parametrize("isa", [isa.name for isa in host_isas()])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int64", "float16"])
+@pytest.mark.parametrize("equation", ["amk,kn->amn", "mckhnf,clfhq->nklmq"])
+def test_few_columns_of_operands_that_tasks_pack(equation, dtype, isa):
+    sizes = {"a": 3, "m": 100, "k": 200, "n": 33} if "a" in equation else dict.fromkeys("mckhnfl", 6) | {"q": 5}
+    arrays = operands(equation, sizes, dtype)
+    made = plan(equation, arrays, threads=2, isa=isa)
+    exact = dtype if dtype == "int64" else np.promote_types(dtype, "float64")  # sums of int64 wrap
+    wide = [array.astype(exact) for array in arrays]
+    assert (run(made, arrays) == np.einsum(equation, *wide, optimize=True).astype(made.dtype)).all()
 
 
 def test_what_surrounds_a_product_goes_by_blocks(monkeypatch):
