@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
-from .trace import Tracer, as_tracer, fresh, implements, lift
-from .trace_shapes import unscalar
+from .op_rules import INDEX
+from .trace import Tracer, as_tracer, emit, fresh, implements, lift
+from .trace_shapes import flattened, unscalar
 from .trace_ufuncs import apply_select, finish, select_dtype, write_where
+from .views import normal_axis
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------
@@ -92,6 +94,37 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     if mode != "raise" or np.ndim(v) > np.ndim(ind) or (np.ndim(v) and np.shape(v) != np.shape(ind)):
         raise EngineTypeError(f"np.put takes one value or as many as places: shapes {np.shape(v)} and {np.shape(ind)}")
     a.flat[ind] = v
+
+
+@implements(np.take_along_axis)
+def _take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
+    x, key = _along_axis(as_tracer(arr), indices, axis)
+    return x[key]
+
+
+@implements(np.put_along_axis)
+def _put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
+    if not isinstance(arr, Tracer):
+        raise EngineTypeError("np.put_along_axis into an array that is not traced: pass it as an argument")
+    if axis is None:
+        arr.flat[indices] = values
+        return
+    x, key = _along_axis(arr, indices, axis)
+    x[key] = values
+
+
+def _along_axis(x: Tracer, indices: Any, axis: Any) -> tuple[Tracer, tuple[Any, ...]]:
+    """The array, or all of its elements in a row, and the key of the elements that ``indices`` name along an axis."""
+    x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    places = indices if isinstance(indices, Tracer) else np.asarray(indices)
+    if places.ndim != x.ndim:
+        raise EngineValueError(f"indices of shape {places.shape} have not as many axes as shape {x.shape}")
+    key: list[Any] = [places] * x.ndim
+    for i, size in enumerate(x.shape):
+        if i != axis:
+            steps = fresh(emit("iota", size=size, dtype=INDEX))
+            key[i] = steps.derive(lambda v, i=i: v.expand([j for j in range(x.ndim) if j != i]))
+    return x, tuple(key)
 
 
 @implements(np.putmask)

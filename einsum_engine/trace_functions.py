@@ -181,20 +181,6 @@ def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "
     return finish(found, out)
 
 
-@implements(np.take_along_axis)
-def _take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
-    x, places = as_tracer(arr), indices if isinstance(indices, Tracer) else np.asarray(indices)
-    axis = normal_axis(axis, x.ndim, x.shape)
-    key: list[Any] = []
-    for i, size in enumerate(x.shape):
-        if i == axis:
-            key.append(places)
-            continue
-        steps = fresh(emit("iota", size=size, dtype=np.dtype(np.intp)))
-        key.append(steps.derive(lambda v, i=i: v.expand([j for j in range(x.ndim) if j != i])))
-    return x[tuple(key)]
-
-
 @implements(np.sort)
 def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
     return _sorted("sort", a, axis, order)

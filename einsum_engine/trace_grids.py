@@ -216,14 +216,6 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return x.astype(dtype, copy=copy)
 
 
-@implements(np.atleast_3d)
-def _atleast_3d(*arys: Any) -> Any:
-    """Axes before and behind one axis, behind two."""
-    parts = [as_tracer(x) for x in arys]
-    found = tuple(expand_dims(x, ((0, 1, 2), (0, 2), (2,))[x.ndim]) if x.ndim < 3 else x for x in parts)
-    return found[0] if len(found) == 1 else found
-
-
 @implements(np.resize)
 def _resize(a: Any, new_shape: Any) -> Any:
     """The elements again and again."""

@@ -31,6 +31,7 @@ _SAME = {
     "round": np.round,
     "clip": np.clip,
     "take": np.take,
+    "put": np.put,
     "argsort": np.argsort,
     "swapaxes": np.swapaxes,
     "squeeze": np.squeeze,

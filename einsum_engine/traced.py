@@ -16,6 +16,7 @@ from .ir import Program
 from .lru import BoundedCache
 from .overlap import at_address, memory_of
 from .program_route import NoPlan, ProgramRoute, RunOptions, injective, make_route
+from .records import lazy
 from .trace_memory import numpy_memory
 from .trees import LEAF, unflatten
 from .views import View
@@ -60,10 +61,12 @@ class Traced:
     options: RunOptions
     routes: BoundedCache = field(default_factory=lambda: BoundedCache(ROUTES), compare=False)
 
-    def spans(self, at: int) -> bool:
-        """Whether input ``at`` is memory around arrays that overlap, or around one whose elements do."""
-        group = self.groups[at]  # of one axis, stride 0 alone repeats elements, and the memory is one element
-        return len(group) > 1 or group[0][1].shape != self.program.inputs[at].shape
+    @lazy
+    def spans(self) -> tuple[bool, ...]:
+        """Whether each input is memory around arrays that overlap, or around one whose elements do."""
+        # Of one axis, stride 0 alone repeats elements, and the memory around is one element.
+        pairs = zip(self.groups, self.program.inputs)
+        return tuple([len(group) > 1 or group[0][1].shape != var.shape for group, var in pairs])
 
     def route(self, strides: tuple[tuple[int, ...], ...], name: str) -> ProgramRoute | NoPlan:
         """How the program runs on inputs of these strides; made once."""
@@ -89,7 +92,7 @@ def run(traced: Traced, arrays: list[Any], name: str) -> tuple[Any, ProgramRoute
     for at, array in left.items():
         for array_at, view in traced.groups[at]:
             if array is not arrays[array_at] and arrays[array_at].flags.writeable:
-                arrays[array_at][...] = view.of(array) if traced.spans(at) else array
+                arrays[array_at][...] = view.of(array) if traced.spans[at] else array
     return unflatten(traced.tree, [_leaf(leaf, made, arrays) for leaf in traced.leaves]), route
 
 
@@ -98,13 +101,13 @@ def inputs_of(traced: Traced, arrays: list[Any]) -> list[np.ndarray]:
     found = []
     written = {at for at, _ in traced.written}
     for at, (group, var) in enumerate(zip(traced.groups, traced.program.inputs)):
-        first, spans = arrays[group[0][0]], traced.spans(at)
-        if spans:
+        first = arrays[group[0][0]]
+        if traced.spans[at]:
             first = memory_of(arrays, tuple(member for member, _ in group))
         first = first if isinstance(first, np.ndarray) else np.asarray(first)
         if first.dtype != var.dtype:
             first = first.astype(var.dtype)
-        elif at in written and (spans or not injective(first)):
+        elif at in written and (traced.spans[at] or not injective(first)):
             first = np.array(first, order="C")
         found.append(first)
     return found
@@ -118,7 +121,7 @@ def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
     """A function for the arrays that a route was made for, NotImplemented for others, and where one that is written
     shares memory with another; None where a call does more than to compute fresh results and to write arguments."""
     fresh = all(leaf.kind != "input" and leaf.view is None and not leaf.locked for leaf in traced.leaves)
-    alone = all(group[0][0] == at and not traced.spans(at) for at, group in enumerate(traced.groups))
+    alone = not any(traced.spans) and all(group[0][0] == at for at, group in enumerate(traced.groups))
     if not fresh or not alone:
         return None
     entry = route.quick()

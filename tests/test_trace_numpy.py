@@ -152,6 +152,19 @@ FUNCTIONS = {
     "reductions": (WHOLE, lambda x: (np.bitwise_or.reduce(x), np.bitwise_xor.reduce(x, 1), np.subtract.reduce(x))),
     "segments": (NUMBERS, lambda x: (np.add.reduceat(x, [0, 3, 1]), np.true_divide.reduce(x + 10, axis=1))),
     "clipped places": (ALL, lambda x: (np.take(x, [9, -9], 1, mode="clip"), np.take(x, [9, -9], 0, mode="wrap"))),
+    "places along an axis": (
+        ALL,
+        lambda x: (
+            np.take_along_axis(x, np.array([[0, -1]]), 1),
+            np.take_along_axis(x, np.array([[3, 0, -1, 1, 0]]), 0),
+            np.take_along_axis(x, np.array([7, -1]), None),
+            np.put_along_axis(x, (x.real == 0).argmax(1, keepdims=True), x[:, :1] * 0 + 1, 1),
+            np.put_along_axis(x, np.array([[0], [1], [2], [-1]]), 0, 1),
+            np.put_along_axis(x, np.array([8, 1]), [0, 1], None),
+            x.put([3, -4], 1),
+            x.copy(),
+        ),
+    ),
     "powers of bool": (("?",), lambda x: (x**2, x**3, np.square(x), x**0.5)),
 }
 
@@ -234,6 +247,7 @@ REFUSALS = {
     "copyto flags": (lambda a: np.copyto(a > 0, 3), "np.copyto", "from int64 to bool"),
     "insert": (lambda a: np.insert(a.astype("u1"), 0, 300), "np.insert", "300 does not fit uint8"),
     "choose": (lambda a: np.choose(a, [a, a]), "np.choose", "integers, not float64"),
+    "axes of places": (lambda a: np.put_along_axis(a, np.array([1]), 0, 1), "np.put_along_axis", "indices of shape (1,)"),
     "positive": (lambda a: +(a > 0), "np.positive", "no meaning for bool"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
