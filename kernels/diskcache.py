@@ -11,7 +11,7 @@ from typing import Callable
 from .. import config
 from ..files import write_whole
 
-_MAGIC = b"einsum-engine-object-1\n"
+_MAGIC = b"einsum-engine-object-2\n"
 _DIGEST_BYTES = 32
 _warned = False
 
@@ -22,7 +22,7 @@ def folder(isa_name: str, digest: str) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """The object stored at ``path``; None if it is missing, unreadable, truncated or altered."""
+    """The object stored at ``path``; None if it is missing, unreadable, truncated, altered or that of another name."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -31,7 +31,7 @@ def read(path: Path) -> bytes | None:
     if len(data) <= head or not data.startswith(_MAGIC):
         return None
     body = data[head:]
-    return body if hashlib.sha256(body).digest() == data[len(_MAGIC) : head] else None
+    return body if _digest(path, body) == data[len(_MAGIC) : head] else None
 
 
 def write(path: Path, body: bytes) -> None:
@@ -68,7 +68,12 @@ def write_once(path: Path, body: bytes) -> bytes | None:
 
 def _store(path: Path, body: bytes, move: Callable[[Path, Path], None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _MAGIC + hashlib.sha256(body).digest() + body, move)
+    write_whole(path, _MAGIC + _digest(path, body) + body, move)
+
+
+def _digest(path: Path, body: bytes) -> bytes:
+    """Of the bytes and of the name by which they are found: under another one they are a function of other arguments."""
+    return hashlib.sha256(f"{path.name}\n".encode() + body).digest()
 
 
 def _link(temporary: Path, path: Path) -> None:

@@ -94,6 +94,13 @@ def test_every_altered_byte_is_a_miss(tmp_path):
         data[position] ^= 1
 
 
+def test_an_object_of_another_name_is_a_miss(tmp_path):
+    path = tmp_path / "kernel.o"
+    diskcache.write(path, BODY)
+    assert diskcache.read(path.rename(tmp_path / "other.o")) is None
+    assert diskcache.read((tmp_path / "other.o").rename(path)) == BODY
+
+
 def test_unreadable_files_are_misses(tmp_path):
     folder = tmp_path / "kernel.o"
     folder.mkdir()
@@ -237,7 +244,7 @@ def test_who_stores_first_wins(tmp_path):
     assert _files(tmp_path) == [path]
 
 
-@pytest.mark.parametrize("damage", [b"", b"einsum-engine-object-1\n", b"anything else"])
+@pytest.mark.parametrize("damage", [b"", b"einsum-engine-object-2\n", b"anything else"])
 def test_a_damaged_object_is_stored_anew(tmp_path, damage):
     path = tmp_path / "object"
     path.write_bytes(damage)
