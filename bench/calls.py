@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Iterable
 
@@ -17,8 +18,8 @@ from .timing import seconds_of
 
 _SMALLEST = "ij,jk->ik"
 _PLANNED = ("network 0", "network 1", "network 2")
-_SIZE = 4
-# Plans of shapes that were not met before: some to load kernels, then those that count.
+# Plans of shapes that were not met before, in bursts around these sizes: some to load kernels, then those that count.
+_SIZES = (4, 3, 5)
 _UNTIMED, _TIMED = 3, 9
 
 # Two cases that are one network with its dimensions in other orders: the slower takes at most so much longer.
@@ -33,12 +34,17 @@ _EXTRA_SECONDS = 1e-6
 def measure(engine: Any, settings: Settings, progress: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[Figure]:
     """All figures of this table; ``engine`` is the module with the public API."""
     expressions = _expressions()
+    planned = [_Planning(name=name, expr=expressions[name]) for name in _PLANNED]
+    first, second, third = ([partial(each.burst, engine, settings, size) for each in planned] for size in _SIZES)
     parts: list[Callable[[], list[Figure]]] = [
+        *first,
         partial(_small_calls, engine, settings),
         partial(_cached_plan, engine, settings, "network 0", expressions["network 0"]),
-        *(partial(_planning, engine, settings, name, expressions[name]) for name in _PLANNED),
+        *second,
         *(partial(_variants, engine, settings, size) for size in ("small", "large")),
         partial(program_calls.calls, engine, settings),
+        *third,
+        *(each.figures for each in planned),
         _fresh_process,
         program_calls.new_function,
     ]
@@ -102,35 +108,55 @@ def _timed(functions: dict[str, Callable[..., Any]], arrays: tuple[Any, ...], se
     return program_calls.timed({name: (function, arrays) for name, function in functions.items()}, settings)
 
 
-def _planning(engine: Any, settings: Settings, name: str, expr: str) -> list[Figure]:
-    """Planning with the path given, of shapes that are new each time, and the first call of such a plan."""
-    path = [tuple(step) for step in engine.compile(expr, *_shapes(expr, 0), dtypes=_dtypes(expr)).plan.path]
-    plans, calls = [], []
-    for number in range(1, 1 + _UNTIMED + _TIMED):
-        shapes = _shapes(expr, number)
-        make = partial(engine.compile, expr, *shapes, dtypes=_dtypes(expr), optimize=path, threads=settings.threads)
-        arrays = [np.ones(shape, np.float32) for shape in shapes]
-        seconds, compiled = seconds_of(make)
-        plans.append(seconds)
-        calls.append(seconds_of(partial(compiled, *arrays))[0])
-    plan, call = (statistics.median(each[_UNTIMED:]) for each in (plans, calls))
-    found = [_figure(f"{name}, planning of a step ({len(path)} steps)", plan / len(path), asked=_STEP_SECONDS)]
-    if expr.count(",") == 4:
-        title = f"{name} (5 operands) in a new shape, compile and first call"
-        found.append(_figure(title, plan + call, asked=_NEW_SECONDS))
-    return found
+@dataclass(kw_only=True)
+class _Planning:
+    """Planning of one expression with the path given, of shapes that are new each time, and the first calls of such plans.
+
+    A plan takes a millisecond, and a machine is fast or slow for seconds: so shapes come in bursts that lie apart, those of
+    each burst around another size, so that what one has seen is as new to the next.
+    """
+
+    name: str
+    expr: str
+    plans: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    steps: int = 0
+
+    def burst(self, engine: Any, settings: Settings, size: int) -> list[Figure]:
+        """Times of plans and first calls in shapes around ``size``; no figures yet."""
+        dtypes = ["float32"] * (1 + self.expr.count(","))
+        path = [tuple(step) for step in engine.compile(self.expr, *_shapes(self.expr, size, 0), dtypes=dtypes).plan.path]
+        self.steps = len(path)
+        for number in range(1, 1 + _UNTIMED + _TIMED):
+            shapes = _shapes(self.expr, size, number)
+            make = partial(
+                engine.compile, self.expr, *shapes, dtypes=dtypes, optimize=path, threads=settings.threads
+            )
+            arrays = [np.ones(shape, np.float32) for shape in shapes]
+            seconds, compiled = seconds_of(make)
+            first, _ = seconds_of(partial(compiled, *arrays))
+            if number > _UNTIMED:
+                self.plans.append(seconds)
+                self.calls.append(first)
+        return []
+
+    def figures(self) -> list[Figure]:
+        """Medians over all bursts."""
+        plan, call = statistics.median(self.plans), statistics.median(self.calls)
+        name = f"{self.name}, planning of a step ({self.steps} steps)"
+        found = [_figure(name, plan / self.steps, asked=_STEP_SECONDS)]
+        if self.expr.count(",") == 4:
+            title = f"{self.name} (5 operands) in a new shape, compile and first call"
+            found.append(_figure(title, plan + call, asked=_NEW_SECONDS))
+        return found
 
 
-def _shapes(expr: str, number: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes that differ for every ``number``: the first indices are longer by the bits of it."""
+def _shapes(expr: str, size: int, number: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes that differ for every ``number``: the first indices are longer than ``size`` by the bits of it."""
     terms = tuple(expr.partition("->")[0].split(","))
     expression: Expression = parse(expr, [(2,) * len(term) for term in terms])
-    sizes = {index: _SIZE + (number >> bit & 1) if bit < 8 else 2 for bit, index in enumerate(expression.sizes)}
+    sizes = {index: size + (number >> bit & 1) if bit < 8 else 2 for bit, index in enumerate(expression.sizes)}
     return tuple(tuple(sizes[index] for index in term) for term in terms)
-
-
-def _dtypes(expr: str) -> list[str]:
-    return ["float32"] * (1 + expr.count(","))
 
 
 def _fresh_process() -> list[Figure]:

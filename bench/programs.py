@@ -192,7 +192,7 @@ def run_program(
     # our results, too, lie in memory that was written before: what a call made is gone before the next one
     copied = copies(_half(result.footprint, case.dtype), engine, settings.threads) if case.large else []
     always = tuple(each.name for each in ours)
-    compare([*ours, *rivals, *copied], always=always, budget=settings.budget, settle=settings.settle)
+    compare([*ours, *rivals, *copied], always=always, equal=always, budget=settings.budget, settle=settings.settle)
     if copied:
         # for as long again without the others, who took most of the time: large calls vary, and few rounds say little
         compare([*ours, *copied], always=always, budget=settings.budget, settle=settings.settle)

@@ -298,7 +298,13 @@ def _time(compiled: Any, task: Task, calls: _Calls, settings: Settings, result: 
     }
     ours = Candidate(name=OURS, function=compiled, args=task.arrays)
     again = Candidate(name=AGAIN, function=compiled, args=task.arrays)
-    compare([ours, *candidates.values(), again], always=(OURS, AGAIN), budget=settings.budget, settle=settings.settle)
+    compare(
+        [ours, *candidates.values(), again],
+        always=(OURS, AGAIN),
+        equal=(OURS, AGAIN),
+        budget=settings.budget,
+        settle=settings.settle,
+    )
     result.seconds, result.again = ours.median, again.median
     for name, made in calls.items():
         variant = min((call.variant for call in made), key=lambda each: candidates[f"{name} {each}"].median)

@@ -39,6 +39,9 @@ _EARLY_ENDS = ((1.5, 2), (3.0, 1))
 # Where the fastest candidate that is always sampled and the fastest other one are within this of each other, those near
 # them get more samples, as long as so many budgets last: a comparison of two samples each is chance.
 _CLOSE, _DECIDING_BUDGETS = 1.3, 12
+# As long as one thing that is timed twice differs from itself by more than this, all near the fastest get more samples,
+# for so many budgets more: what decides is how noisy a case is, not who is ahead.
+_EQUAL, _EQUAL_BUDGETS = 1.05, 3
 # Calls shorter than this are repeated once untimed after a switch: each finds its own data in cache, its threads awake.
 _WARM_SECONDS = 50e-3
 
@@ -73,7 +76,7 @@ class TimeBudget:
     """Bounds of one comparison: seconds overall, and numbers of rounds among the contenders.
 
     ``long`` are the seconds of a call that nobody waits for twice if it cannot win; ``deciding`` the samples that those
-    have at least who are close to each other.
+    have at least who are close to each other; ``equalising`` the rounds more where one thing differs from itself.
     """
 
     seconds: float = 3.0
@@ -81,13 +84,14 @@ class TimeBudget:
     most_rounds: int = 25
     long: float = 1.0
     deciding: int = 7
+    equalising: int = 25
 
     def half(self) -> "TimeBudget":
         """Half the time, the same numbers of rounds."""
         return replace(self, seconds=self.seconds / 2)
 
 
-QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9, long=0.3, deciding=0)
+QUICK = TimeBudget(seconds=0.6, least_rounds=3, most_rounds=9, long=0.3, deciding=0, equalising=0)
 
 
 def time_calls(candidate: Candidate, calls: int) -> float:
@@ -168,6 +172,7 @@ def compare(
     candidates: Sequence[Candidate],
     *,
     always: Sequence[str] = (),
+    equal: Sequence[str] = (),
     budget: TimeBudget = TimeBudget(),
     settle: Callable[[], Any] = wait_until_idle,
 ) -> None:
@@ -176,6 +181,7 @@ def compare(
     Those named in ``always``, measures, and those near the fastest of the others are sampled in every round until the
     budget is used up; each candidate gets at least one sample, and clearly slower ones a few where they are affordable. An
     earlier call counts as a sample where a candidate cannot win, and where such calls alone would use the budget up.
+    Those named in ``equal`` are one thing under several names: while their medians are apart, rounds go on.
     """
     start = time.perf_counter()
     tight = sum(each.first or 0.0 for each in candidates) > budget.seconds
@@ -195,6 +201,11 @@ def compare(
             if not chosen or time.perf_counter() - start > _DECIDING_BUDGETS * budget.seconds:
                 break
             _round(number, chosen, settle)
+        start = time.perf_counter()
+        for number in range(budget.equalising):
+            if not _differs(candidates, equal) or time.perf_counter() - start > _EQUAL_BUDGETS * budget.seconds:
+                break
+            _round(number, [each for each in candidates if _is_due(each, candidates, always, budget)], settle)
 
 
 def alternate(candidates: Sequence[Candidate], budget: TimeBudget, settle: Callable[[], Any] = wait_until_idle) -> None:
@@ -258,6 +269,11 @@ def _undecided(candidates: Sequence[Candidate], always: Sequence[str], enough: i
     few = min(len(each.samples) for each in near) < enough
     near += [each for each in candidates if each.measure]
     return near if few and max(best, rival) <= _CLOSE * min(best, rival) else []
+
+
+def _differs(candidates: Sequence[Candidate], equal: Sequence[str]) -> bool:
+    medians = [each.median for each in candidates if each.name in equal]
+    return len(medians) > 1 and max(medians) > _EQUAL * min(medians)
 
 
 def _rivals(candidates: Sequence[Candidate], always: Sequence[str]) -> list[Candidate]:

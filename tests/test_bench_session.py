@@ -214,9 +214,19 @@ def test_calls_are_measured(machine):
 
 def test_shapes_of_planned_networks_are_new_each_time():
     expr = "abcd,befg,cdjl,fhij,gikl->aehk"
-    shapes = [calls._shapes(expr, number) for number in range(13)]
-    assert len(set(shapes)) == 13
+    shapes = [calls._shapes(expr, size, number) for size in calls._SIZES for number in range(1, 13)]
+    assert len(set(shapes)) == 12 * len(calls._SIZES) == 36
     assert all(np.einsum(expr, *map(np.ones, each), optimize=True).ndim == 4 for each in shapes[:2])
+
+
+def test_planning_is_measured_in_bursts(monkeypatch):
+    seconds = iter([9.0, 1.0] * calls._UNTIMED + [2.0, 1.0] * 9 + [9.0, 1.0] * calls._UNTIMED + [4.0, 3.0] * 9)
+    monkeypatch.setattr(calls, "seconds_of", lambda make: (next(seconds), make()))
+    planning = calls._Planning(name="four", expr="ab,bc,cd,de,ef->af")
+    assert planning.burst(einsum_engine, short(), 4) == planning.burst(einsum_engine, short(), 3) == []
+    step, new = planning.figures()
+    assert (step.name, step.value, step.asked) == ("four, planning of a step (4 steps)", 3.0 / 4, 100e-6)
+    assert (new.name, new.value) == ("four (5 operands) in a new shape, compile and first call", 3.0 + 2.0)
 
 
 def test_threads_and_primes_are_measured(monkeypatch):
