@@ -9,7 +9,6 @@ from ..errors import EngineError
 from .profiles import PARTS, shares
 
 
-
 def figure_class():  # type: ignore[no-untyped-def]
     """Matplotlib's Figure, imported when first needed; EngineError says how to get it."""
     try:
@@ -19,36 +18,39 @@ def figure_class():  # type: ignore[no-untyped-def]
     return Figure
 
 
+def check(path: str | Path) -> None:
+    """EngineError where no picture can be drawn to ``path``: before a run, not behind it."""
+    known = figure_class()().canvas.get_supported_filetypes()
+    suffix = Path(path).suffix[1:].lower()
+    if suffix not in known:
+        raise EngineError(f"{path}: a picture ends in one of {', '.join(sorted(known))}")
+
+
 def save(figure: Any, path: str | Path) -> None:
     """Write ``figure`` in the format that the suffix of ``path`` names."""
-    try:
-        figure.savefig(path, bbox_inches="tight", dpi=120)
-    except ValueError as error:
-        raise EngineError(f"{path}: {error}") from error
+    check(path)
+    figure.savefig(path, bbox_inches="tight", dpi=120)
 
 
 def plot_run(data: dict[str, Any], path: str | Path) -> None:
-    """Draw the ratios of all cases, and below them the profiled cases, into one picture.
+    """Draw the ratios of all cases, and below them the profiled cases, into one picture; profiles alone without peers.
 
     ``data`` is what a run returns and records. A case may carry ``profile``: a list with one entry per step of seconds
     per part (`profiles.PARTS`).
     """
     rated = [case for case in data["cases"] if case["ratio"] is not None]
     profiled = [case for case in data["cases"] if case.get("profile")]
-    rows = sum(_heights(rated, profiled))
-    figure = figure_class()(figsize=(11, 1.5 + 0.22 * rows), layout="constrained")
-    grid = figure.subplots(1 + bool(profiled), 1, squeeze=False, height_ratios=_heights(rated, profiled))
-    _ratios(grid[0][0], rated, data)
-    if profiled:
-        _profiles(grid[1][0], profiled)
+    panels = [(rated, _ratios)] if rated or not profiled else []
+    panels += [(profiled, _profiles)] if profiled else []
+    heights = [max(4, len(cases)) for cases, _ in panels]
+    figure = figure_class()(figsize=(11, 1.5 + 0.22 * sum(heights)), layout="constrained")
+    for (axes,), (cases, draw) in zip(figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights), panels):
+        draw(axes, cases)
+    figure.suptitle(f"{data['machine'].get('cpu', '')}, {data['threads']} threads", fontsize=8)
     save(figure, path)
 
 
-def _heights(rated: Sequence[Any], profiled: Sequence[Any]) -> list[int]:
-    return [max(4, len(rated)), max(4, len(profiled))] if profiled else [max(1, len(rated))]
-
-
-def _ratios(axes: Any, rated: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
+def _ratios(axes: Any, rated: Sequence[dict[str, Any]]) -> None:
     families = list(dict.fromkeys(case["family"] for case in rated))
     for row, case in enumerate(rated):
         colour = f"C{families.index(case['family']) % 10}"
@@ -60,7 +62,6 @@ def _ratios(axes: Any, rated: Sequence[dict[str, Any]], data: dict[str, Any]) ->
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set_xlabel("fastest peer / ours (log scale; right of 1 the engine is faster; pale: FAIL)")
-    axes.set_title(f"{data['machine'].get('cpu', '')}, {data['threads']} threads", fontsize=8)
 
 
 def _profiles(axes: Any, profiled: Sequence[dict[str, Any]]) -> None:

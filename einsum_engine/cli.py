@@ -130,10 +130,12 @@ def _bench(arguments: argparse.Namespace) -> int:
     for target in (arguments.json, arguments.plot):
         if target is not None and not target.absolute().parent.is_dir():
             raise EngineValueError(f"{target}: its folder does not exist")
-    data, wrong = session.bench(request)
     if arguments.plot:
         from .bench import plot
 
+        plot.check(arguments.plot)
+    data, wrong = session.bench(request)
+    if arguments.plot:
         plot.plot_run(data, arguments.plot)
     return 1 if wrong else 0
 

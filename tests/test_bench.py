@@ -353,14 +353,3 @@ def test_tree_is_drawn_without_crossing_edges(tmp_path):
     pytest.importorskip("matplotlib")
     plot.plot_tree(walked, expression.terms, tmp_path / "tree.png")
     assert (tmp_path / "tree.png").stat().st_size > 1000
-
-
-def test_profiles_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    each = record.case_to_json(result_of("f", 2.0))
-    each["profile"] = [{"kernel": 1.0, "packing": 0.5}, {"kernel": 2.0, "unpacking": 0.1}]
-    data = {"cases": [each], "machine": {"cpu": "x"}, "threads": 1}
-    plot.plot_run(data, tmp_path / "run.svg")
-    assert "unpacking" in (tmp_path / "run.svg").read_text()
-    with pytest.raises(EngineError, match="run.nothing"):
-        plot.plot_run(data, tmp_path / "run.nothing")

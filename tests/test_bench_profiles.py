@@ -7,7 +7,9 @@ import pytest
 from bench_cases import Engine, case, numpy_peer, result_of, settings
 
 import einsum_engine
-from einsum_engine.bench import cases, limits, plot, profiles, record, run
+from einsum_engine import cli
+from einsum_engine.bench import cases, limits, plot, profiles, record, run, session
+from einsum_engine.errors import EngineError
 
 SPLIT = [{"kernel": 1.0, "packing": 0.5, "unpacking": 0.0}, {"kernel": 2.0, "packing": 0.0, "unpacking": 0.5}]
 
@@ -79,3 +81,28 @@ def test_the_thesis_case_24d_is_in_the_bench_and_drawn(tmp_path):
     for words in ("thesis_general_large: general 2 (figure 24)", "75 / 12 / 12", *profiles.PARTS):
         assert words in text
     assert "thesis_general_large: nothing measured" not in text
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    seen = []
+    monkeypatch.setattr(session, "bench", lambda request: seen.append(request))
+    for name in ("run.nothing", "run"):
+        assert cli.main(["bench", "gates", "--plot", str(tmp_path / name)]) == 2
+        assert f"{name}: a picture ends in one of " in capsys.readouterr().err
+    assert not seen
+
+
+def test_profiles_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    each = record.case_to_json(result_of("f", 2.0))
+    each["profile"] = [{"kernel": 1.0, "packing": 0.5}, {"kernel": 2.0, "unpacking": 0.1}]
+    data = {"cases": [each], "machine": {"cpu": "x"}, "threads": 1}
+    plot.plot_run(data, tmp_path / "run.svg")
+    assert all(words in (tmp_path / "run.svg").read_text() for words in ("unpacking", "fastest peer", "x, 1 threads"))
+    without_peers = {**data, "cases": [{**each, "ratio": None}]}
+    plot.plot_run(without_peers, tmp_path / "run.svg")
+    text = (tmp_path / "run.svg").read_text()
+    assert "unpacking" in text and "fastest peer" not in text and "x, 1 threads" in text
+    with pytest.raises(EngineError, match="run.nothing"):
+        plot.plot_run(data, tmp_path / "run.nothing")

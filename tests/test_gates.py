@@ -1,11 +1,15 @@
 """Small matrices applied to a large tensor, such as gates to a state vector: exact results, in one pass."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import einsum_engine as engine
+from einsum_engine.executor import bind
+from einsum_engine.kernels import isa
+from einsum_engine.planners.build import build_plan
 
 DTYPES = ("float32", "float64", "complex64", "complex128", "int16", "int64")
 QUBITS = 14
@@ -101,3 +105,16 @@ def test_not_finite_elements_stay_where_they_are():
         expected = np.einsum("abc,bd->adc", state, eye)
     assert np.isnan(expected).sum() == 3 and np.isinf(expected).sum() == 1
     np.testing.assert_array_equal(engine.einsum("abc,bd->adc", state, eye), expected)
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_instruction_set(row, dtype):
+    rng = np.random.default_rng(2)
+    state = whole(rng, (2,) * QUBITS, dtype)
+    for places in ((0,), (QUBITS - 3,), (QUBITS - 1,), (4, 9), (QUBITS - 1, QUBITS - 2), (QUBITS - 2, 0)):
+        expression, matrix = gate(random, places, QUBITS), whole(rng, (2,) * (2 * len(places)), dtype)
+        plan = build_plan(replace(engine.compile(expression, state, matrix).plan.request, isa=row.name))
+        out = np.empty_like(state)
+        bind(plan).run([state, matrix], out)
+        np.testing.assert_array_equal(out, np.einsum(expression, state, matrix, optimize=True), f"{places} {plan}")

@@ -1,10 +1,15 @@
 """Long sums cut into pieces for the threads: when, and that the result is right."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import einsum_engine as engine
+from einsum_engine.executor import bind
+from einsum_engine.kernels import isa, tiles
 from einsum_engine.plan import Axis
+from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.splitting import cut, pieces_of_k
 
 
@@ -71,3 +76,18 @@ def test_results(expression, shapes, dtype):
     expected = np.einsum(expression, *[a.astype(exact) for a in turned], optimize=True)
     np.testing.assert_array_equal(engine.einsum(expression, *turned), expected)
     assert "'" in call.explain(), "the pieces have a name of their own"
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_every_instruction_set_and_dtype(row, dtype):
+    """Also where the threads are no divisor of the pieces, and with operands that run backwards."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-1, 2, shape).astype(dtype) for shape in ((18_000, 45), (18_000, 37)))
+    wide = "complex128" if dtype.startswith("complex") else "int64"
+    for threads, x in ((2, a), (3, a[::-1])):
+        plan = build_plan(replace(engine.compile("ka,kb->ab", x, b, threads=threads).plan.request, isa=row.name))
+        assert [step.family for step in plan.steps][-1] == "sum"
+        out = np.empty((45, 37), dtype)
+        bind(plan).run([x, b], out)
+        np.testing.assert_array_equal(out, (x.T.astype(wide) @ b.astype(wide)).astype(dtype))
