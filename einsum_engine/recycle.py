@@ -28,7 +28,7 @@ from typing import Sequence
 import numpy as np
 
 from . import config, fastcall, machine_memory
-from .kernels.cpu import library, results_abi as words
+from .kernels.cpu import library, result_abi as words
 from .kernels.isa import active_isa
 from .locks import anew
 from .records import lazy

@@ -297,7 +297,7 @@ def test_ctrl_c_ends_a_program_as_python_does():
     finally:
         child.kill()
         child.wait()
-    assert child.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt")
+    assert child.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors
 
 
 # --- signal handlers that call what they interrupt ---------------------------------------------------------------

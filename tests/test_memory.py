@@ -16,7 +16,7 @@ from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
 from einsum_engine import fastcall, machine_memory, recycle
-from einsum_engine.kernels.cpu import results_abi as words
+from einsum_engine.kernels.cpu import result_abi as words
 
 MB = 1_000_000
 

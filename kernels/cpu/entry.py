@@ -16,7 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi, entry_abi as ea, pool_abi as pa, results_abi as ra
+from . import abi, entry_abi as ea, pool_abi as pa, result_abi as ra
 from .emit import I32, I64, Fn, Val, Var
 
 

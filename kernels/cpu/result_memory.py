@@ -14,7 +14,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..isa import ISA
-from . import results_abi as ra
+from . import result_abi as ra
 from .emit import I32, I64, VOID, Fn, Val
 
 LOOK_NS = 50_000_000  # between two looks at the memory that is left, which take 0.1 to 0.2 ms
