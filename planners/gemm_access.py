@@ -9,6 +9,7 @@ from .across import PAGE
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .packing import PACK_BYTES
+from .shares import SHARED_SECONDS
 from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 
@@ -223,4 +224,4 @@ class GemmAccess(GemmTables):
 
     @lazy
     def _parallel(self) -> bool:
-        return self.threads > 1 and self._seconds() > 4e-5
+        return self.threads > 1 and self._seconds() > SHARED_SECONDS

@@ -17,9 +17,8 @@ from operator import itemgetter
 from typing import Iterator, Mapping, Sequence
 
 from .operations import Operation, OperationList
-from .shares import makespan
+from .shares import SHARED_SECONDS, makespan
 
-SHARED_SECONDS = 4e-5  # a step that takes less is not shared
 MEETING = 1.5e-5  # seconds that a step which threads share takes besides its part
 GAIN = 0.1  # of the predicted time, for strands to be worth it
 LEAST_SECONDS = 2e-4  # a plan that takes less has none: a thread that comes late may bring nothing
