@@ -218,8 +218,8 @@ class Compiled:
     def program(self) -> Program:
         """The contraction as a `Program`: an equation `einsum`, with casts, conjugates and factors around it.
 
-        Its inputs are the operands that are not constant, and with ``beta`` then ``out``, which is written. A path that was given has an equation for each step. It says what is computed, not how:
-        `plan` is what calls run.
+        Its inputs are the operands that are not constant, and with ``beta`` then ``out``, which is written. A path that
+        was given has an equation for each step. It says what is computed, not how: `plan` is what calls run.
 
         >>> from einsum_engine import compile
         >>> print(compile("ij,jk->ik", (2, 3), (3, 4)).program)

@@ -4,7 +4,9 @@ The pages of a fresh large array are faulted in one by one, which takes longer t
 large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
 size takes it, warm. Arenas have a pool of their own: who switches off that of results, because they are written into
 ``out=`` or kept, still computes in warm memory. EINSUM_ENGINE_POOL_BYTES and EINSUM_ENGINE_ARENA_BYTES bound the pools
-(0: off); they let go of their memory when the machine or the control group runs short. Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
+(0: off); they let go of their memory when the machine or the control group runs short.
+
+Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
 array that is read beside them begins within one. So loads are ahead of the stores of a loop: one that has the last 12
 bits of its address in common with a store before it waits for that store, and for all that is computed for it (exp of
 64 MB: 9.3 against 5 ms, where NumPy's array began 16 bytes after a page and the result 64 bytes).

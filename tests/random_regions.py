@@ -2,7 +2,8 @@
 
     python tests/random_regions.py 1000
 
-checks as many as that, `1000 5000` those from seed 5000 on. All numbers are small integers, so NumPy run eagerly says exactly what is right.
+checks as many as that, `1000 5000` those from seed 5000 on. All numbers are small integers, so NumPy run eagerly says
+exactly what is right.
 """
 
 from __future__ import annotations
