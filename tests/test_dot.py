@@ -114,8 +114,7 @@ def test_rows_one_after_the_other(row, dtype, rows, monkeypatch):
         ("ij,kj->ik", [(100000, 100), (2, 100)], False),
     ],
 )
-def test_short_rows_from_memory_are_read_in_order(monkeypatch, text, shapes, in_order):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def test_short_rows_from_memory_are_read_in_order(text, shapes, in_order):
     (step,) = [step for step in engine.compile(text, *shapes, dtypes="float32", threads=1).plan.steps]
     assert bool(step.family == "dot" and step.args.words[da.D_IN_ORDER]) == in_order
 

@@ -157,8 +157,7 @@ def test_rows_of_a_large_operand_with_few_columns(monkeypatch, row, dtype, threa
         ("ij,ik->jk", [(1100, 1024), (1100, 2)], False),  # C is not added to by vectors
     ],
 )
-def test_few_columns_read_few_rows_of_a_large_operand_at_once(monkeypatch, text, shapes, rows):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def test_few_columns_read_few_rows_of_a_large_operand_at_once(text, shapes, rows):
     f = engine.compile(text, *shapes, dtypes="float32", threads=1)
     (words,) = [step.args.words for step in f.plan.steps if step.kernel.startswith("gemm_")]
     assert (words[abi.G_KC] == gemm_access.ROWS_AT_ONCE) == rows

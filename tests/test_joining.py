@@ -232,9 +232,8 @@ def test_epilogues_of_products():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("short", [2, 4])
-def test_operands_that_run_along_few_lanes_are_read_by_a_step(dtype, short, monkeypatch):
+def test_operands_that_run_along_few_lanes_are_read_by_a_step(dtype, short):
     """Which repeats their entries in vectors, where an epilogue would be called for each."""
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
     shapes = (2, 100, short), (2, 150), (100, 150)
     x, w, d = ((np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype) for shape in shapes)
     f = engine.compile("kar,kb,ab->abr", x, w, d, optimize=[(0, 1), (0, 1)], threads=1)

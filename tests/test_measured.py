@@ -2,12 +2,17 @@
 
 import os
 import pickle
+import random
 import subprocess
 import sys
+from contextlib import contextmanager
+from typing import Iterator
 
 import numpy as np
 import pytest
-from plan_cases import request
+import random_cases
+import random_programs
+from plan_cases import made_anew, request
 
 import einsum_engine as engine
 from einsum_engine import cost, measured
@@ -187,3 +192,32 @@ def test_switching_changes_what_einsum_plans_with(count, monkeypatch):
     assert len(count) == 1
     monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
     assert engine.compile("ij,jk->ik", a, a).plan.call_seconds == TYPICAL.call_seconds
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+@contextmanager
+def drawn(seed: int) -> Iterator[None]:
+    """Constants anywhere within what is believed."""
+    rng = random.Random(seed)
+    factors = {name: cost.WITHIN ** rng.uniform(-1, 1) for name in CONSTANTS}
+    with pytest.MonkeyPatch.context() as patch, made_anew():
+        patch.setattr(measured, "_known", {ISA.name: cost.measured_machine(TYPICAL, times_typical(factors))})
+        yield
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_results_are_right_whatever_is_measured(seed):
+    with drawn(seed):
+        for number in range(30):
+            random_cases.run(random_cases.draw_case(random.Random(f"{seed} {number}").choice))
+        random_programs.check_many(range(30 * seed, 30 * seed + 30))
+
+
+def test_what_is_measured_decides():
+    """Else the test before this one would be of one machine."""
+    found = set()
+    for seed in range(4):
+        with drawn(seed):
+            plan = engine.compile("mk,kn->mn", (130, 140), (140, 150), dtypes="float16", threads=1).plan
+        found.add(tuple(step.family for step in plan.steps))
+    assert found == {("gemm",), ("gemm", "copy")}  # sums of halves go to the result at once, or through memory

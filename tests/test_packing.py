@@ -66,7 +66,6 @@ def test_a_packing_step_looks_at_all_panels(lane, mode):
 def test_rows_of_several_dimensions_that_panels_cut_in_different_places(monkeypatch, row, dtype, sizes):
     """Of h, f and g, four at a time or so: the first of one panel may lie behind the first of another."""
     monkeypatch.setenv("EINSUM_ENGINE_ISA", row.name)
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
     text = "eEDd,bcdefghi->iDEgfhcb"
     rng = np.random.default_rng(0)
     arrays = [oracle.random(rng, [sizes[i] for i in term], dtype, True) for term in text.split("->")[0].split(",")]

@@ -263,8 +263,7 @@ def over(x, d):
         ((20000,), (), "complex64", False),
     ],
 )
-def test_what_is_divided_by_an_inverse(shape, divisor, dtype, wanted, monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def test_what_is_divided_by_an_inverse(shape, divisor, dtype, wanted):
     rng = np.random.default_rng(0)
     x, d = (np.asarray(rng.random(each) + 0.5).astype(dtype) for each in (shape, divisor))
     jitted = engine.jit(over)
@@ -275,8 +274,7 @@ def test_what_is_divided_by_an_inverse(shape, divisor, dtype, wanted, monkeypatc
 
 
 @pytest.mark.parametrize("number, wanted", [(1.5, "quotient"), (-1.5, "div"), (0.0, "div"), (1e300, "div"), (3, "quotient")])
-def test_numbers_of_the_program(number, wanted, monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def test_numbers_of_the_program(number, wanted):
     x = np.random.default_rng(0).standard_normal(20000)
     jitted = engine.jit(lambda x: x / number)
     assert [step.expr for step in jitted.plan(x).steps] == [wanted]
@@ -284,9 +282,8 @@ def test_numbers_of_the_program(number, wanted, monkeypatch):
         same(jitted(x), x / np.float64(number))
 
 
-def test_an_inverse_is_made_before_the_step_that_divides(monkeypatch):
+def test_an_inverse_is_made_before_the_step_that_divides():
     """So what is divided is computed in that step, and one inverse serves all divisions by the same value."""
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
 
     def body(x, y, d):
         x -= 1
@@ -317,16 +314,13 @@ def test_quotients_of_products(shape):
         np.testing.assert_allclose(jitted(a, b, d).reshape(300, 900), wanted, rtol=40 * eps, atol=100 * eps)
 
 
-def test_what_is_divided_beside_long_functions(monkeypatch):
+def test_what_is_divided_beside_long_functions():
     """Nobody makes an inverse for it."""
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
     x = np.random.default_rng(0).standard_normal(20000)
     assert [step.expr for step in engine.jit(lambda x, d: np.exp(x) / d).plan(x, x[:1]).steps] == ["exp div"]
 
 
-def test_rows_that_are_gone_over_several_times_are_divided(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
-
+def test_rows_that_are_gone_over_several_times_are_divided():
     def norm(x):
         c = x - x.mean(-1, keepdims=True)
         return c / np.sqrt((c * c).mean(-1, keepdims=True) + 1e-5)

@@ -28,8 +28,7 @@ TRAIN_SIZES = dict.fromkeys("acdefgh", 16) | dict.fromkeys("vwxyzABC", 4) | dict
 
 
 @pytest.fixture(autouse=True)
-def typical(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def anew():
     with made_anew():
         yield
 
@@ -286,7 +285,6 @@ def test_random_networks(network, dtype, threads):
     text, sizes = network
     arrays = operands(text, sizes, dtype, seed=3)
     with pytest.MonkeyPatch.context() as patch, made_anew():
-        patch.setenv("EINSUM_ENGINE_MEASURE", "0")
         _always(patch)
         request = request_of(text, arrays, "greedy", threads)
         plan = build_plan(request, machine(active_isa(), 1 << 9))

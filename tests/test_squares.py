@@ -50,8 +50,7 @@ def _row(text, sizes, dtype="float32", threads=1):
         ("float32", "dca,bcd->ba", {}, None),  # A runs along its lanes
     ],
 )
-def test_when_k_goes_in_squares(monkeypatch, dtype, text, changed, kc):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+def test_when_k_goes_in_squares(dtype, text, changed, kc):
     row = _row(text, dict(a=168, b=160, c=168, d=168) | changed, dtype)
     assert (abi.G_LINES_A in row.tables) == (kc is not None)
     assert kc is None or row.words[abi.G_KC] == kc

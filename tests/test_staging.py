@@ -305,7 +305,6 @@ def test_what_others_read_is_there_as_a_whole(always):
 def common(monkeypatch):
     """One thread of a common machine: what is decided depends on bandwidths."""
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
 
 
 def weights(x, w, scale):

@@ -21,11 +21,6 @@ RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(Hea
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
 
 
-@pytest.fixture(autouse=True)
-def typical(monkeypatch):
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
-
-
 @pytest.fixture
 def always(monkeypatch):
     _always(monkeypatch)
@@ -252,7 +247,6 @@ def test_random_networks(network, dtype, threads, joins):
     terms = text.split("->")[0].split(",")
     arrays = [rng.integers(-2, 3, [sizes[i] for i in term]).astype(dtype) for term in terms]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EINSUM_ENGINE_MEASURE", "0")
         _always(patch)
         for name in ("GAIN", "LEAST_GAIN", "EPILOGUE_GAIN", "LEAST_EPILOGUE") if joins else ():
             patch.setattr(joining, name, -1e9)
