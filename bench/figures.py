@@ -93,8 +93,7 @@ GOALS = (
 )
 
 _KERNEL_DTYPES = ("float32", "float64", "complex64", "complex128")
-_KERNEL_SHARE, _NARROWER_SHARE = 0.95, 0.9  # of the widest instruction set, of others
-_WIDEST = "avx512"
+_KERNEL_SHARE, _NARROWER_SHARE = 0.95, 0.9  # of the widest instruction set of a machine, of others
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -140,12 +139,13 @@ def _measured(goal: Goal, results: Sequence[CaseResult]) -> list[Figure]:
     ]
 
 
-def kernel_figures(kernels: Sequence[KernelResult], isa: str) -> list[Figure]:
+def kernel_figures(kernels: Sequence[KernelResult], *, widest: bool) -> list[Figure]:
     """The best microkernel of each floating dtype, as a share of the run's FMA peak and of the one beside it.
 
-    Both are those of ``isa``, which may be forced: a narrower one is held against its own peak.
+    Both are those of the instruction set of the run: one that is not the ``widest`` of its machine was forced, and is held
+    against its own peak.
     """
-    found, asked = [], _KERNEL_SHARE if isa == _WIDEST else _NARROWER_SHARE
+    found, asked = [], _KERNEL_SHARE if widest else _NARROWER_SHARE
     for dtype in _KERNEL_DTYPES:
         # One tile for both, so that the second is not the luckiest of many medians.
         best = max((each for each in kernels if each.dtype == dtype), key=attrgetter("share"), default=None)

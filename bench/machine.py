@@ -25,6 +25,7 @@ def describe() -> dict[str, Any]:
         "architecture": platform.machine(),
         "system": platform.system(),
         "isa": isa_name(),
+        "widest_isa": widest_isa_name(),
         "cores": available_cpus(),
         "caches": caches(),
         "python": platform.python_version(),
@@ -48,6 +49,13 @@ def isa_name() -> str:
     from ..kernels.isa import active_isa
 
     return str(active_isa().name)
+
+
+def widest_isa_name() -> str:
+    """The widest one that this machine has: another one was asked for."""
+    from ..kernels.isa import host_isas
+
+    return str(host_isas()[0].name)
 
 
 def caches(folder: Path = _CACHES) -> list[dict[str, Any]]:

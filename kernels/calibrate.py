@@ -23,6 +23,7 @@ from ..dtypes import DTYPES
 from ..errors import EngineTypeError, EngineValueError
 from ..files import write_whole
 from . import tiles
+from .cpu.units import PAGE
 from .gemm import GemmProblem, Operand, lower
 from .isa import ISA, active_isa
 from .launch import Launch
@@ -33,7 +34,6 @@ _QUICK_SECONDS, _QUICK_RUNS = 2e-4, 12
 _QUICK_FOOTPRINTS = {"cache_bandwidth": 1 << 19, "memory_bandwidth": 1 << 25}
 _SMALLEST_FOOTPRINT = 4096
 _LARGEST_FOOTPRINT = 1 << 29  # beyond any cache; more would only cost memory and time
-_PAGE = 4096
 
 _known: dict[str, float] = {}
 
@@ -165,7 +165,7 @@ def _copy_loops(name: str, footprint: int, threads: int, isa: ISA) -> Loops:
     unit = calibrate.copy_unit(isa)
     share = max(unit, footprint // (2 * threads) // unit * unit)
     # Source and destination half a page apart modulo pages: equal low address bits stall loads behind stores.
-    distance = -(-share // _PAGE) * _PAGE + _PAGE // 2
+    distance = -(-share // PAGE) * PAGE + PAGE // 2
     memory = _aligned(threads * 2 * distance)
     sources = [memory.ctypes.data + 2 * thread * distance for thread in range(threads)]
     function = _function(name, isa)
@@ -179,9 +179,9 @@ def _view(dtype: str) -> np.dtype:
 
 def _aligned(nbytes: int) -> np.ndarray:
     """Zeroed, touched memory at a page boundary."""
-    memory = np.empty(nbytes + _PAGE, np.uint8)
+    memory = np.empty(nbytes + PAGE, np.uint8)
     memory[:] = 0
-    shift = -memory.ctypes.data % _PAGE
+    shift = -memory.ctypes.data % PAGE
     return memory[shift : shift + nbytes]
 
 

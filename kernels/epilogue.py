@@ -27,7 +27,7 @@ from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .fused_structure import Structure, name
 from .gemm import GemmProblem
-from .nest_boxes import LINE
+from .cpu.units import LINE
 from .row import Operand, Row
 from .tiles import ITEMSIZE
 

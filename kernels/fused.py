@@ -17,10 +17,11 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
+from .cpu.units import LINE
 from .fused_boxes import choose_apart, choose_map, movement, repeats
 from .fused_over import LONG_ROW, TOGETHER, passes
 from .fused_structure import LONG, Graph, Node, Output, Structure, cost_of, goes_apart, name, parse
-from .nest_boxes import LINE, Group, take, without
+from .nest_boxes import Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, even, share
 from .row import Operand, Row

@@ -7,7 +7,8 @@ from typing import Iterator, Sequence
 
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
-from .nest_boxes import GATHERED, LINE, LONG_ROW, Group, by_output, choose, choose_rows, take, without
+from .cpu.units import LINE
+from .nest_boxes import GATHERED, LONG_ROW, Group, by_output, choose, choose_rows, take, without
 from .nest_problem import Dim
 from .nest_rows import WIDEST, move_mode, move_run
 

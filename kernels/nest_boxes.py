@@ -27,8 +27,6 @@ TILE = 64  # entries of O in a box that is transposed by tiles
 TILE_ROWS = 128  # entries of J
 GATHERED = 512  # most entries of O or J in a box moved by elements
 BOX = 4096  # entries in either
-LINE = 64  # bytes
-PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)

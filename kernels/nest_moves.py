@@ -20,7 +20,8 @@ import numpy as np
 from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
-from .nest_boxes import LINE, OUT, PAGE, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
+from .cpu.units import LINE, PAGE
+from .nest_boxes import OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, tile_cut, without
 from .nest_past import lower_past
 from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share

@@ -11,7 +11,8 @@ from math import prod
 
 from .cpu import abi
 from .cpu import nest_abi as na
-from .nest_boxes import LINE, OUT, PAGE, A, chain, take, without
+from .cpu.units import LINE, PAGE
+from .nest_boxes import OUT, A, chain, take, without
 from .nest_problem import Dim
 from .nest_rows import FAR_BYTES, RowBuilder
 from .row import Row

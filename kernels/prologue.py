@@ -21,10 +21,10 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
+from .cpu.units import LINE, PAGE
 from .epilogue import SCRATCH, Vectors, digits, never_carry
 from .fused_structure import Structure, name
 from .gemm import GemmProblem, StageRow, packed_bytes
-from .nest_boxes import LINE, PAGE
 from .row import Operand
 from .tiles import ITEMSIZE
 

@@ -13,7 +13,7 @@ from typing import Sequence
 
 import numpy as np
 
-from ..kernels.nest_boxes import PAGE
+from ..kernels.cpu.units import PAGE
 from .contraction import BinaryContraction
 from .sides import LEFT, OUT, Dim, cut
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 from typing import Iterable, NamedTuple
 
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from ..kernels.nest_rows import STREAM_BYTES
 from .groups import FusedGroup, Scheduled, bytes_of, written
 from .operations import Value, itemsize

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..kernels.cpu import abi
+from ..kernels.cpu.units import PAGE
 from ..kernels.tiles import follows
 from ..records import lazy
-from .across import PAGE
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .packing import PACK_BYTES

@@ -14,7 +14,7 @@ from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import PackProblem
 from ..kernels.isa import ISA
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from .gemm_work import GemmWork
 
 TILE = 20.0  # cycles: to start and end a tile

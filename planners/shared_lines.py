@@ -13,7 +13,7 @@ from math import prod
 from typing import Collection, Iterable, Mapping
 
 from ..kernels.isa import ISA
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from ..kernels.tiles import COMPLEX, ITEMSIZE
 from ..plan import Axis, Index
 

@@ -18,7 +18,7 @@ from typing import Any, Iterator, Sequence
 
 from .. import cost
 from ..kernels.cpu import abi
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from ..plan import Index, Step
 from ..records import changed
 from ..views import dense_strides

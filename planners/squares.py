@@ -12,7 +12,7 @@ from typing import Sequence
 
 import numpy as np
 
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from .sides import LEFT, RIGHT, Dim, cut, largest_divisor
 
 LEAST = 8  # terms of a row

@@ -9,6 +9,8 @@ operand...)``, then offset vectors, whose places are bytes from the start of the
 
 from __future__ import annotations
 
+from .units import PAGE
+
 U_TABLE = 16  # address
 U_OPERANDS = 17  # outputs and inputs
 U_OUTPUTS = 18
@@ -25,7 +27,6 @@ U_APART = 38  # 1: operands that run along O have elements that are two apart th
 U_ALIGN = 39  # 1: what is staged begins in its line where the first output does, whose rows are long
 U_LATE = 40  # bytes of a row that is stored after the next box is computed, from two rows in scratch; 0: at once
 U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how far apart: a page more than their bytes
-PAGE = 4096  # bytes
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
 U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
 U_PERIOD = 45  # elements of O after which all divisors of quotients repeat themselves; 0: they do not
