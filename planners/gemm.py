@@ -260,8 +260,8 @@ class _Planner(GemmAccess):
         left_layout = right_layout = pack_left = pack_right = None
         a_stride = b_stride = 0
         if a_mode == "free":
-            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, item)
-            a_mode, a_stride = "panels", self.k_total * self.mr * item
+            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, item, self.nested)
+            a_mode, a_stride = "panels", (self.nested.terms if self.nested else self.k_total) * self.mr * item
         elif a_mode == "direct-free":
             left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
@@ -280,6 +280,7 @@ class _Planner(GemmAccess):
             a_mode=a_mode,
             b_mode=b_mode,
             a_stride=a_stride,
+            a_nested=self.nested is not None,
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,

@@ -8,6 +8,7 @@ from ..records import lazy
 from .across import PAGE
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
+from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
 from .shares import SHARED_SECONDS
 from .sides import LEFT, OUT, RIGHT, Dim, total
@@ -213,8 +214,16 @@ class GemmAccess(GemmTables):
 
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy
+    def nested(self) -> BlocksOfK | None:
+        """The blocks of K in which the panels of a free A are to lie."""
+        c = self.c
+        return blocks_of_k(self.k_dims, KC[self.item]) if c.nested and c.left is None and c.panels_left else None
+
+    @lazy
     def _kc(self) -> int:
-        return self.squares.kc if self.squares is not None else block_of_k(total(self.k_dims), self.item)
+        if self.squares is not None:
+            return self.squares.kc
+        return block_of_k(total(self.k_dims), self.item) if self.nested is None else self.nested.terms
 
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""

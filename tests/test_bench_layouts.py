@@ -20,7 +20,7 @@ def chain(**options):
 
 
 def result_of(natural, solve, *, family="f", **more):
-    seconds = {"natural": natural, "merged": 2.0, "panels": solve, "solve": solve}
+    seconds = {"natural": natural, "merged": 2.0, "panels": solve, "nested": 3.0, "solve": solve}
     made = case(*CHAIN, family=family)
     return layouts.LayoutResult(case=made, seconds=seconds, predicted=seconds, same={"panels": "solve"}, **more)
 
