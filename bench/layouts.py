@@ -20,7 +20,7 @@ from .steps import parse
 from .timing import Candidate, compare
 
 SOLVED = "solve"
-CANDIDATES = ("natural", "merged", "panels", SOLVED)
+CANDIDATES = ("natural", "merged", "panels", "nested", SOLVED)
 NEAR = 1.05  # the solver's pick is good where it takes at most so many times the best candidate's time
 
 

@@ -220,7 +220,8 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
       arrays. They are copied, and left out of the calls.
     - ``backend``: ``"cpu"``.
     - ``layouts``: how intermediates lie in memory. ``"solve"``: as is predicted to be fastest; ``"natural"`` (C order),
-      ``"merged"`` (the matrix that the next step reads) and ``"panels"`` are there to be compared with it.
+      ``"merged"`` (the matrix that the next step reads), ``"panels"`` and ``"nested"`` (panels in blocks of the summed
+      dimension) are there to be compared with it.
     - ``profile``: True has every call measured, which makes calls slower: `Compiled.explain` then shows, and
       `Compiled.profiles` has, the time of each step in kernel, packing and unpacking.
 

@@ -60,7 +60,7 @@ class Layout(NamedTuple):
     """Where the elements of one tensor live: a byte offset and one `Axis` per index.
 
     ``kind`` is ``"strided"`` (any strides, also 0 and negative) or ``"fbl"``: panels of ``panel`` lanes in which
-    a microkernel reads its operand without packing.
+    a microkernel reads its operand without packing; ``"nested"``: the same, panels of one block of K beside each other.
     """
 
     kind: str
@@ -69,9 +69,9 @@ class Layout(NamedTuple):
     panel: int = 0
 
     def describe(self) -> str:
-        """A short name for `explain`: ``C``, ``F``, ``fbl32`` or ``strided``."""
-        if self.kind == "fbl":
-            return f"fbl{self.panel}"
+        """A short name for `explain`: ``C``, ``F``, ``fbl32``, ``nested32`` or ``strided``."""
+        if self.panel:
+            return f"{self.kind}{self.panel}"
         if _is_contiguous(self.axes, self.itemsize):
             return "C"
         if _is_contiguous(self.axes[::-1], self.itemsize):

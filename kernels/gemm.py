@@ -49,7 +49,8 @@ class GemmProblem:
     ``outer``: up to four loops ``(count, table_a, table_b, table_c)``, slowest first. ``tm_a``, ``tm_c``: panels x MR
     offsets; ``tko_a``, ``tko_b``: of an outer loop over K, of which ``tk_a``, ``tk_b`` are one turn;
     ``valid``: lanes per panel; ``run``: panels whose C lanes are contiguous. ``a_mode``: ``direct`` (lanes
-    contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart);
+    contiguous, read in place), ``pack`` (packed by each task), ``panels`` (lies in panels, ``a_stride`` apart,
+    ``a_nested``: in those of the first ``kc`` terms, then in those of the next);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
     ``fetch_a``, ``fetch_b``: the block that is packed next, or terms of A that are read in place next, are asked for while
@@ -85,6 +86,7 @@ class GemmProblem:
     a_source: str = ""
     b_source: str = ""
     a_stride: int = 0
+    a_nested: bool = False
     b_stride: int = 0
     pack_mode: int = abi.SCATTERED
     b_pack_mode: int = abi.SCATTERED
@@ -152,7 +154,8 @@ def lower(p: GemmProblem) -> Row:
         + 4 * p.b_pack_mode
         + abi.FETCH_A * p.fetch_a
         + abi.FETCH_B * p.fetch_b
-        + abi.FAR_B * p.far_b,
+        + abi.FAR_B * p.far_b
+        + abi.NESTED_A * p.a_nested,
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
@@ -321,7 +324,10 @@ def reference(p: GemmProblem, memory: dict[int, np.ndarray]) -> None:
         if p.a_mode == "panels":
             item = ITEMSIZE[p.dtype]
             at_m = lanes // p.mr * p.a_stride + lanes % p.mr * item
-            at_k = _both(p.tko_a, np.arange(len(p.tk_a)) * p.mr * item)
+            k = np.arange(len(p.tk_a))
+            if p.a_nested:
+                k = k // p.kc * p.kc * p.panels + k % p.kc
+            at_k = _both(p.tko_a, k * p.mr * item)
         else:
             at_m, at_k = p.tm_a[lanes], _both(p.tko_a, p.tk_a)
         left = _read(memory[p.a.slot], a + at_m[:, None] + at_k[None, :], p.a_source or p.dtype)

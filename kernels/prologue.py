@@ -240,8 +240,11 @@ def _in_strips(p: GemmProblem, nr: int) -> tuple[GemmProblem, int]:
     staged one after the other: so the map goes through its operands as they lie."""
     item, terms = ITEMSIZE[p.dtype], len(p.tk_b)
     p = replace(p, nr=nr)
-    kc = p.kc if p.a_mode != "pack" else min(terms, max(p.kc, OTHER_BYTES // (p.panels * p.mr * item)))
-    kc = -(-terms // -(-terms // kc))
+    kc = p.kc
+    if p.a_mode == "pack":
+        kc = min(terms, max(kc, OTHER_BYTES // (p.panels * p.mr * item)))
+    if not p.a_nested:  # it lies in blocks of so many
+        kc = -(-terms // -(-terms // kc))
     most = STRIP_BYTES // (kc * item)
     columns = min(p.blocks[2], max(p.nr, most - most % p.nr))
     pieces = -(-p.blocks[2] // columns)

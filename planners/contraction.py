@@ -49,6 +49,7 @@ class BinaryContraction:
     panels_left: bool = True  # a free left operand may be laid out in panels
     panels_right: bool = True
     only_panels: bool = False  # wherever it may be, also where rows would do
+    nested: bool = False  # panels lie in blocks of K
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
     accumulate: bool = False
@@ -83,6 +84,7 @@ class BinaryContraction:
             self.constant_left,
             self.constant_right,
             self.only_panels,
+            self.nested,
             self.accumulate,
         )
 
@@ -148,6 +150,7 @@ class BinaryContraction:
             panels_left=self.panels_right,
             panels_right=self.panels_left,
             only_panels=self.only_panels,
+            nested=self.nested,
             constant_left=self.constant_right,
             constant_right=self.constant_left,
             accumulate=self.accumulate,
@@ -209,11 +212,11 @@ def asked(
     dtypes: tuple[str, str, str],
     conj: tuple[bool, bool],
     constant: tuple[bool, bool],
-    panels: tuple[bool, bool, bool],
+    panels: tuple[bool, bool, bool, bool],
 ) -> BinaryContraction:
     """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
 
-    ``dtypes``: what is computed in, what left and right hold; ``panels``: of left and right, and whether only these.
+    ``dtypes``: what is computed in, what left and right hold; ``panels``: of left and right, whether only these, and nested in blocks of K.
     """
     batch, m, n, k = dimension_types(*terms)
     found = BinaryContraction(
@@ -235,6 +238,7 @@ def asked(
         panels_left=panels[0],
         panels_right=panels[1],
         only_panels=panels[2],
+        nested=panels[3],
     )
     found.question, found.ranks, found.terms, found.names  # before those with sizes
     return found

@@ -259,9 +259,10 @@ class _Planner(GemmAccess):
         c, item = self.c, self.item
         left_layout = right_layout = pack_left = pack_right = None
         a_stride = b_stride = 0
+        nested = self._nested() if a_mode == "free" else None
         if a_mode == "free":
-            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, item)
-            a_mode, a_stride = "panels", self.k_total * self.mr * item
+            left_layout = fbl_layout(self.panels, self.b_dims, self.k_dims, item, nested)
+            a_mode, a_stride = "panels", (self.k_total if nested is None else nested.terms) * self.mr * item
         elif a_mode == "direct-free":
             left_layout = row_layout(self.b_dims, self.k_dims, self.m_dims, item)
             a_mode = "direct"
@@ -275,11 +276,12 @@ class _Planner(GemmAccess):
         if b_mode == "prepack":
             pack_right = self._prepack_right()
             b_mode, b_stride = "panels", pack_right.stride
-        kc = ROWS_AT_ONCE if self.in_rows else self._kc
+        kc = ROWS_AT_ONCE if self.in_rows else self._kc if nested is None else nested.terms
         decided = Decided(
             a_mode=a_mode,
             b_mode=b_mode,
             a_stride=a_stride,
+            a_nested=nested is not None,
             b_stride=b_stride,
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,

@@ -8,6 +8,7 @@ from ..kernels.tiles import follows
 from ..records import lazy
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
+from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
 from .shares import SHARED_SECONDS
 from .sides import LEFT, OUT, RIGHT, Dim, total
@@ -29,6 +30,8 @@ FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follow
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
+NESTED_BYTES = 8 << 20  # of a free A in panels, from which on these are nested in blocks of K
+NESTED_COLUMNS = 64  # with more of them the product takes so long that it waits for nothing
 LONG_ROW = 1 << 10  # bytes from one row to the next: hardware follows shorter ones, which are read to the end at once
 
 
@@ -215,6 +218,15 @@ class GemmAccess(GemmTables):
     @lazy
     def _kc(self) -> int:
         return self.squares.kc if self.squares is not None else block_of_k(total(self.k_dims), self.item)
+
+    def _nested(self) -> BlocksOfK | None:
+        """The blocks of K in which the panels of a free A lie side by side; None where each panel has all of K. Where A does
+        not fit in cache, and few columns leave memory time to show, each block is one stream for its reader. Its writer, which
+        goes from panel to panel, finds them in a few pages each, not in pages that a multiple of large powers of two
+        separates: these share places in the table of addresses."""
+        c = self.c
+        far = self.n_total <= NESTED_COLUMNS and self.panels.padded * self.k_total * self.item >= NESTED_BYTES
+        return blocks_of_k(self.k_dims, KC[self.item]) if c.nested or (far and not c.only_panels) else None
 
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""

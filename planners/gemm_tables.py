@@ -36,6 +36,7 @@ class Decided:
     a_mode: str
     b_mode: str
     a_stride: int
+    a_nested: bool
     b_stride: int
     pack_mode: int
     b_pack_mode: int
@@ -156,6 +157,7 @@ class GemmTables:
             a_source=c.left_dtype if d.a_mode == "pack" else "",
             b_source=c.right_dtype if d.b_mode == "pack" else "",
             a_stride=d.a_stride,
+            a_nested=d.a_nested,
             b_stride=d.b_stride,
             pack_mode=pack_mode,
             b_pack_mode=b_pack_mode,

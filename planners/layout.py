@@ -8,7 +8,7 @@ from operator import mul
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index, Layout, linear_axes
-from .sides import Dim, Panels
+from .sides import Dim, Panels, total
 
 
 class Given(NamedTuple):
@@ -65,34 +65,75 @@ def row_layout(batch: Sequence[Dim], k: Sequence[Dim], side: Sequence[Dim], item
     return Layout(kind="strided", axes=tuple(dense_axes(sizes, sizes, item).values())[::-1], itemsize=item)
 
 
-def fbl_layout(panels: Panels, batch: Sequence[Dim], k: Sequence[Dim], item: int) -> Layout:
+class BlocksOfK(NamedTuple):
+    """How K is cut in blocks: each has ``whole`` dimensions, the fastest, and ``tile`` of the next one."""
+
+    whole: int
+    tile: int
+    terms: int
+
+
+def blocks_of_k(k: Sequence[Dim], most: int) -> BlocksOfK | None:
+    """The largest blocks of at most ``most`` terms that are boxes: a block begins where a tile does, or no sum of tables
+    says where terms are. None where K is one block, and where blocks would be less than half as long: C is read and written
+    again for each.
+
+    ``k``: fastest first. Blocks are of one length but for the last, which is shorter where only the slowest dimension is cut.
+    """
+    sizes = [dim.size for dim in k]
+    if total(k) <= most:
+        return None
+    whole, terms = 0, 1
+    while terms * sizes[whole] <= most:
+        terms *= sizes[whole]
+        whole += 1
+    tile, size = most // terms, sizes[whole]
+    if total(k[whole:]) == size:
+        tile = -(-size // -(-size // tile))
+    else:
+        tile = next(d for d in range(tile, 0, -1) if size % d == 0)
+    return BlocksOfK(whole, tile, terms * tile) if 2 * terms * tile >= most else None
+
+
+def fbl_layout(
+    panels: Panels, batch: Sequence[Dim], k: Sequence[Dim], item: int, blocks: BlocksOfK | None = None
+) -> Layout:
     """[batch][outer][panel][k][lane]: panels as a GEMM walks them, so that it reads them without packing.
 
     Fixed-block layout (M. Koch, 2023, section 5.2) with blocks that are boxes of whole dimensions times a tile of one
     more, which makes every address a sum of per-dimension tables. ``batch`` and ``k`` come fastest first; dimensions
-    hold one index each.
+    hold one index each. With ``blocks`` of K, nested in these: [batch][outer][block][panel][k][lane].
     """
     axes: list[Axis] = []
-    stride = item
-    for dim in panels.lanes:
-        axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-        stride *= dim.size
-    lane_stride, stride = stride, panels.width * item
-    for dim in k:
-        axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-        stride *= dim.size
+    inside, beyond = (k, ()) if blocks is None else (k[: blocks.whole], k[blocks.whole :])
+
+    def put(dims: Iterable[Dim], stride: int) -> int:
+        for dim in dims:
+            axes.append(Axis.strided(dim.indices[0], dim.size, stride))
+            stride *= dim.size
+        return stride
+
+    lane_stride = put(panels.lanes, item)
+    term_stride = stride = put(inside, panels.width * item)
+    if blocks is not None:
+        stride *= blocks.tile
     if panels.cut is not None:
-        axes.append(_cut_axis(panels, lane_stride, stride))
+        axes.append(_cut_axis(panels.cut, panels.tile, lane_stride, stride))
         stride *= panels.cuts
-    for dim in (*panels.rest[::-1], *panels.outer[::-1], *batch):
-        axes.append(Axis.strided(dim.indices[0], dim.size, stride))
-        stride *= dim.size
-    return Layout(kind="fbl", axes=tuple(axes[::-1]), itemsize=item, panel=panels.width)
+    stride = put(panels.rest[::-1], stride)
+    if blocks is not None:
+        axes.append(_cut_axis(beyond[0], blocks.tile, term_stride, stride))
+        stride = put(beyond[1:], stride * -(-beyond[0].size // blocks.tile))
+    put((*panels.outer[::-1], *batch), stride)
+    kind = "fbl" if blocks is None else "nested"
+    return Layout(kind=kind, axes=tuple(axes[::-1]), itemsize=item, panel=panels.width)
 
 
-def _cut_axis(panels: Panels, lane_stride: int, panel_stride: int) -> Axis:
-    """Axis of the dimension that is cut: within a panel by lanes, from panel to panel by their distance."""
-    cut = panels.cut
-    if panels.cuts == 1:
-        return Axis.strided(cut.indices[0], cut.size, lane_stride)
-    return Axis(index=cut.indices[0], size=cut.size, stride=lane_stride, tile=panels.tile, outer=panel_stride)
+def _cut_axis(cut: Dim, tile: int, inside: int, apart: int) -> Axis:
+    """Axis of a dimension that is cut: within a tile, and from tile to tile."""
+    index = cut.indices[0]
+    if tile >= cut.size:
+        return Axis.strided(index, cut.size, inside)
+    if tile == 1:
+        return Axis.strided(index, cut.size, apart)
+    return Axis(index=index, size=cut.size, stride=inside, tile=tile, outer=apart)

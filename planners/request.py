@@ -14,8 +14,9 @@ class NotLowered(Exception):
 
 # How intermediates are laid out. ``solve``: as the layout solver predicts to be fastest. The others are what it is held
 # against. ``natural``: C order of the indices as the expression names them; ``merged``: the matrix that the consumer
-# reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read.
-LAYOUTS = ("solve", "natural", "merged", "panels")
+# reads, [batch][k][lanes], in plain strides; ``panels``: fixed blocks wherever a product writes what lanes read; ``nested``:
+# those in blocks of K, where there are several.
+LAYOUTS = ("solve", "natural", "merged", "panels", "nested")
 
 
 @quick

@@ -72,7 +72,7 @@ def question(operation: Operation, parts: bool, products: frozenset[int], layout
         (dtype, "", "") if plain else (dtype, _other(x, parts, dtype), _other(y, parts, dtype)),
         (x.conj, y.conj),
         (x.constant, y.constant),
-        (x.number in panels, y.number in panels, layouts == "panels"),
+        (x.number in panels, y.number in panels, layouts in ("panels", "nested"), layouts == "nested"),
     )
 
 

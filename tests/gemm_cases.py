@@ -28,7 +28,8 @@ A, B, C = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """``valid``: lanes of each panel; ``a``: ``direct``, ``panels`` or the name of a pack mode; ``b``: ``direct``,
+    """``valid``: lanes of each panel; ``a``: ``direct``, ``panels``, ``nested`` (those in blocks of K) or the name of a pack
+    mode; ``b``: ``direct``,
     ``panels`` or the name of a pack mode; ``sources``: dtypes of A and B where tasks widen them while packing;
     ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``fetch``: operands that are packed, and an A
     that is read in place, are asked for early; ``flush``: side of the fences, "" for plain memory with
@@ -111,13 +112,14 @@ def build(case: Case, isa: ISA) -> Ready:
         outer=(),
         valid=valid,
         run=np.full(panels, int(not case.scattered), np.int64),
-        a_mode=case.a if case.a in ("direct", "panels") else "pack",
+        a_mode={"direct": "direct", "panels": "panels", "nested": "panels"}.get(case.a, "pack"),
+        a_nested=case.a == "nested",
         b_mode=case.b if case.b in ("direct", "panels") else "pack",
         a_source=case.sources[0],
         b_source=case.sources[1],
         pack_mode=getattr(abi, case.a, abi.SCATTERED),
         b_pack_mode=getattr(abi, case.b, abi.SCATTERED),
-        fetch_a=case.fetch and case.a != "panels" and not case.sources[0],
+        fetch_a=case.fetch and case.a not in ("panels", "nested") and not case.sources[0],
         fetch_b=case.fetch and case.b not in ("direct", "panels") and not case.sources[1],
         kc=case.kc,
         chunk=case.chunk,
@@ -159,6 +161,8 @@ def _operand_a(case: Case, item: int, mr: int, rng) -> tuple:
             "a_stride": k * mr * item,
             "offset": rows.begin(rows.nbytes),
         }
+    if case.a == "nested":
+        return _nested(case, item, mr, rng)
     if case.a == "K_RUN":
         rows = store(case, panels * mr, k * item)
         _fill_rows(rows, panels * mr, case, rng)
@@ -177,6 +181,23 @@ def _operand_a(case: Case, item: int, mr: int, rng) -> tuple:
         "tm_a": _lanes(case.valid, mr, starts, lanes * item),
         "tk_a": steps * panels * rows.pitch,
         "offset": 0,
+    }
+
+
+def _nested(case: Case, item: int, mr: int, rng) -> tuple:
+    """Panels of ``kc`` terms each, those of a block of K beside each other; nothing lies behind the last term of the last."""
+    panels, kc, blocks = len(case.valid), case.kc, -(-case.k // case.kc)
+    terms = ((blocks - 1) * panels + panels - 1) * kc + case.k - (blocks - 1) * kc
+    rows = store(case, 1, terms * mr * item)
+    data = _fill(rng, (terms, mr), case)
+    valid = np.array(case.valid)[np.arange(terms) // kc % panels]
+    data *= (np.arange(mr) < valid[:, None]).astype(data.dtype)
+    rows.row(0)[-data.nbytes or None :] = data.view(np.uint8).ravel()
+    return rows, {
+        "tm_a": np.full(panels * mr, POISON),
+        "tk_a": np.full(case.k, POISON),
+        "a_stride": kc * mr * item,
+        "offset": rows.begin(rows.nbytes),
     }
 
 
@@ -316,7 +337,9 @@ def loops(p: GemmProblem, memory: Mapping[int, np.ndarray]) -> tuple[list[int], 
             if lane >= p.valid[panel]:
                 continue
             if p.a_mode == "panels":
-                at_a = [base[A] + panel * p.a_stride + (k * p.mr + lane) * item for k in k_range]
+                before = len(p.valid) if p.a_nested else 1  # panels that have the blocks of K before
+                terms = [k // p.kc * p.kc * before + k % p.kc for k in k_range]
+                at_a = [base[A] + panel * p.a_stride + (k * p.mr + lane) * item for k in terms]
             else:
                 at_a = [base[A] + int(p.tm_a[m] + p.tk_a[k]) for k in k_range]
             if p.b_mode == "panels":

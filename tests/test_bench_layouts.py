@@ -20,7 +20,7 @@ def chain(**options):
 
 
 def result_of(natural, solve, *, family="f", **more):
-    seconds = {"natural": natural, "merged": 2.0, "panels": solve, "solve": solve}
+    seconds = {"natural": natural, "merged": 2.0, "panels": solve, "nested": 3.0, "solve": solve}
     made = case(*CHAIN, family=family)
     return layouts.LayoutResult(case=made, seconds=seconds, predicted=seconds, same={"panels": "solve"}, **more)
 
@@ -103,8 +103,8 @@ def test_summary_has_means_wins_and_near_picks():
     skipped = layouts.LayoutResult(case=case("i->i", [(2,)]), skipped="no intermediates")
     lines = layouts.summary_lines([*results, skipped])
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
-    assert rows["f"][:4] == ["2", "1.79", "1.79", "1.00"]
-    assert rows["f"][4:] == ["1", "0", "0", "1", "1", "of", "2"]
+    assert rows["f"][:5] == ["2", "1.79", "1.79", "1.00", "2.68"]
+    assert rows["f"][5:] == ["1", "0", "0", "0", "1", "1", "of", "2"]
     assert rows["g"][-3:] == ["1", "of", "1"] and rows["all"][-3:] == ["2", "of", "3"]
     assert lines[-1] == "1 skipped: no intermediates"
 

@@ -97,7 +97,7 @@ def test_results_of_a_chain_lie_as_its_large_operand():
     assert sorted(order, key=lambda i: -next(a.stride for a in layout.axes if a.index == i)) == order
 
 
-@pytest.mark.parametrize("layouts", ["natural", "merged", "panels"])
+@pytest.mark.parametrize("layouts", ["natural", "merged", "panels", "nested"])
 def test_other_policies_inherit_nothing_and_agree(layouts):
     check(CHAIN, operands(CHAIN, "float32"), optimize=[(0, 1), (0, 1)], layouts=layouts)
 

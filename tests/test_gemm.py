@@ -29,9 +29,15 @@ def _kernels():
 
 
 KERNELS = tuple(_kernels())
-every_kernel = pytest.mark.parametrize(
-    "row, dtype, tile, modes", KERNELS, ids=[f"{r.name}-{d}-{t[0]}x{t[1]}-{m}" for r, d, t, m in KERNELS]
-)
+
+
+def _each(kernels):
+    names = [f"{r.name}-{d}-{t[0]}x{t[1]}-{m}" for r, d, t, m in kernels]
+    return pytest.mark.parametrize("row, dtype, tile, modes", kernels, ids=names)
+
+
+every_kernel = _each(KERNELS)
+every_reader_of_panels = _each([kernel for kernel in KERNELS if kernel[3][0] == "p"])
 every_dtype = pytest.mark.parametrize("dtype", tiles.DTYPES)
 every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
 
@@ -252,6 +258,18 @@ def test_any_cut_into_tasks_gives_the_same(row, modes):
     for blocks in ((1, 1, nr), (1, 2, 2 * nr), (1, 5, 4 * nr), (1, 3, 8 * nr)):
         run(build(with_modes(replace(case, blocks=blocks), modes, "panels"), row), row)
         run(build(with_modes(replace(case, blocks=blocks), modes, "K_RUN"), row), row)
+        run(build(with_modes(replace(case, blocks=blocks), modes, "nested"), row), row)
+
+
+@every_reader_of_panels
+def test_panels_nested_in_blocks_of_k(row, dtype, tile, modes):
+    """One block of K (plain panels), a short last one, whole ones; one panel, several that are not full; at pages that end
+    the process."""
+    height, nr = _height(row, dtype, tile), tile[1]
+    for k, kc, valid in ((3, 3, (height, 1)), (7, 3, (height, height, 1)), (6, 2, (height - 1 or 1,)), (2, 5, (height, 1))):
+        case = Case(dtype=dtype, tile=tile, valid=valid, n=nr + 1, k=k, kc=kc, accumulate=k == 6, conj=(True, k == 7))
+        run(build(with_modes(case, modes, "nested"), row), row)
+        run(build(with_modes(replace(case, flush="end"), modes, "nested"), row), row)
 
 
 @every_isa
@@ -280,7 +298,7 @@ def test_shares_of_unequal_size_give_the_same(row, modes):
     n = 3 * nr + 1
     shares = (0, 3, 0, n), (3, 4, 0, 2 * nr), (3, 4, 2 * nr, n), (4, 5, 0, nr), (4, 5, nr, n)
     case = Case(dtype=dtype, tile=tile, valid=(height, height, 3, height, 1), n=n, k=5, kc=3, shares=shares)
-    for pack, pack_b in (("panels", "panels"), ("K_RUN", "panels"), ("LANES_RUN", "K_RUN")):
+    for pack, pack_b in (("panels", "panels"), ("nested", "panels"), ("K_RUN", "panels"), ("LANES_RUN", "K_RUN")):
         for blocks in (None, (1, 1, nr)):
             run(build(with_modes(replace(case, blocks=blocks), modes, pack, pack_b), row), row)
 

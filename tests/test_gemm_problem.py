@@ -33,9 +33,9 @@ def _addresses(memory) -> list[int]:
 @every_dtype
 @pytest.mark.parametrize("modes", MODES)
 def test_reference_against_plain_loops(dtype, modes):
-    for pack in ("K_RUN", "panels", "SCATTERED"):
+    for pack in ("K_RUN", "panels", "nested", "SCATTERED"):
         for accumulate in (False, True):
-            case = _case(isa.get("sse2"), dtype, modes, pack, accumulate=accumulate, conj=(True, accumulate))
+            case = _case(isa.get("sse2"), dtype, modes, pack, kc=2, accumulate=accumulate, conj=(True, accumulate))
             ready = build(case, isa.get("sse2"))
             where, answer = loops(ready.problem, ready.memory)
             gemm.reference(ready.problem, ready.memory)

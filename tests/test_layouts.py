@@ -218,10 +218,10 @@ def test_panels_are_taken_also_where_rows_would_do():
     """One panel of lanes in plain rows is what the planner takes by itself."""
     shapes = [(8, 5, 64), (64, 5, 16), (16, 6)]
     kinds = {}
-    for policy in ("merged", "panels"):
+    for policy in ("merged", "panels", "nested"):
         plan = engine.compile("axb,bxc,cd->da", *shapes, layouts=policy, threads=1, optimize=False).plan
         kinds[policy] = [buffer.layout.kind for buffer in plan.buffers if buffer.kind == "arena"]
-    assert kinds == {"merged": ["strided"], "panels": ["fbl"]}
+    assert kinds == {"merged": ["strided"], "panels": ["fbl"], "nested": ["fbl"]}  # all of K is one block
 
 
 def test_a_policy_is_an_option_of_compile_that_is_stored(tmp_path):
@@ -229,7 +229,7 @@ def test_a_policy_is_an_option_of_compile_that_is_stored(tmp_path):
     made.save(tmp_path / "plan.json")
     other = engine.compile(*NETWORK[:1], *NETWORK[1], threads=1)
     assert engine.load(tmp_path / "plan.json").plan == pickle.loads(pickle.dumps(made)).plan == made.plan != other.plan
-    with pytest.raises(EngineValueError, match="layouts='best': there are solve, natural, merged, panels"):
+    with pytest.raises(EngineValueError, match="layouts='best': there are solve, natural, merged, panels, nested"):
         engine.compile("ij,jk->ik", (2, 3), (3, 4), layouts="best")
     with pytest.raises(EngineTypeError, match="einsum\\(\\) has no option 'layouts'"):
         engine.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4)), layouts="natural")

@@ -46,6 +46,7 @@ def test_other_names_find_the_same_plan(monkeypatch):
         {"threads": 2},
         {"conj": [0]},
         {"layouts": "panels"},
+        {"layouts": "nested"},
         {"shapes": [(3, 4, 6), (6, 5)]},
         {"expr": "abc,cd->dab"},
         {"expr": "acb,cd->abd", "shapes": [(3, 5, 4), (5, 5)]},

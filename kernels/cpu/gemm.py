@@ -298,7 +298,9 @@ class GemmNest:
         """Address and stride of the packed panels: where A lies if it is in panels, else packed into scratch."""
         f, word, width = self.f, self.word, self.tile.mr * self.tile.item
         ready = word(abi.G_A_STRIDE)
-        start = Var(f, a + self.p0 * ready + k0 * width)
+        nested = (word(abi.G_PACK_MODE) & abi.NESTED_A).ne(0)
+        before = f.select(nested, word(abi.G_PANELS), f.i64(1))  # panels that have the terms before k0 before this block
+        start = Var(f, a + self.p0 * ready + k0 * before * width)
         stride = Var(f, ready)
         with f.if_(ready.eq(0)):
             distance = klen * width + PANEL_GAP
