@@ -33,11 +33,14 @@ from .roles import question, roles_of
 from .sides import SPLIT_ABOVE
 from .unpacked import choose
 
-WORTH_SECONDS = 5e-4  # an operation that takes less is drawn up once
+WORTH_SECONDS = 5e-4  # an operation that takes less is not drawn up in all ways
 WORTH_SHARE = 0.02  # of all predicted time
-WORTH_FLIP = 2e-5  # one of two operands of the plan is drawn up with the lanes on either side from here on
+WORTH_KNOWN = 2e-5  # one of two operands of the plan is drawn up with the lanes on either side from here on
+WORTH_FLIP, FLIP_SHARE = 2e-6, 0.05  # so is any product that takes so long, and so much of all predicted time,
+FLIP_MOST = 1e-4  # where all of it is less than this: longer plans gain nothing
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
 SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
+SURE_SHARE = 0.15  # of a short product, that another draft has to save: predictions are off by as much
 MOVE_RATE = 60e9  # bytes a second of an operand that a product of elements moves into its order
 EVALUATIONS = 160  # plans drawn up in search of better ones
 _NOTHING: frozenset[Index] = frozenset()
@@ -84,6 +87,8 @@ class LayoutSolver:
         self.asked: dict[int, BinaryContraction | None] = dict(zip(map(id, operations), roles.questions))
         self.casts, self.products = roles.casts, roles.products
         self.sizes_of_parts = {**listed.sizes, PARTS: 2} if True in roles.mixed else listed.sizes
+        self.whole: set[int] = set()  # ids of those of `worth` that are drawn up in all ways
+        self.short: set[int] = set()  # and of those whose first draft stays unless another one is surely faster
         self.worth = self._worth()
         self.inherited = inherited(listed) if self.policy == "solve" else {}
         # what reads or writes values that may inherit their order is drawn up in that order too
@@ -91,6 +96,7 @@ class LayoutSolver:
         if self.inherited:
             heirs = {id(o) for o in listed.operations for v in (o.output, *o.inputs) if v.number in self.inherited}
             self.several = self.worth | heirs
+            self.short -= heirs
         self.long = max(listed.sizes.values(), default=0) > SPLIT_ABOVE
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
@@ -175,6 +181,8 @@ class LayoutSolver:
             drafts = [self._draw_up(operation, out, orientation) for orientation in self._orientations(operation, out)]
             times = [draft.seconds + self._before(operation, draft) for draft in drafts]
             least = min(range(len(times)), key=times.__getitem__)
+            if id(operation) in self.short and times[0] - times[least] < SURE_SHARE * drafts[0].seconds:
+                least = 0
             self.found[key] = times[least], drafts[least]
         return self.found[key]
 
@@ -187,7 +195,7 @@ class LayoutSolver:
     def _orientations(self, operation: Operation, out: Axes) -> Iterator[Orientation]:
         yield AS_OUTPUT
         free = [value for value in operation.inputs if value.axes is None]
-        if self.policy == "solve" and operation.kind == "mul" and id(operation) in self.worth:
+        if self.policy == "solve" and operation.kind == "mul" and id(operation) in self.whole:
             for near in (1, 2):
                 if any(self._near(value, near) for value in free) and self.evaluations < EVALUATIONS:
                     yield Orientation(near=near)
@@ -200,9 +208,17 @@ class LayoutSolver:
         if not free and self._across(operation, out):
             yield Orientation(across=True)
         for flip in (False, True):
-            for near in range(3 if free else 1):
+            for near in range(3 if self._orders(operation, free) else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:
                     yield Orientation(flip=flip, near=near)
+
+    def _orders(self, operation: Operation, free: list[Value]) -> bool:
+        """Whether it is drawn up with a free operand in several orders: where it is long, or the operand is made of
+        operands of the plan. How these are read depends on that order alone; other producers may ask for theirs."""
+        if id(operation) in self.whole:
+            return bool(free)
+        makers = [self.producers[value.number] for value in free if value.number in self.producers]
+        return any([id(maker) in self.worth and _of_operands(maker) for maker in makers])
 
     def _across(self, operation: Operation, out: Axes) -> bool:
         before, operation.output.axes = operation.output.axes, out
@@ -405,17 +421,17 @@ class LayoutSolver:
 
     def _worth(self) -> set[int]:
         """Ids of the operations that are drawn up several times."""
-        times = self.seconds.values()
-        least, flipped = max(WORTH_SECONDS, WORTH_SHARE * sum(times)), min(WORTH_FLIP, WORTH_SECONDS)
-        if max(times, default=0.0) < flipped:
+        seconds, times = self.seconds, self.seconds.values()
+        if max(times, default=0.0) < min(WORTH_FLIP, WORTH_SECONDS):
             return set()
-        long = {id(operation) for operation in self.list.operations if self.seconds[id(operation)] >= least}
-        known = {
-            id(operation)
-            for operation in self.list.operations
-            if self.seconds[id(operation)] >= flipped and all(value.kind == "input" for value in operation.inputs)
-        }
-        return long | known | self._readers(long)
+        most, operations = sum(times), self.list.operations
+        long = {id(each) for each in operations if seconds[id(each)] >= max(WORTH_SECONDS, WORTH_SHARE * most)}
+        known = {id(each) for each in operations if seconds[id(each)] >= WORTH_KNOWN and _of_operands(each)}
+        flip = max(WORTH_FLIP, FLIP_SHARE * most) if most < FLIP_MOST else math.inf
+        turned = {id(each) for each in operations if each.kind == "gemm" and seconds[id(each)] >= flip}
+        self.whole = long | self._readers(long)
+        self.short = (turned | self._readers(turned)) - self.whole - known
+        return self.whole | known | self.short
 
     def _readers(self, made: set[int]) -> set[int]:
         """Ids of the products that read what the operations with the ids ``made`` write, and so say how it is to lie."""
@@ -425,6 +441,11 @@ class LayoutSolver:
             for operation in self.list.operations
             if operation.kind == "gemm" and any(id(makers.get(value.number)) in made for value in operation.inputs)
         }
+
+
+def _of_operands(operation: Operation) -> bool:
+    """Whether it reads operands of the plan alone."""
+    return all([value.kind == "input" for value in operation.inputs])
 
 
 def _give(value: Value, given: Given) -> None:

@@ -106,7 +106,8 @@ def test_the_number_of_drafts_is_bounded(every_operation_is_worth_it, monkeypatc
 
 
 def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch):
-    """From some microseconds on: two drafts are no search. What is shorter, or reads a free operand, has one."""
+    """From 20 microseconds on, however long the plan: two drafts are no search. What reads a free operand has one then."""
+    monkeypatch.setattr(layouts, "FLIP_MOST", 0.0)
     drawn = []
     original = LayoutSolver._draft
 
@@ -122,6 +123,43 @@ def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch
     drawn.clear()
     engine.compile("ij,jk->ik", (8, 8), (8, 8), threads=1)
     assert drawn == [(2, False)]
+
+
+# the second product reads a result of operands of the network, the last product runs along the output
+SHORT_NETWORKS = [
+    ("abczef,reabq,oza,abqsa,feabo->asrbc", 8),
+    (
+        "atXuv,abuvL,bcwX,cdyXzA,dewABC,efXC,fgBD,ghXD,hiE,iXj,jtk,klxEFM,lmyGM,mouzN,ouHYN,oYpG,pqXYI,qrJK,rYs,sIXK"
+        "->LFYXHJ",
+        4,
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("expression, size", SHORT_NETWORKS, ids=["diagonal", "twenty"])
+def test_short_products_are_drawn_up_with_lanes_on_either_side(expression, size, dtype, monkeypatch):
+    """What takes microseconds is weighed as long products are, where it is a twentieth of the network; another draft is
+    taken only where it saves more than predictions are off by."""
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    arrays = _arrays([(size,) * len(term) for term in expression.partition("->")[0].split(",")], dtype)
+    arrays = [np.sign(array) for array in arrays]
+
+    def plan_with(**constants):
+        with monkeypatch.context() as patched:
+            for name, value in constants.items():
+                patched.setattr(layouts, name, value)
+            return engine.compile(expression, *arrays, threads=1)
+
+    def steps(call):
+        return [(step.kernel, step.layouts, step.dims) for step in call.plan.steps]
+
+    once, call, unsure = plan_with(FLIP_MOST=0.0), plan_with(), plan_with(SURE_SHARE=1e9)
+    assert steps(once) == steps(unsure)
+    assert sum(step.seconds for step in call.plan.steps) <= sum(step.seconds for step in once.plan.steps)
+    if dtype == "float32":
+        assert steps(call) != steps(once)
+    np.testing.assert_allclose(call(*arrays), once(*arrays), rtol=1e-4, atol=1e-2)
 
 
 def test_what_reads_a_long_product_is_drawn_up_with_it(monkeypatch):
