@@ -11,7 +11,8 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
-from .mathconst import INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES, POLYNOMIALS, SIXTEENTHS
+from .mathconst import HALF_EXPS, HALF_EXPS_BESIDE, INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES
+from .mathconst import POLYNOMIALS, SIXTEENTHS
 from .mathpieces import Pieces
 
 _LONG = 14  # coefficients, from which a polynomial is worth one product more
@@ -173,9 +174,20 @@ class Floats:
         """``x * factor`` rounded to a multiple k of 1/16, and of `SIXTEENTHS` that of its fraction; where `looks_up`.
 
         `scale` takes k for the whole number below it."""
+        k, place = self._sixteenth(x, factor)
+        return k, self.f.lookup(SIXTEENTHS[self.bits], place, self.type)
+
+    def near_half_exp(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
+        """``x * factor`` rounded to a multiple k of 1/16, and ``exp(f log(2) + beside) / 2`` with ``beside`` for its
+        fraction f; of float64 where `looks_up`."""
+        k, place = self._sixteenth(x, factor)
+        half, beside = (self.f.lookup(table, place, self.type) for table in (HALF_EXPS, HALF_EXPS_BESIDE))
+        return k, half, beside
+
+    def _sixteenth(self, x: Val, factor: float) -> tuple[Val, Val]:
+        """``x * factor`` rounded to a multiple of 1/16, and a place in tables by its fraction."""
         shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
-        bits = self.to_bits(shifted)
-        return shifted - self.magic / 16, self.f.lookup(SIXTEENTHS[self.bits], bits, self.type)
+        return shifted - self.magic / 16, self.to_bits(shifted)
 
     def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val]:
         """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""

@@ -3,7 +3,7 @@
 Each row is (function, bits of the part): coefficients. With ``r`` and ``z = r * r`` (short ones are for what is rounded to float32):
 
     EXP     (exp(r) - 1 - r) / z            |r| <= log(2) / 2
-    EXP_16  the same                        |r| <= log(2) / 32
+    EXP_16  the same                        |r| <= log(2) / 32; EXPM1_16 with less error, as a part of r
     LOG     (2 atanh(s) / s - 2) / z        s = f / (2 + f), sqrt(1/2) <= 1 + f <= sqrt(2)
     LOG_16  (log(1 + r) - r) / z            -1 / 26 <= r <= 1 / 16
     TANH    (1 - tanh(r) / r) / z           |r| <= 5 / 8; over TANH_BELOW (of 64 bits both from Cephes)
@@ -43,6 +43,14 @@ POLYNOMIALS: dict[tuple[str, int], tuple[float, ...]] = {
         0.04166666665953998,
         0.008333473008189745,
         0.001388913097111118,
+    ),
+    ("EXPM1_16", 64): (
+        0.5000000000000003,
+        0.16666666666666674,
+        0.04166666666188936,
+        0.008333333332498732,
+        0.0013889092531179784,
+        0.0001984154235315373,
     ),
     ("EXP_16_SHORT", 64): (0.4999999998346759, 0.16667013297251174, 0.0416676768290168),
     ("LOG", 32): (0.6666666865348816, 0.4000012278556824, 0.28550735116004944, 0.23332762718200684),
@@ -253,8 +261,8 @@ POLYNOMIALS: dict[tuple[str, int], tuple[float, ...]] = {
     ),
 }
 
-# 2**(n / 16), float64 times exp(SIXTEENTHS_SHIFT): the first shift (of steps of 2^-58, from 0 on) by which each of the 16 is within
-# 0.115 ulp of a float, in place of 0.47 without. What a float lacks need not be looked up, then.
+# 2**(n / 16), those of float64 times exp(SIXTEENTHS_SHIFT), by which each of them is within 0.115 ulp of a float, in place
+# of 0.48: so what a float lacks need not be looked up, too. Found by trying, from small shifts on.
 SIXTEENTHS = {
     32: (
         *(1.0, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484),
@@ -269,6 +277,19 @@ SIXTEENTHS = {
     ),
 }
 SIXTEENTHS_SHIFT = {32: 0.0, 64: 4.549101792054627e-08}
+# Of float64, half of exp(x) for floats x near ``n log(2) / 16`` that have it in a float to a thousandth of an ulp, so
+# that 1/2 can be taken from it; and what each x is more than that.
+HALF_EXPS = (
+    *(0.5, 0.5221368912137104, 0.5452538663326381, 0.5693943173782544, 0.5946035575013617, 0.6209289060367318),
+    *(0.6484197773254824, 0.677127773468459, 0.7071067811865349, 0.7384130729697023, 0.7711054127038559),
+    *(0.8052451659745974, 0.8408964152537491, 0.8781260801865696, 0.917004043204108, 0.9576032806986621),
+)
+HALF_EXPS_BESIDE = (
+    *(0.0, 6.72233878862745e-15, 1.692800231701633e-14, -1.605495364674775e-13, 2.020359402906295e-15),
+    *(-1.6487120043072937e-14, -3.4606021430433364e-14, 1.8634662089988145e-14, -1.7830674779302994e-14),
+    *(-6.417699656775803e-14, -1.4849294579839342e-13, -3.6965553485151184e-14, 4.114412578687383e-14),
+    *(-9.12999915612621e-14, -6.142095466700656e-13, 9.23418756910293e-14),
+)
 LOG2E = 1.4426950408889634
 # For a fraction 1 <= m < 2, by its first four bits: an inverse of 7 bits with ``m * inverse - 1`` small, and exact where
 # the logarithm of m or m / 2 is small.

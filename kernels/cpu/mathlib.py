@@ -118,7 +118,21 @@ class Math:
 
     def expm1(self, x: Val) -> Val:
         v = self.v
-        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, self._long_expm1(x)[0])
+        value = self._expm1_of_sixteenth(x) if v.looks_up and self.bits == 64 else self._long_expm1(x)[0]
+        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, value)
+
+    def _expm1_of_sixteenth(self, x: Val) -> Val:
+        """Half an exp that is looked up, less 1/2, is exact or far from 0: nothing cancels."""
+        v, (ln2, ln2_low) = self.v, LN2_PIECES[64]
+        limited = v.at_most(v.at_least(x, -40.0), _EXP_RANGE[64][1])
+        k, half, beside = v.near_half_exp(limited, LOG2E)
+        first, low = v.fma(k, -ln2, limited), v.fma(k, -ln2_low, v.neg(beside))  # first is exact
+        r = first + low
+        z = r * r
+        power = v.fma(z, v.poly_by_squares("EXPM1_16", r, z), low) + first
+        half = v.scale(half, k)  # twice of it may be too large
+        value = v.fma(half, power, half - 0.5)
+        return value + value
 
     def _long_expm1(self, x: Val) -> tuple[Val, Val]:
         """``exp(x) - 1`` as a sum of two floats."""
