@@ -1,11 +1,13 @@
 """Errors of the functions that fused kernels are made of, in units in the last place, against extended precision."""
 
+from decimal import Decimal, localcontext
 from functools import lru_cache
 
 import fused_case
 import numpy as np
 import pytest
 
+from einsum_engine.kernels.cpu.mathconst import HALF_EXPS, HALF_EXPS_BESIDE, SIXTEENTHS, SIXTEENTHS_SHIFT
 from einsum_engine.kernels.fused_reference import OWN, special
 from einsum_engine.kernels.fused_structure import SCALARS
 from einsum_engine.kernels.isa import host_isas
@@ -77,6 +79,40 @@ def exact_values(dtype, op):
 def test_functions(isa, dtype, op):
     x, exact = arguments(np.random.default_rng(11), dtype), exact_values(dtype, op)
     check(fused_case.apply(isa, op, x), exact, BOUNDS.get(op, 2.0), (x,), (isa.name, dtype, op))
+
+
+@pytest.mark.parametrize("bits, bound", [(32, 0.5), (64, 0.115)])
+def test_powers_that_are_looked_up(bits, bound):
+    """Each is as near to its float as `mathconst` says; answers to 40 digits."""
+    with localcontext(prec=40):
+        for n, power in enumerate(SIXTEENTHS[bits]):
+            rounded = np.dtype(f"float{bits}").type(power)
+            exact = Decimal(2) ** (Decimal(n) / 16) * Decimal(SIXTEENTHS_SHIFT[bits]).exp()
+            assert abs(Decimal(float(rounded)) - exact) <= Decimal(bound) * Decimal(float(np.spacing(rounded)))
+
+
+def test_half_exps():
+    """To a thousandth of an ulp, of floats; answers to 40 digits."""
+    with localcontext(prec=40):
+        for n, (half, beside) in enumerate(zip(HALF_EXPS, HALF_EXPS_BESIDE, strict=True)):
+            start = Decimal(2).ln() * n / 16
+            x = float(start + Decimal(beside))
+            assert abs(Decimal(x) - start - Decimal(beside)) <= Decimal(2) ** -53 * abs(Decimal(beside))
+            assert abs(Decimal(half) - Decimal(x).exp() / 2) <= Decimal("0.001") * Decimal(float(np.spacing(half)))
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_that_are_exact(isa, dtype):
+    """Though the table of float64 has no 1."""
+    limits = np.finfo(dtype)
+    tiny = limits.smallest_subnormal
+    zeros = np.array([0.0, -0.0, tiny, -tiny, limits.tiny, limits.eps / 8, -limits.eps / 8] * 8, dtype)
+    assert (fused_case.apply(isa, "exp", zeros) == 1).all()
+    assert (fused_case.apply(isa, "exp2", zeros) == 1).all()
+    assert (fused_case.apply(isa, "cosh", zeros) == 1).all()
+    whole = np.arange(limits.minexp - limits.nmant, limits.maxexp).astype(dtype)
+    assert (fused_case.apply(isa, "exp2", whole) == np.ldexp(1.0, whole.astype(int))).all()
 
 
 @ISAS

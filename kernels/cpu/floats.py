@@ -11,8 +11,8 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
-from .mathconst import INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES, POLYNOMIALS
-from .mathconst import SIXTEENTHS, SIXTEENTHS_REST
+from .mathconst import HALF_EXPS, HALF_EXPS_BESIDE, INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES
+from .mathconst import POLYNOMIALS, SIXTEENTHS
 from .mathpieces import Pieces
 
 _LONG = 14  # coefficients, from which a polynomial is worth one product more
@@ -170,26 +170,33 @@ class Floats:
         """One instruction finds 16 floats in registers, and one multiplies by powers of two."""
         return self._scales and self.lanes * self.bits >= 512
 
-    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val, Val | None]:
-        """``x * factor`` rounded to a multiple k of 1/16, 2 to the power of its fraction, and what part of itself that
-        power lacks; where `looks_up`. The last for float64 alone: of float32, a value is right to an ulp without.
+    def nearest_sixteenth(self, x: Val, factor: float = 1.0) -> tuple[Val, Val]:
+        """``x * factor`` rounded to a multiple k of 1/16, and of `SIXTEENTHS` that of its fraction; where `looks_up`.
 
         `scale` takes k for the whole number below it."""
-        shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
-        bits = self.to_bits(shifted)
-        power = self.f.lookup(SIXTEENTHS, bits, self.type)
-        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type) if self.bits == 64 else None
-        return shifted - self.magic / 16, power, rest
+        k, place = self._sixteenth(x, factor)
+        return k, self.f.lookup(SIXTEENTHS[self.bits], place, self.type)
 
-    def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
+    def near_half_exp(self, x: Val, factor: float) -> tuple[Val, Val, Val]:
+        """``x * factor`` rounded to a multiple k of 1/16, and ``exp(f log(2) + beside) / 2`` with ``beside`` for its
+        fraction f; of float64 where `looks_up`."""
+        k, place = self._sixteenth(x, factor)
+        half, beside = (self.f.lookup(table, place, self.type) for table in (HALF_EXPS, HALF_EXPS_BESIDE))
+        return k, half, beside
+
+    def _sixteenth(self, x: Val, factor: float) -> tuple[Val, Val]:
+        """``x * factor`` rounded to a multiple of 1/16, and a place in tables by its fraction."""
+        shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
+        return shifted - self.magic / 16, self.to_bits(shifted)
+
+    def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val]:
         """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""
         shifted = self.fma(x, factor, self.magic / 16)
         bits, up = self.to_bits(shifted), self.mantissa - 4
-        moved = [unpack("<q", pack("<d", root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS)]
+        moved = [unpack("<q", pack("<d", root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS[64])]
         table = [unpack("<d", pack("<q", word))[0] for word in moved]
         power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
-        rest = self.f.lookup(SIXTEENTHS_REST, bits, self.type)
-        return shifted - self.magic / 16, self.of_bits(power), rest
+        return shifted - self.magic / 16, self.of_bits(power)
 
     def of_pieces(self, pieces: Pieces, x: Val) -> Val:
         """A function of x from 0 to ``pieces.most``, of float32 where `looks_up`: no comparisons and no division."""

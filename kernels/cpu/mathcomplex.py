@@ -86,8 +86,8 @@ class ComplexMath:
     def _power(self, x: Val) -> tuple[Val, Val]:
         """``value, k`` with ``exp(x) = value 2**k``."""
         v, (least, most) = self.v, _EXP_RANGE[self.v.bits]
-        _, k, p = self.math.reduced(v.at_most(v.at_least(x, least), most))
-        return v.select(x.eq(inf), inf, p + 1.0), k
+        value, k = self.math.power(v.at_most(v.at_least(x, least), most))
+        return v.select(x.eq(inf), inf, value), k
 
     def _grown(self, value: Val, k: Val, part: Val) -> Val:
         """``value * 2**k * part`` for k of twice the range of exponents; no product on the way leaves the range."""

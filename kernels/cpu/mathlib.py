@@ -13,6 +13,7 @@ from . import mathpieces
 from .emit import F64, Val, vector_type
 from .floats import Floats, NearInverse
 from .mathconst import LN2, LN2_LONG, LN2_PIECES, LOG2E, LOG2_PIECES, LOG10_2_PIECES, LOG10_PIECES
+from .mathconst import SIXTEENTHS_SHIFT
 
 # Arguments beyond which exp is inf, or 0
 _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
@@ -47,30 +48,35 @@ class Math:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
         v, (least, most) = self.v, _EXP_RANGE[self.bits]
         limited = v.at_most(v.at_least(x, least), most)
-        if low is None or v.looks_up:
-            return v.scale(*self._fraction_exp(limited, low))
+        if v.looks_up:
+            return v.scale(*self._of_sixteenth(limited, low))
         _, k, p = self.reduced(limited)
         value = p + 1.0
-        # what 1 + p lost counts as much as low
-        value = value + v.fma(value, low, p - (value - 1.0))
+        if low is not None:  # what 1 + p lost counts as much
+            value = value + v.fma(value, low, p - (value - 1.0))
         return v.scale(value, k)
 
-    def _fraction_exp(self, x: Val, low: Val | None = None) -> tuple[Val, Val]:
-        """``exp(x) / 2**k, k`` for x of no more than the range of `exp`: in 16 parts of an octave, where these are at
-        hand, and then ``exp(x + low)``."""
-        v, (ln2, ln2_low) = self.v, LN2_PIECES[self.bits]
-        if not v.looks_up:
-            _, k, p = self.reduced(x)
-            return p + 1.0, k
-        k, start, rest = v.nearest_sixteenth(x, LOG2E)
-        r = v.fma(k, -ln2_low, v.fma(k, -ln2, x))
-        return self._times_exp(start, r if low is None else r + low, rest), k
+    def power(self, x: Val) -> tuple[Val, Val]:
+        """``exp(x) / 2**k, k`` for x of no more than the range of `exp`, right to 0.75 ulp."""
+        if self.v.looks_up and self.bits == 64:  # in float32 a table leaves 1.0
+            return self._of_sixteenth(x)
+        _, k, p = self.reduced(x)
+        return p + 1.0, k
 
-    def _times_exp(self, start: Val, r: Val, rest: Val | None) -> Val:
-        """``start (1 + rest) exp(r)`` for r within half a sixteenth of an octave, ``rest`` below an ulp."""
+    def _of_sixteenth(self, x: Val, low: Val | None = None) -> tuple[Val, Val]:
+        """``exp(x + low) / 2**k, k`` in 16 parts of an octave, where `Floats.looks_up`; low is of float64 alone."""
+        v, (ln2, ln2_low) = self.v, LN2_PIECES[self.bits]
+        k, start = v.nearest_sixteenth(x, LOG2E)
+        r = v.fma(k, -ln2, x)
+        if self.bits == 32:  # there is no shift
+            return self._times_exp(start, v.fma(k, -ln2_low, r)), k
+        rest = v.c(0.0) if low is None else low
+        return self._times_exp(start, r + v.fma(k, -ln2_low, rest - SIXTEENTHS_SHIFT[64])), k
+
+    def _times_exp(self, start: Val, r: Val) -> Val:
+        """``start * exp(r)`` for r within half a sixteenth of an octave."""
         v, z = self.v, r * r
-        poly = v.poly_by_squares("EXP_16", r, z)
-        return v.fma(start, v.fma(z, poly, r if rest is None else r + rest), start)
+        return v.fma(start, v.fma(z, v.poly_by_squares("EXP_16", r, z), r), start)
 
     def exp2(self, x: Val) -> Val:
         v, (least, most) = self.v, _EXP2_RANGE[self.bits]
@@ -78,8 +84,8 @@ class Math:
         if not v.looks_up:
             p, k = self.fraction_power(x)
             return v.scale(p + 1.0, k)
-        k, start, rest = v.nearest_sixteenth(x)
-        return v.scale(self._times_exp(start, (x - k) * LN2, rest), k)
+        k, start = v.nearest_sixteenth(x)
+        return v.scale(self._times_exp(start, v.fma(x - k, LN2, -SIXTEENTHS_SHIFT[self.bits])), k)
 
     def fraction_power(self, x: Val) -> tuple[Val, Val]:
         """``2**r - 1, k`` with ``x = k + r``."""
@@ -104,14 +110,29 @@ class Math:
         return v.select(v.abs(x) < 1.0, near, v.copysign(half - v.c(0.25) / half, x))
 
     def cosh(self, x: Val) -> Val:
-        return self.cosh_of(self.half_exp(self.v.abs(x)))
+        value, k = self.power(self.v.at_most(self.v.abs(x), _SINH_RANGE[self.bits]))
+        return self.cosh_of(self.v.scale(value, self.v.less(k, 1)))
 
     def cosh_of(self, half: Val) -> Val:
         return half + self.v.c(0.25) / half
 
     def expm1(self, x: Val) -> Val:
         v = self.v
-        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, self._long_expm1(x)[0])
+        value = self._expm1_of_sixteenth(x) if v.looks_up and self.bits == 64 else self._long_expm1(x)[0]
+        return v.select(v.abs(x) < 2.0 ** -(v.mantissa + 2), x, value)
+
+    def _expm1_of_sixteenth(self, x: Val) -> Val:
+        """Half an exp that is looked up, less 1/2, is exact or far from 0: nothing cancels."""
+        v, (ln2, ln2_low) = self.v, LN2_PIECES[64]
+        limited = v.at_most(v.at_least(x, -40.0), _EXP_RANGE[64][1])
+        k, half, beside = v.near_half_exp(limited, LOG2E)
+        first, low = v.fma(k, -ln2, limited), v.fma(k, -ln2_low, v.neg(beside))  # first is exact
+        r = first + low
+        z = r * r
+        power = v.fma(z, v.poly_by_squares("EXPM1_16", r, z), low) + first
+        half = v.scale(half, k)  # twice of it may be too large
+        value = v.fma(half, power, half - 0.5)
+        return value + value
 
     def _long_expm1(self, x: Val) -> tuple[Val, Val]:
         """``exp(x) - 1`` as a sum of two floats."""
@@ -134,7 +155,7 @@ class Math:
     def sigmoid(self, x: Val) -> Val:
         """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
         v = self.v
-        # an ulp of exp is one of the value: a table would leave too little
+        # an ulp of exp is one of the value, or two: a table would leave too little
         _, k, p = self.reduced(v.at_least(v.neg(v.abs(x)), _EXP_RANGE[self.bits][0]))
         small, negative = v.scale(p + 1.0, k), x < 0.0
         total = small + 1.0
@@ -162,8 +183,8 @@ class Math:
         if not v.looks_up:
             return self.exp(size + size)
         size = v.at_most(size, _TANH_RANGE)
-        k, start, rest = v.power_of_sixteenth(size, 2 * LOG2E)
-        return self._times_exp(start, v.fma(k, -LN2, size + size), rest)
+        k, start = v.power_of_sixteenth(size, 2 * LOG2E)
+        return self._times_exp(start, v.fma(k, -LN2, size + size) - SIXTEENTHS_SHIFT[self.bits])
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:
@@ -334,8 +355,8 @@ class Math:
         r = v.fma(near.fraction, near.inverse, -1.0)
         log = v.short_log_of_inverse(near) + v.fma(r * r, v.poly_by_squares("LOG_16_SHORT", r, r * r), r)
         least, most = _EXP_RANGE[32]
-        power = v.at_most(v.at_least(y * log, least), most)
-        k, start, _ = v.nearest_sixteenth(power, LOG2E)
+        power = v.at_most(v.at_least(v.fma(y, log, -SIXTEENTHS_SHIFT[64]), least), most)
+        k, start = v.nearest_sixteenth(power, LOG2E)
         r = v.fma(k, -LN2, power)
         return v.scale(v.fma(start, v.fma(r * r, v.poly("EXP_16_SHORT", r), r), start), k)
 
