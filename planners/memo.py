@@ -99,9 +99,10 @@ def _keys(c: BinaryContraction, isa: ISA, threads: int) -> Iterator[Hashable]:
     yield _key(c, isa, threads)
     # A free layout has names, and of a batch single indices may be copied.
     swapped = c.left is not None and c.right is not None and not c.batch and c.lanes_on_right
-    places = (c.swapped if swapped else c).places  # as the planner asks for dimensions
+    places = c.swapped_places if swapped else c.places  # as the planner asks for dimensions
     if places is not None:
-        yield isa.name, threads, c.question, *[tuple(numbers) for _, numbers in places], swapped, c.flip, c.across
+        (_, m), (_, n), (_, k) = places
+        yield isa.name, threads, c.question, m, n, k, swapped, c.flip, c.across
 
 
 def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
@@ -130,7 +131,8 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     if not isinstance(plan, GemmPlan):
         seconds = unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None
         return Planned(part=part, times=None if seconds is None else Times(product=seconds))
-    left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
+    left = 0.0 if plan.pack_left is None else pack_seconds(plan.pack_left.problem)
+    right = 0.0 if plan.pack_right is None else pack_seconds(plan.pack_right.problem)
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
     if plan.left_layout is None and plan.right_layout is None:
         return Planned(part=part, times=times)

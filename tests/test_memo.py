@@ -184,10 +184,14 @@ def test_numbers_of_fused_dimensions(data):
         order = sorted(indices, key=lambda i: -by[i].stride)  # stable
         dims = fused_dims(order, sizes, list(enumerate(tensors)))
         assert names == [dim.indices for dim in dims]
-        assert places == [(dim.size, *dim.strides.values()) for dim in dims]
+        assert places == tuple([(dim.size, *dim.strides.values()) for dim in dims])
     assert [[(dim.indices, dim.size) for dim in dims] for dims in whole.dims[1:]] == [
         [(names, size) for names, (size, *_) in zip(*each)] for each in whole.places
     ]
+    exchanged = asked((tuple("ckmn"), tuple("abkm"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False))
+    turned = Laid(exchanged, sizes, right, left, out).contraction
+    assert whole.swapped_places == whole.swapped.places == turned.places
+    assert turned.swapped_places == whole.places
     blocked = {**right, "k": right["k"]._replace(size=4, tile=2, outer=64)}
     assert Laid(c, {**sizes, "k": 4}, left, blocked, out).contraction.places is None
     assert Laid(c, sizes, None, right, out).contraction.places is None
