@@ -112,15 +112,15 @@ class GemmProblem:
         modes = ("d" if self.a_mode == "direct" else "p") + ("d" if self.b_mode == "direct" else "p")
         return f"gemm_{self.dtype}_{self.mv}x{self.nr}_{modes}"
 
-    @lazy
+    @property
     def outer_total(self) -> int:
-        return prod([count for count, *_ in self.outer])
+        return prod([count for count, *_ in self.outer]) if self.outer else 1
 
-    @lazy
+    @property
     def panels(self) -> int:
         return len(self.valid)
 
-    @lazy
+    @property
     def rows(self) -> int:
         """Rows that exist, padding not counted."""
         return sum(self.valid.tolist())  # few: a reduction by NumPy takes longer
@@ -193,7 +193,7 @@ def lower(p: GemmProblem) -> Row:
         kernels[abi.G_PACK] = f"unpack_{ITEMSIZE[p.dtype]}"
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
-    scratch = packed_bytes(p)
+    scratch = _whole_lines(scratch_a + _scratch_b(p))
     if p.stage is not None:
         kernels |= {abi.G_STAGE: "fused_stage", abi.G_STAGE_ROW: p.stage.row}
         tables[abi.G_STAGE_TABLE], words[abi.G_STAGED] = p.stage.table, p.stage.operand
@@ -222,14 +222,18 @@ def _most(p: GemmProblem) -> tuple[int, int]:
 
 def packed_bytes(p: GemmProblem) -> int:
     """Of the scratch memory of a worker, what a task packs; in whole cache lines."""
-    return -(-(_scratch_a(p) + _scratch_b(p)) // 64) * 64
+    return _whole_lines(_scratch_a(p) + _scratch_b(p))
+
+
+def _whole_lines(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
 
 
 def _scratch_a(p: GemmProblem) -> int:
     """Bytes of the panels of A that a task packs, or of the tiles that wait to be unpacked, whole cache lines."""
     if p.across[0]:
         return p.across[0] * p.across[1] * p.mr * p.nr * ITEMSIZE[p.dtype]
-    return -(-_most(p)[0] * _panel_bytes(p, p.mr) // 64) * 64 if p.a_mode == "pack" else 0
+    return _whole_lines(_most(p)[0] * _panel_bytes(p, p.mr)) if p.a_mode == "pack" else 0
 
 
 def _scratch_b(p: GemmProblem) -> int:

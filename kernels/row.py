@@ -62,8 +62,8 @@ class Row:
     @lazy
     def packed(self) -> Packed:
         """What the executor lays out. It is the same for the row with operands at other places."""
-        once = {id(table): table for table in self.tables.values()}
-        pool, starts = _pooled(list(once.values()))
+        tables = self.tables.values()
+        pool, starts = _pooled(list(dict(zip(map(id, tables), tables)).values()))
         words = [0] * abi.STEP_WORDS
         for word, value in self.words.items():
             words[word] = value
@@ -89,7 +89,9 @@ def blocks_row(starts: Sequence[int], target: int, parallel: int = abi.IN_TURN) 
 
 def _pooled(tables: list[np.ndarray]) -> tuple[bytearray, dict[int, int]]:
     """Short tables one behind the other, and the address of each table by its id."""
-    short = [table for table in tables if len(table) <= _POOLED]
+    short = tables
+    if max(map(len, tables), default=0) > _POOLED:
+        short = [table for table in tables if len(table) <= _POOLED]
     # Their bytes are joined: a NumPy call takes longer than all that there is to do for a small product.
     pool = bytearray().join([*short, _SPARE])
     first = ctypes.addressof(ctypes.c_char.from_buffer(pool))

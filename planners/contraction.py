@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Hashable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index
 from ..records import changed, lazy, quick
-from .sides import LEFT, NO_TABLES, OUT, RIGHT, Dim, fused_dims, fused_places
+from .sides import LEFT, NO_TABLES, OUT, RIGHT, Dim, fused_dims, fused_places, made_dim
 
 Axes = Mapping[Index, Axis]
-Fused = tuple[list[tuple[Index, ...]], list[tuple[int, int, int]]]  # as `fused_places` makes them
+Fused = tuple[list[tuple[Index, ...]], tuple[tuple[int, int, int], ...]]  # as `fused_places` makes them
+_stride = itemgetter(2)  # of an axis; `map` has no frame for each index, as a function would
 
 
 def dimension_types(
@@ -97,12 +99,12 @@ class BinaryContraction:
     def places(self) -> tuple[Fused, Fused, Fused] | None:
         """`dims` of types M, N and K by indices and by numbers, where there is no batch and both operands are known and
         linear."""
-        left, right, out = self.left, self.right, self.out
-        if self.batch or left is None or right is None:
-            return None
-        groups = (self.m, out, left, out), (self.n, out, right, out), (self.k, left, left, right)
-        found = [fused_places(_slow_to_fast(indices, by), self.sizes, *tensors) for indices, by, *tensors in groups]
-        return None if None in found else tuple(found)
+        return None if self.batch else _places(self.m, self.n, self.k, self.sizes, self.left, self.right, self.out)
+
+    @lazy
+    def swapped_places(self) -> tuple[Fused, Fused, Fused] | None:
+        """`places` of the product with left and right exchanged, which is looked up by them before it is made."""
+        return None if self.batch else _places(self.n, self.m, self.k, self.sizes, self.right, self.left, self.out)
 
     @lazy
     def dims(self) -> tuple[list[Dim], list[Dim], list[Dim], list[Dim]]:
@@ -135,7 +137,7 @@ class BinaryContraction:
     @lazy
     def swapped(self) -> "BinaryContraction":
         """The same with left and right exchanged."""
-        return BinaryContraction(
+        found = BinaryContraction(
             dtype=self.dtype,
             sizes=self.sizes,
             batch=self.batch,
@@ -161,21 +163,41 @@ class BinaryContraction:
             left_dtype=self.right_dtype,
             right_dtype=self.left_dtype,
         )
+        found.__dict__["places"] = self.swapped_places
+        return found
+
+
+def _places(
+    m: tuple[Index, ...],
+    n: tuple[Index, ...],
+    k: tuple[Index, ...],
+    sizes: Mapping[Index, int],
+    left: Axes | None,
+    right: Axes | None,
+    out: Axes,
+) -> tuple[Fused, Fused, Fused] | None:
+    if left is None or right is None:
+        return None
+    of_m = fused_places(_slow_to_fast(m, out), sizes, left, out)
+    of_n = fused_places(_slow_to_fast(n, out), sizes, right, out)
+    of_k = fused_places(_slow_to_fast(k, left), sizes, left, right)
+    return None if of_m is None or of_n is None or of_k is None else (of_m, of_n, of_k)
 
 
 def _slow_to_fast(indices: tuple[Index, ...], axes: Axes) -> Sequence[Index]:
-    return sorted(indices, key=lambda i: -abs(axes[i].stride)) if len(indices) > 1 else indices
+    if len(indices) < 2:
+        return indices
+    distances = dict(zip(indices, map(abs, map(_stride, map(axes.__getitem__, indices)))))
+    return sorted(indices, key=distances.__getitem__, reverse=True)
 
 
 def _dims(fused: Fused, first: int, second: int) -> list[Dim]:
-    return [Dim(indices, size, {first: x, second: y}, NO_TABLES) for indices, (size, x, y) in zip(*fused)]
+    return [made_dim((indices, size, {first: x, second: y}, NO_TABLES)) for indices, (size, x, y) in zip(*fused)]
 
 
 def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
     """The shortest stride."""
-    if len(indices) == 1:
-        return abs(axes[indices[0]].stride)
-    return min([abs(axes[i].stride) for i in indices])
+    return min(map(abs, map(_stride, map(axes.__getitem__, indices))))
 
 
 class Laid(NamedTuple):
@@ -202,8 +224,17 @@ class Laid(NamedTuple):
     @property
     def contraction(self) -> BinaryContraction:
         asked, sizes, left, right, out, flip, across, near_left, near_right = self
-        near = {"near_left": near_left, "near_right": near_right}
-        return changed(asked, sizes=sizes, left=left, right=right, out=out, flip=flip, across=across, **near)
+        return changed(
+            asked,
+            sizes=sizes,
+            left=left,
+            right=right,
+            out=out,
+            flip=flip,
+            across=across,
+            near_left=near_left,
+            near_right=near_right,
+        )
 
 
 @lru_cache(maxsize=2048)

@@ -85,7 +85,9 @@ class GemmPlan:
     @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
-        row = lower(self.problem)
+        # The problem is not kept, as large as all the rest: of a product that is its own step nobody asks for it again.
+        known = self.__dict__.get("problem")
+        row = lower(self.tables.problem(self.decided, self.parallel) if known is None else known)
         row.packed, row.nbytes  # before the copies that have operands
         return row
 

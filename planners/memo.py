@@ -57,6 +57,7 @@ class Planned:
 
 
 _known = BoundedCache(REMEMBERED)
+_met = BoundedCache(REMEMBERED)  # contractions without sizes that were looked up before, by their ids
 
 
 def planned(laid: Laid, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Planned, ...]:
@@ -71,7 +72,10 @@ def planned(laid: Laid, isa: ISA, threads: int, machine: cost.Machine) -> tuple[
 def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objects: Hashable) -> tuple[Planned, ...]:
     """`planned` of a product that is not known by its ``objects``, but is from now on."""
     c, missed = laid.contraction, [objects]
-    for key in _keys(c, isa, threads):
+    met = _met.get(id(laid.asked)) is not None
+    if not met:
+        _met.put(id(laid.asked), laid.asked)
+    for key in _keys(c, isa, threads, met):
         found = _known.get(key)
         if found is not None and found[0] is machine:
             _, before, parts = found
@@ -92,16 +96,28 @@ def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objec
 def forget() -> None:
     """Forgets all plans."""
     _known.clear()
+    _met.clear()
 
 
-def _keys(c: BinaryContraction, isa: ISA, threads: int) -> Iterator[Hashable]:
-    """What a product is known by besides its objects: its numbers, its numbers once neighbours are fused."""
-    yield _key(c, isa, threads)
+def _keys(c: BinaryContraction, isa: ISA, threads: int, met: bool) -> Iterator[Hashable]:
+    """What a product is known by besides its objects: its numbers, its numbers once neighbours are fused.
+
+    Products of equal numbers are equal once fused. To compare numbers takes half as long in a network that repeats itself
+    under other names; one that was ``met`` under these names has other sizes now, and its numbers would not be found.
+    """
     # A free layout has names, and of a batch single indices may be copied.
-    swapped = c.left is not None and c.right is not None and not c.batch and c.lanes_on_right
-    places = (c.swapped if swapped else c).places  # as the planner asks for dimensions
+    unfused = c.left is None or c.right is None or bool(c.batch)
+    if unfused or not met:
+        yield _key(c, isa, threads)
+    if unfused:
+        return
+    swapped = c.lanes_on_right
+    places = c.swapped_places if swapped else c.places  # as the planner asks for dimensions
     if places is not None:
-        yield isa.name, threads, c.question, *[tuple(numbers) for _, numbers in places], swapped, c.flip, c.across
+        (_, m), (_, n), (_, k) = places
+        yield isa.name, threads, c.question, m, n, k, swapped, c.flip, c.across
+    elif met:
+        yield _key(c, isa, threads)  # an axis in blocks
 
 
 def _key(c: BinaryContraction, isa: ISA, threads: int) -> Hashable:
@@ -130,7 +146,8 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     if not isinstance(plan, GemmPlan):
         seconds = unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None
         return Planned(part=part, times=None if seconds is None else Times(product=seconds))
-    left, right = (0.0 if side is None else pack_seconds(side.problem) for side in (plan.pack_left, plan.pack_right))
+    left = 0.0 if plan.pack_left is None else pack_seconds(plan.pack_left.problem)
+    right = 0.0 if plan.pack_right is None else pack_seconds(plan.pack_right.problem)
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
     if plan.left_layout is None and plan.right_layout is None:
         return Planned(part=part, times=times)

@@ -83,11 +83,12 @@ def _bytes_along(c: BinaryContraction, tensors: tuple[int, ...], size: int) -> i
 
 def _long_dims(c: BinaryContraction) -> Iterator[Dim]:
     """Fused dimensions that have no divisor and whose tables would weigh."""
-    if prod(map(c.sizes.__getitem__, (*c.batch, *c.m, *c.n, *c.k))) <= SPLIT_ABOVE:
+    if prod(map(c.sizes.__getitem__, c.names)) <= SPLIT_ABOVE:
         return
     axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
+    size = c.sizes.__getitem__
     for indices, tensors in _groups(c):
-        if prod(c.sizes[i] for i in indices) <= SPLIT_ABOVE or any(axes[t] is None for t in tensors):
+        if prod(map(size, indices)) <= SPLIT_ABOVE or any(axes[t] is None for t in tensors):
             continue
         ordered = sorted(indices, key=lambda i: -abs(axes[tensors[0]][i].stride))
         for dim in fused_dims(ordered, c.sizes, [(t, axes[t]) for t in tensors]):

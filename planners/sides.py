@@ -8,7 +8,7 @@ so that every offset stays a sum of per-dimension tables (no carries between rem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Mapping, NamedTuple, Sequence
 
@@ -42,34 +42,30 @@ class Dim(NamedTuple):
         found = self.tables.get(tensor) if self.tables else None
         return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
 
-    def place(self, tensor: int) -> tuple[int, int]:
-        """What the table follows from where the tensor has a stride or does not have the dimension: size and stride."""
-        return self.size, self.strides.get(tensor) or 0
+
+made_dim = partial(tuple.__new__, Dim)  # of its fields as a tuple: without the call of Python that `Dim` is
 
 
 @lru_cache(maxsize=1024)
 def _few_multiples(size: int, stride: int) -> np.ndarray:
     # One call of NumPy in place of two: on a first plan each takes several times as long as in a loop.
-    return _unchanging(np.arange(0, size * stride, stride) if stride else np.zeros(size, np.int64))
+    table = np.arange(0, size * stride, stride) if stride else np.zeros(size, np.int64)
+    table.setflags(write=False)  # several plans have it, as all tables that are kept
+    return table
 
 
 @lru_cache(maxsize=2048)
 def _few_sums(places: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """`flat_table` of dimensions with strides."""
-    table = _multiples(*places[0])
+    """`flat_table` of dimensions with strides, by their sizes and strides."""
+    table = _few_multiples(*places[0])
     for size, stride in places[1:]:
-        table = np.add.outer(table, _multiples(size, stride)).ravel()
-    return _unchanging(table)
+        table = np.add.outer(table, _few_multiples(size, stride)).ravel()
+    table.setflags(write=False)
+    return table
 
 
 def _multiples(size: int, stride: int) -> np.ndarray:
     return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
-
-
-def _unchanging(table: np.ndarray) -> np.ndarray:
-    """A table that several plans have."""
-    table.flags.writeable = False
-    return table
 
 
 def axis_table(axis: Axis) -> np.ndarray:
@@ -118,13 +114,13 @@ def fused_dims(
             else:
                 out.pop()
                 indices, size = slow.indices + indices, slow.size * size
-        out.append(Dim(indices, size, strides, tables))
+        out.append(made_dim((indices, size, strides, tables)))
     return out
 
 
 def fused_places(
     ordered: Sequence[Index], sizes: Mapping[Index, int], first: Mapping[Index, Axis], second: Mapping[Index, Axis]
-) -> tuple[list[tuple[Index, ...]], list[tuple[int, int, int]]] | None:
+) -> tuple[list[tuple[Index, ...]], tuple[tuple[int, int, int], ...]] | None:
     """`fused_dims` of indices of two tensors as numbers: indices of each dimension, its size and strides; None where an axis
     is not linear. Most products are found by these, and no dimensions are made."""
     names: list[tuple[Index, ...]] = []
@@ -143,12 +139,15 @@ def fused_places(
             names.append((index,))
             places.append((size, x, y))
         slow_x, slow_y = x, y
-    return names, places
+    return names, tuple(places)
 
 
 def split_long(dims: Sequence[Dim]) -> list[Dim]:
     """Cuts linear dimensions longer than SPLIT_ABOVE by a divisor, if they have one of useful size."""
-    if not any([dim.size > SPLIT_ABOVE for dim in dims]):
+    for dim in dims:
+        if dim.size > SPLIT_ABOVE:
+            break
+    else:
         return list(dims)
     out: list[Dim] = []
     for dim in dims:
@@ -221,9 +220,10 @@ def largest_divisor(size: int, most: int) -> int:
 
 
 def total(dims: Sequence[Dim]) -> int:
-    if len(dims) < 2:
-        return dims[0].size if dims else 1
-    return prod([d.size for d in dims])
+    count = 1
+    for dim in dims:  # no frame for it, as a comprehension has: there are few, and they are asked for often
+        count *= dim.size
+    return count
 
 
 def leading(dims: Sequence[Dim], entries: int) -> int:
@@ -235,12 +235,19 @@ def leading(dims: Sequence[Dim], entries: int) -> int:
     return count
 
 
+def _places(dims: Sequence[Dim], tensor: int) -> tuple[tuple[int, int] | None, ...]:
+    """What the tables of dimensions follow from, size and stride; None where one has tables of its own."""
+    return tuple([None if tables else (size, strides.get(tensor) or 0) for _, size, strides, tables in dims])
+
+
 def flat_table(dims: Sequence[Dim], tensor: int) -> np.ndarray:
     """Offsets of the combined index, first dimension slowest."""
     if len(dims) < 2:
         return dims[0].table(tensor) if dims else ZERO
-    if total(dims) <= _FEW and not any([dim.tables for dim in dims]):
-        return _few_sums(tuple([dim.place(tensor) for dim in dims]))
+    if total(dims) <= _FEW:
+        places = _places(dims, tensor)
+        if None not in places:
+            return _few_sums(places)
     table = dims[0].table(tensor)
     for dim in dims[1:]:
         table = np.add.outer(table, dim.table(tensor)).ravel()
@@ -287,7 +294,9 @@ def _few_offsets(*given) -> np.ndarray:
     """`_offsets` of dimensions with strides, by their sizes and strides."""
     *groups, tile, width = given
     tables = [_few_sums(places) if places else None for places in groups]
-    return _unchanging(_offsets(*tables, tile, width))
+    table = _offsets(*tables, tile, width)
+    table.setflags(write=False)
+    return table
 
 
 def ones(count: int) -> np.ndarray:
@@ -297,14 +306,17 @@ def ones(count: int) -> np.ndarray:
 
 @lru_cache(maxsize=_FEW)
 def _few_ones(count: int) -> np.ndarray:
-    return _unchanging(np.ones(count, np.int64))
+    table = np.ones(count, np.int64)
+    table.setflags(write=False)
+    return table
 
 
 @lru_cache(maxsize=1024)
 def _valid_lanes(count: int, cuts: int, rest: int, box: int, last: int) -> np.ndarray:
     valid = np.full(count, box, np.int64)
     valid.reshape(-1, cuts, count // (rest * cuts))[:, -1] = last
-    return _unchanging(valid)
+    valid.setflags(write=False)
+    return valid
 
 
 @quick
@@ -340,8 +352,8 @@ class Panels:
     @lazy
     def _groups(self) -> tuple[tuple[Sequence[Dim], ...], bool]:
         """Dimensions as `_offsets` takes them, slow to fast, and whether tables are few and follow from strides."""
-        cut, run = (() if dim is None else (dim,) for dim in (self.cut, self.run_last))
-        groups = self.lanes[::-1], cut, run, self.rest
+        cut, run = self.cut, self.run_last
+        groups = self.lanes[::-1], () if cut is None else (cut,), () if run is None else (run,), self.rest
         few = self.count * self.width <= _FEW and not any([dim.tables for dims in groups for dim in dims])
         return groups, few
 
@@ -351,7 +363,7 @@ class Panels:
         if not few:
             tables = [flat_table(dims, tensor) if dims else None for dims in groups]
             return _offsets(*tables, self.tile, self.width)
-        places = [tuple([dim.place(tensor) for dim in dims]) if dims else () for dims in groups]
+        places = [_places(dims, tensor) if dims else () for dims in groups]
         return _few_offsets(*places, self.tile, self.width)
 
     def valid(self) -> np.ndarray:

@@ -126,8 +126,8 @@ def test_products_that_are_another_when_fused_are_planned_anew(monkeypatch, firs
 
 def test_products_of_operands_that_keep_their_shapes_are_found_by_their_objects(monkeypatch):
     """Only what reads the operand that has another size looks for its plan by numbers."""
-    keys, key = [], memo._key
-    monkeypatch.setattr(memo, "_key", lambda c, *args: keys.append(c.names) or key(c, *args))
+    keys, look = [], memo._keys
+    monkeypatch.setattr(memo, "_keys", lambda c, *args: keys.append(c.names) or look(c, *args))
     expr, rest = "ab,bc,cd,de->ae", [(4, 5), (5, 6), (6, 7)]
     path = [(2, 3), (1, 2), (0, 1)]
     first = engine.compile(expr, (3, 4), *rest, optimize=path).plan
@@ -135,6 +135,29 @@ def test_products_of_operands_that_keep_their_shapes_are_found_by_their_objects(
     second = engine.compile(expr, (2, 4), *rest, optimize=path).plan
     assert len(keys) == 4 and set(keys[-1]) == set("abe")
     assert [step.dims for step in second.steps[:2]] == [step.dims for step in first.steps[:2]]
+
+
+@pytest.mark.parametrize("batch", ["", "x"])
+def test_products_met_under_their_names_are_not_looked_up_by_numbers(monkeypatch, batch):
+    """Where they have fused dimensions: those of a batch have none. All are found again."""
+    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
+    numbers, key = [], memo._key
+    calls = drawn_up(monkeypatch)
+    monkeypatch.setattr(memo, "_key", lambda c, *args: numbers.append(c.names) or key(c, *args))
+    shapes = ((2, 40, 30), (2, 30, 50)), ((3, 40, 30), (3, 30, 50)), ((2, 40, 30), (2, 30, 50))
+    found = []
+    for names in ("mkn", "mkn", "abc"):
+        m, k, n = names
+        left, right = shapes[len(found)]
+        expr = f"{batch}{m}{k},{batch}{k}{n}->{batch}{m}{n}"
+        arrays = [np.random.default_rng(0).standard_normal(each if batch else each[1:]) for each in (left, right)]
+        if not batch and len(found) == 1:
+            arrays[0] = arrays[0][:20]
+        compiled = engine.compile(expr, *arrays)
+        np.testing.assert_allclose(compiled(*arrays), np.einsum(expr, *arrays), rtol=1e-9)
+        found.append(compiled.plan.steps)
+    assert len(numbers) == (3 if batch else 2)
+    assert len(calls) == 2 and found[0][0].args is found[2][0].args
 
 
 @settings(max_examples=60, deadline=None)
@@ -185,10 +208,14 @@ def test_numbers_of_fused_dimensions(data):
         order = sorted(indices, key=lambda i: -by[i].stride)  # stable
         dims = fused_dims(order, sizes, list(enumerate(tensors)))
         assert names == [dim.indices for dim in dims]
-        assert places == [(dim.size, *dim.strides.values()) for dim in dims]
+        assert places == tuple([(dim.size, *dim.strides.values()) for dim in dims])
     assert [[(dim.indices, dim.size) for dim in dims] for dims in whole.dims[1:]] == [
         [(names, size) for names, (size, *_) in zip(*each)] for each in whole.places
     ]
+    exchanged = asked((tuple("ckmn"), tuple("abkm"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False))
+    turned = Laid(exchanged, sizes, right, left, out).contraction
+    assert whole.swapped_places == whole.swapped.places == turned.places
+    assert turned.swapped_places == whole.places
     blocked = {**right, "k": right["k"]._replace(size=4, tile=2, outer=64)}
     assert Laid(c, {**sizes, "k": 4}, left, blocked, out).contraction.places is None
     assert Laid(c, sizes, None, right, out).contraction.places is None
