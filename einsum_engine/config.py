@@ -84,7 +84,7 @@ class Option:
 
     def read(self) -> Any:
         """The value now; the default where the variable is absent or empty."""
-        text = "" if _is_absent(self.name) else os.environ.get(self.name, "")
+        text = os.environ.get(self.name, "")
         if not text.strip():
             return self.default
         try:
@@ -174,14 +174,6 @@ OPTIONS: dict[str, Option] = {
         ),
     )
 }
-
-
-def _is_absent(name: str) -> bool:
-    """Whether a variable is known to be absent, as most are: a plan asks for three, and for each `os.environ` raises and
-    catches an error. The dictionary in it does not."""
-    variables = os.environ
-    known = getattr(variables, "_data", None)
-    return known is not None and variables.encodekey(name) not in known
 
 
 def get(name: str) -> Any:
