@@ -26,6 +26,7 @@ FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
 FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles
 FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
+FETCHED_RUN = 2 << 10  # bytes of a row that comes from memory, up to which hardware finds it too late to be of use
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
@@ -185,7 +186,9 @@ class GemmAccess(GemmTables):
         if mode == abi.K_RUN:
             if self.b_dims and lanes and self._lanes_apart(side) >= PAGE:
                 return False
-            return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
+            run = self.k_dims[0].size * self.item
+            late = run <= FETCHED_RUN and elements * self.item > NEAR_BYTES
+            return late or run < FETCHED_ROWS or against >= 4 * FETCHED_FOR
         return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
 
     def _in_rows(self, a_mode: str) -> bool:

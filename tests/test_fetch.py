@@ -94,6 +94,10 @@ def test_each_way_of_packing_is_asked_for(always):
         ("adb,cd->cba", [(40, 37, 40), (24, 37)], False),  # fits a core's cache
         ("adb,cd->cba", [(168, 168, 168), (8, 168)], False),  # each line is used for 8 columns only
         ("aced,eb->dcba", [(48, 44, 44, 48), (44, 24)], False),  # rows follow each other
+        ("ad,db->ba", [(20000, 168), (168, 24)], True),  # side by side, and each ends soon after hardware has found it
+        ("ad,db->ba", [(20000, 512), (512, 24)], True),
+        ("ad,db->ba", [(20000, 516), (516, 24)], False),  # long rows
+        ("ad,db->ba", [(6000, 168), (168, 24)], False),  # 4 MB: in cache
     ],
 )
 def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
