@@ -98,6 +98,12 @@ def test_each_way_of_packing_is_asked_for(always):
         ("ad,db->ba", [(20000, 512), (512, 24)], True),
         ("ad,db->ba", [(20000, 516), (516, 24)], False),  # long rows
         ("ad,db->ba", [(6000, 168), (168, 24)], False),  # 4 MB: in cache
+        ("ad,db->ba", [(40000, 64), (64, 8)], True),  # few columns of rows from memory
+        ("ad,db->ba", [(40000, 64), (64, 3)], True),
+        ("ad,db->ba", [(20000, 64), (64, 8)], False),  # 5 MB
+        ("ad,db->ba", [(200000, 20), (20, 8)], False),  # 80 bytes: one stream
+        ("acd,db->cba", [(100, 400, 64), (64, 12)], False),  # on a page each
+        ("cad,db->cba", [(100, 400, 64), (64, 8)], True),
     ],
 )
 def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
