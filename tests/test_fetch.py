@@ -18,6 +18,8 @@ from einsum_engine.planners.build import build_plan
 CASES = {
     "along lanes": ("dca,bd->cba", dict(a=37, b=40, c=9, d=50)),
     "along k": ("acd,db->cba", dict(a=37, b=24, c=9, d=50)),
+    "few columns": ("ad,db->ba", dict(a=330, b=5, d=50)),
+    "few columns of a batch": ("xad,xdb->xba", dict(x=5, a=170, b=3, d=64)),
     "across panels": ("adb,cd->cba", dict(a=40, b=37, c=24, d=70)),
     "blocks of k": ("mk,kn->mn", dict(m=130, n=120, k=900)),
     "several loops of k": ("dac,bcd->ba", dict(a=50, b=60, c=70, d=9)),
