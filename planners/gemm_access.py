@@ -27,6 +27,8 @@ FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
 FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles
 FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follows
+FETCHED_RUN = 2 << 10  # bytes of a row that comes from memory, up to which hardware finds it too late to be of use
+SHORTEST_RUN = 128  # bytes of a row: shorter ones that lie side by side are one stream, which hardware follows
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
@@ -177,19 +179,26 @@ class GemmAccess(GemmTables):
         each line is used so often that asking costs little of that, and rows are too far apart for a prefetcher. Rows of
         a batch on a page each are not: what is asked for is lost, with the way to its page, before it is packed."""
         lanes, widened = (self.m_dims, self.c.left_dtype) if side == LEFT else (self.n_dims, self.c.right_dtype)
-        elements = total(self.b_dims) * total(lanes) * self.k_total
-        if widened or elements * self.item < FETCHED_BYTES or against < FETCHED_FOR:
-            return False
-        if side == LEFT and against >= FETCHED_BELOW:
+        nbytes = total(self.b_dims) * total(lanes) * self.k_total * self.item
+        if widened or nbytes < FETCHED_BYTES or side == LEFT and against >= FETCHED_BELOW:
             return False
         if self.squares is not None:
-            return True
+            return against >= FETCHED_FOR
         mode = self._pack_mode() if side == LEFT else self._pack_right_mode()
         if mode == abi.K_RUN:
-            if self.b_dims and lanes and self._lanes_apart(side) >= PAGE:
-                return False
-            return self.k_dims[0].size * self.item < FETCHED_ROWS or against >= 4 * FETCHED_FOR
-        return mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
+            return self._fetches_rows(side, against, nbytes, bool(lanes) and self._lanes_apart(side) >= PAGE)
+        return against >= FETCHED_FOR and mode != abi.SCATTERED and abs(self.k_dims[0].stride(side)) > FETCHED_ROWS
+
+    def _fetches_rows(self, side: int, against: int, nbytes: int, paged: bool) -> bool:
+        """The same where terms of a row are packed together. Of rows from memory that end soon after hardware has found
+        them, packing waits for each, so that few columns gain, too: from rows that lie side by side, not on a page each."""
+        run = self.k_dims[0].size * self.item
+        if against < FETCHED_FOR:
+            return not paged and SHORTEST_RUN <= run <= FETCHED_RUN and nbytes > 2 * NEAR_BYTES
+        if self.b_dims and paged:
+            return False
+        late = run <= FETCHED_RUN and nbytes > NEAR_BYTES
+        return late or run < FETCHED_ROWS or against >= 4 * FETCHED_FOR
 
     def _in_rows(self, a_mode: str) -> bool:
         """Whether few columns read A from memory, in long rows: then blocks of K are so few rows that each is one stream

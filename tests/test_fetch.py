@@ -18,6 +18,8 @@ from einsum_engine.planners.build import build_plan
 CASES = {
     "along lanes": ("dca,bd->cba", dict(a=37, b=40, c=9, d=50)),
     "along k": ("acd,db->cba", dict(a=37, b=24, c=9, d=50)),
+    "few columns": ("ad,db->ba", dict(a=330, b=5, d=50)),
+    "few columns of a batch": ("xad,xdb->xba", dict(x=5, a=170, b=3, d=64)),
     "across panels": ("adb,cd->cba", dict(a=40, b=37, c=24, d=70)),
     "blocks of k": ("mk,kn->mn", dict(m=130, n=120, k=900)),
     "several loops of k": ("dac,bcd->ba", dict(a=50, b=60, c=70, d=9)),
@@ -94,6 +96,16 @@ def test_each_way_of_packing_is_asked_for(always):
         ("adb,cd->cba", [(40, 37, 40), (24, 37)], False),  # fits a core's cache
         ("adb,cd->cba", [(168, 168, 168), (8, 168)], False),  # each line is used for 8 columns only
         ("aced,eb->dcba", [(48, 44, 44, 48), (44, 24)], False),  # rows follow each other
+        ("ad,db->ba", [(20000, 168), (168, 24)], True),  # side by side, and each ends soon after hardware has found it
+        ("ad,db->ba", [(20000, 512), (512, 24)], True),
+        ("ad,db->ba", [(20000, 516), (516, 24)], False),  # long rows
+        ("ad,db->ba", [(6000, 168), (168, 24)], False),  # 4 MB: in cache
+        ("ad,db->ba", [(40000, 64), (64, 8)], True),  # few columns of rows from memory
+        ("ad,db->ba", [(40000, 64), (64, 3)], True),
+        ("ad,db->ba", [(20000, 64), (64, 8)], False),  # 5 MB
+        ("ad,db->ba", [(200000, 20), (20, 8)], False),  # 80 bytes: one stream
+        ("acd,db->cba", [(100, 400, 64), (64, 12)], False),  # on a page each
+        ("cad,db->cba", [(100, 400, 64), (64, 8)], True),
     ],
 )
 def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
