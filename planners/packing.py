@@ -10,6 +10,7 @@ import numpy as np
 
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem, lower_pack
+from ..kernels.nest_boxes import LINE
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
 from ..records import lazy, quick
@@ -99,7 +100,7 @@ def pack_side(
         stride=size,
         mode=kept_mode(mode, every, counts, itemsize(source)),
         block=_block(panels * len(fast), size, threads, GROUP if mode == abi.PANEL_RUN else 1),
-        past=mode == abi.PANEL_RUN and step * len(outer) > PAST_BYTES,
+        past=mode in (abi.PANEL_RUN, abi.K_RUN) and step * len(outer) > PAST_BYTES,
         parallel=parallel,
     )
     return PackedSide(
@@ -126,8 +127,12 @@ def kept_mode(mode: int, lanes: np.ndarray, valid: np.ndarray, item: int) -> int
 
 
 def _apart(nbytes: int) -> int:
-    """Distance of panels so large: not whole pages, or all would fall into the same cache sets."""
-    return nbytes + PANEL_GAP if nbytes >= 2048 and nbytes % 1024 == 0 else nbytes
+    """Distance of panels so large: each begins with a line, so that they can go past the caches; not whole pages, or all would
+    fall into the same cache sets."""
+    if nbytes < 2048:
+        return nbytes
+    lines = -(-nbytes // LINE) * LINE
+    return lines + PANEL_GAP if lines % 1024 == 0 else lines
 
 
 def _loop(table: np.ndarray, step: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:

@@ -75,6 +75,24 @@ def test_panels_of_a_batch_that_go_through_memory(monkeypatch, expr, dtype, thre
     assert np.array_equal(f(*arrays), expected.astype(bool) if dtype == "bool" else expected)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int64", "bool"])
+def test_panels_along_k_that_go_through_memory(monkeypatch, dtype, threads):
+    """Each begins with a line, whatever K is, and is stored past the caches."""
+    monkeypatch.setattr(packing, "PAST_BYTES", 0)
+    for name in ("L1_BYTES", "IN_PLACE_BYTES", "PACK_BYTES"):  # or B is read in place, or packed by tasks
+        monkeypatch.setattr(gemm_access, name, 0)
+    rng = np.random.default_rng(3)
+    shapes = (1031, 611), (203, 1031)
+    a, b = (rng.integers(0, 2 if dtype == "bool" else 5, shape).astype(numpy_dtype(dtype)) for shape in shapes)
+    f = engine.compile("km,nk->nm", *shapes, dtypes=dtype, threads=threads)
+    words = [step.args.words for step in f.plan.steps]
+    assert any(w.get(abi.G_PACK_MODE, 0) & abi.PACK_PAST and w[abi.G_A_STRIDE] % 64 == 0 for w in words)
+    exact = "c16" if dtype.startswith("complex") else "i8"
+    expected = b.astype(exact) @ a.astype(exact)
+    assert np.array_equal(f(a, b), expected.astype(bool) if dtype == "bool" else expected)
+
+
 def test_rows_on_a_page_each_are_not_asked_for():
     """Terms of a row are packed together; rows of 256 terms on pages of their own, and side by side."""
     for expr, fetched in (("mkx,nxk->xmn", False), ("xmk,xnk->xmn", True)):

@@ -218,6 +218,20 @@ def test_panels_that_go_past_the_caches(row, name):
             _check(name, packed, rows.memory, rows.start, lanes, valid, tk)
 
 
+@every_isa
+@pytest.mark.parametrize("name", [*MOVES, "pack_float16_float32"])
+def test_panels_along_k_that_go_past_the_caches(row, name):
+    """Woven panels, panels of whole lines and others; whole blocks of K and a rest, with and without padding."""
+    item, target = _items(name)
+    size = _block(row, target)
+    for width, k, flush in product(sorted({2, 4, 6, 8, size, 2 * size}), (64, 64 + size // 2), ("start", "end")):
+        rows, lanes, tk = _sources("k", 3, width, k, item, "end")
+        for valid in ((width,) * 3, (width, width, width - 1)):
+            mode = abi.K_RUN | abi.PACK_PAST
+            packed = _pack(row, name, mode, rows.memory, rows.start, _poisoned(lanes, valid), valid, tk, flush)
+            _check(name, packed, rows.memory, rows.start, lanes, valid, tk)
+
+
 def _moves_alike(lanes: np.ndarray) -> bool:
     """Lanes of all panels lie at the same distances: what PANEL_RUN promises."""
     return bool((lanes - lanes[:, :1] == lanes[0] - lanes[0, 0]).all())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from llvmlite import ir
 
 from ..isa import ISA
 from ..tiles import ITEMSIZE, tiles
-from .emit import I64, Fn
+from .emit import I64, Fn, Val
 from .mover import Mover, mover_for
 from .stream import LINE
 
@@ -45,19 +47,39 @@ def emit_row(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
     return f
 
 
+def store_vectors(m: Mover, vectors: list[Val], dst: Val, distance: Val | int, past: Val) -> None:
+    """Vectors of T elements, ``distance`` bytes apart. ``past``: they are whole lines of ``dst``, and go past the caches where
+    a vector is a line."""
+    f = m.f
+
+    def each(store: Callable[[Val, Val], None]) -> None:
+        for i, vector in enumerate(vectors):
+            store(vector, dst + distance * i)
+
+    if m.block * m.item != LINE:
+        each(m.store)
+        return
+    with f.if_else(past.ne(0)) as (then, otherwise):
+        with then:
+            each(f.stream)
+        with otherwise:
+            each(m.store)
+
+
 def emit_woven(module: ir.Module, width: int, name: str, isa: ISA) -> Fn:
-    """``void woven(at, lanes, dst, steps, ahead)``: so many blocks of ``width`` lanes and T terms to a panel of that width, from
-    ``at + lanes[l]``, where the terms of each lane are adjacent, to ``dst``. Whole vectors of the panel are stored."""
-    f = Fn(module, f"woven_{width}", [I64] * 5, internal=True)
+    """``void woven(at, lanes, dst, steps, ahead, past)``: so many blocks of ``width`` lanes and T terms to a panel of that width,
+    from ``at + lanes[l]``, where the terms of each lane are adjacent, to ``dst``. Whole vectors of the panel are stored.
+    ``past``: ``dst`` begins with a line, and they go past the caches."""
+    f = Fn(module, f"woven_{width}", [I64] * 6, internal=True)
     f.fn.attributes.add("noinline")
     m = mover_for(f, name, isa)
-    at, lanes, dst, steps, ahead = f.args
+    at, lanes, dst, steps, ahead, past = f.args
     sources = [at + f.word(lanes, l) for l in range(width)]
     with f.range(0, steps) as step:
         shift, to = step * (m.block * m.source_item), dst + step * (width * m.block * m.item)
         for source in sources:
             f.prefetch(source + shift + ahead, locality=2)
-        for i, vector in enumerate(m.weave([m.load(source + shift, m.block) for source in sources])):
-            m.store(vector, to + i * (m.block * m.item))
+        vectors = m.weave([m.load(source + shift, m.block) for source in sources])
+        store_vectors(m, vectors, to, m.block * m.item, past)
     f.ret()
     return f

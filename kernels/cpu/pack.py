@@ -25,7 +25,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
-from .columns import columns, emit_row, emit_woven, is_woven
+from .columns import columns, emit_row, emit_woven, is_woven, store_vectors
 from .emit import I64, Fn, Val, Var
 from .mover import Mover, mover_for
 from .stream import LINE
@@ -93,24 +93,11 @@ def _emit_blocks(module: ir.Module, run: int, name: str, isa: ISA) -> Fn:
         rows = m.transpose([m.join(loads[i::run]) for i in range(run)])
         with f.if_else(room >= m.block) as (then, otherwise):
             with then:
-                _store_whole(m, rows, to, distance, past)
+                store_vectors(m, rows, to, distance, past)
             with otherwise:
                 _store_part(Mover(f, m.item, isa), rows, count, to, distance)
     f.ret()
     return f
-
-
-def _store_whole(m: Mover, rows: list[Val], dst: Val, distance: Val, past: Val) -> None:
-    f = m.f
-    if m.block * m.item != LINE:
-        for i, row in enumerate(rows):
-            m.store(row, dst + distance * i)
-        return
-    with f.if_else(past.ne(0)) as (then, otherwise):
-        for branch, store in ((then, f.stream), (otherwise, m.store)):
-            with branch:
-                for i, row in enumerate(rows):
-                    store(row, dst + distance * i)
 
 
 def _store_part(m: Mover, rows: list[Val], count: Val, dst: Val, distance: Val) -> None:
@@ -233,7 +220,12 @@ class Packer:
         f, m = self.f, self.m
         with f.range(0, valid, m.block) as l0:
             count, room = f.min(valid - l0, m.block), self.width - l0
-            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more)
+            self._k_blocks(lanes + l0 * 8, dst + l0 * m.item, count, room, more, self._rows_past(valid))
+
+    def _rows_past(self, valid: Val) -> Val:
+        """The bit that sends rows of blocks past the caches: these are whole lines, and no lanes are cleared afterwards."""
+        whole = self.past & (self.width * self.m.item & (LINE - 1)).eq(0) & valid.eq(self.width)
+        return self.f.select(whole, self.f.i64(1 << PAST_BIT), self.f.i64(0))
 
     def _terms_apart(self) -> Val:
         """By how many terms those are apart in K that are adjacent in the source, as in squares; 1 where not all of them are
@@ -275,8 +267,8 @@ class Packer:
             with f.range(first + done.get() * apart, self.k, apart) as k:
                 self._elements(table, dst + l0 * m.item, count, k, k + 1)
 
-    def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val, more: Val) -> None:
-        """Blocks of K, the longest that the table of K allows there. ``more``: a panel follows."""
+    def _k_blocks(self, lanes: Val, dst: Val, count: Val, room: Val, more: Val, past: Val) -> None:
+        """Blocks of K, the longest that the table of K allows there. ``more``: a panel follows. ``past``: as `_rows_past`."""
         f, pitch = self.f, self.width * self.m.item
         k0 = f.var(0)
         with f.while_() as leave:
@@ -291,7 +283,7 @@ class Packer:
                         if size == self.m.block:
                             self._weave(at, lanes, count, row, steps, more, moved)
                         with f.if_(moved.get().eq(0)):
-                            args = [at, lanes, count | (room << 32), row, pitch, f.i64(LANE_AHEAD), steps]
+                            args = [at, lanes, count | (room << 32) | past, row, pitch, f.i64(LANE_AHEAD), steps]
                             f.call(self.blocks[size], args)
                         moved.set(steps * size)
             with f.if_(moved.get().eq(0)):
@@ -308,7 +300,9 @@ class Packer:
             with f.if_(self.width.eq(width) & count.eq(width)):
                 near = more & (self.k <= NEXT_BYTES // (width * self.m.source_item))
                 following = f.word(lanes, f.select(near, f.i64(width), f.i64(0))) - f.word(lanes)
-                f.call(function, [at, lanes, row, steps, f.select(near, following, f.i64(LANE_AHEAD))])
+                ahead = f.select(near, following, f.i64(LANE_AHEAD))
+                past = f.convert(self.past & (row & (LINE - 1)).eq(0), "zext", I64)
+                f.call(function, [at, lanes, row, steps, ahead, past])
                 moved.set(steps)
 
     def _steps(self, k: Val, size: int) -> Val:
@@ -431,8 +425,7 @@ class Packer:
     def _wide_blocks(self, size: int, p: Val, run: Val, valid: Val) -> None:
         f, m = self.f, self.m
         lanes, dst = self.lanes + p * self.width * 8, self.dst + p * self.stride
-        whole = self.past & (self.width * m.item & (LINE - 1)).eq(0) & valid.eq(self.width)
-        past = f.select(whole, f.i64(1 << PAST_BIT), f.i64(0))
+        past = self._rows_past(valid)
         # Where rows follow each other closely, what lies ahead on a lane is the next rows.
         far = f.word(self.tk, f.min(f.i64(1), self.k - 1)) - f.word(self.tk) > LANE_AHEAD
         rows_ahead = f.i64(BLOCKS_AHEAD) // (run * (m.block * m.source_item)) + 1
