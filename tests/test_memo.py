@@ -182,7 +182,7 @@ def test_dimensions_follow_the_layouts():
     """A product that was planned, and is asked for again with other layouts, has the dimensions of those."""
     sizes, no = dict(a=3, b=4, k=5, n=6), (False, False)
     terms = ("a", "b", "k"), ("k", "n"), ("a", "b", "n")
-    c = asked(terms, ("float64", "", ""), no, no, (True, True, False))
+    c = asked(terms, ("float64", "", ""), no, no, (True, True, False, False))
     right, out = dense_axes("nk", sizes, 8), dense_axes("nba", sizes, 8)
     fused = Laid(c, sizes, dense_axes("kba", sizes, 8), right, out).contraction
     assert [len(dims) for dims in fused.dims] == [len(fused.swapped.dims[i]) for i in (0, 2, 1, 3)] == [0, 1, 1, 1]
@@ -200,7 +200,7 @@ def test_numbers_of_fused_dimensions(data):
         return dense_axes(data.draw(st.permutations(indices)), sizes, data.draw(st.sampled_from([4, 8])))
 
     no = (False, False)
-    c = asked((tuple("abkm"), tuple("ckmn"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False))
+    c = asked((tuple("abkm"), tuple("ckmn"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False, False))
     left, right, out = laid("abkm"), laid("ckmn"), laid("abcn")
     whole = Laid(c, sizes, left, right, out).contraction
     groups = (("ab", out, (left, out)), ("cn", out, (right, out)), ("km", left, (left, right)))
@@ -224,7 +224,7 @@ def test_numbers_of_fused_dimensions(data):
 def test_a_product_is_known_by_its_objects_and_by_what_is_decided():
     """Sizes count too: of a free operand nothing else tells them."""
     sizes, no = dict(a=3, k=5, n=6), (False, False)
-    c = asked((("a", "k"), ("k", "n"), ("a", "n")), ("float64", "", ""), no, no, (True, True, False))
+    c = asked((("a", "k"), ("k", "n"), ("a", "n")), ("float64", "", ""), no, no, (True, True, False, False))
     out = dense_axes("na", sizes, 8)
     first = Laid(c, sizes, None, None, out)
     assert first.objects == Laid(c, dict(sizes), None, None, dense_axes("na", sizes, 8)).objects

@@ -6,10 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from gemm_cases import Case, build
 from plan_cases import plan, run
 
 import einsum_engine as engine
-from einsum_engine.kernels import isa
+from einsum_engine.kernels import isa, prologue, tiles
 from einsum_engine.planners.contraction import BinaryContraction
 from einsum_engine.planners.gemm import plan_gemm
 from einsum_engine.planners.layout import blocks_of_k, dense_axes, fbl_layout
@@ -118,3 +119,13 @@ def test_nested_panels_are_shown_and_stored(tmp_path):
     assert re.search(r"nested\d+", call.explain())
     call.save(tmp_path / "plan.json")
     assert engine.load(tmp_path / "plan.json").plan == pickle.loads(pickle.dumps(call)).plan == call.plan
+
+
+@pytest.mark.parametrize("a, kc", [("nested", 5), ("panels", 4)])
+def test_blocks_of_nested_panels_stay_where_b_is_staged(a, kc):
+    """Blocks of one length are made only of panels that have all of K."""
+    row = isa.active_isa()
+    tile = tiles.tiles(row, "float32")[0]
+    case = Case(dtype="float32", tile=tile, valid=(1, 1), n=tile[1] + 1, k=11, kc=5, a=a)
+    staged, _ = prologue._in_strips(build(case, row).problem, tile[1])
+    assert staged.kc == kc

@@ -24,7 +24,7 @@ def drawn(rng, dtype):
     item = ITEMSIZE[dtype]
     orders = [rng.sample(term, len(term)) for term in terms]
     axes = [dense_axes(order, sizes, item * rng.choice((1, 1, 1, 1, 2))) for order in orders]
-    question = asked(tuple(terms), (dtype, "", ""), (False, False), (False, False), (True, True, False))
+    question = asked(tuple(terms), (dtype, "", ""), (False, False), (False, False), (True, True, False, False))
     return Laid(question, sizes, *axes).contraction
 
 
