@@ -11,7 +11,8 @@ import numpy as np
 from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, canonical_pair
-from .nest_boxes import LINE, OUT, SHORT_RUN, A, B, Group, choose, run_of
+from .cpu.units import LINE
+from .nest_boxes import OUT, SHORT_RUN, A, B, Group, choose, run_of
 from .nest_problem import Dim, NestProblem
 from .row import Row
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..kernels.cpu import abi
 from ..kernels.gemm import Operand, PackProblem, lower_pack
-from ..kernels.nest_boxes import LINE
+from ..kernels.cpu.units import LINE
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
 from ..records import lazy, quick
