@@ -141,7 +141,6 @@ SHORT_NETWORKS = [
 def test_short_products_are_drawn_up_with_lanes_on_either_side(expression, size, dtype, monkeypatch):
     """What takes microseconds is weighed as long products are, where it is a twentieth of the network; another draft is
     taken only where it saves more than predictions are off by."""
-    monkeypatch.setenv("EINSUM_ENGINE_MEASURE", "0")
     arrays = _arrays([(size,) * len(term) for term in expression.partition("->")[0].split(",")], dtype)
     arrays = [np.sign(array) for array in arrays]
 
