@@ -212,7 +212,7 @@ def test_numbers_of_fused_dimensions(data):
     assert [[(dim.indices, dim.size) for dim in dims] for dims in whole.dims[1:]] == [
         [(names, size) for names, (size, *_) in zip(*each)] for each in whole.places
     ]
-    exchanged = asked((tuple("ckmn"), tuple("abkm"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False))
+    exchanged = asked((tuple("ckmn"), tuple("abkm"), tuple("abcn")), ("float32", "", ""), no, no, (True, True, False, False))
     turned = Laid(exchanged, sizes, right, left, out).contraction
     assert whole.swapped_places == whole.swapped.places == turned.places
     assert turned.swapped_places == whole.places
