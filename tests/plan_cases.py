@@ -7,9 +7,10 @@ from typing import Iterator
 
 import numpy as np
 import oracle
+import pytest
 
 import einsum_engine as engine
-from einsum_engine import executor
+from einsum_engine import cost, executor, measured
 from einsum_engine.expr import parse
 from einsum_engine.kernels import isa
 from einsum_engine.plan import Plan
@@ -28,6 +29,25 @@ def made_anew() -> Iterator[None]:
     finally:
         memo.forget()
         engine.clear_cache()
+
+
+@contextmanager
+def machine(**factors: float) -> Iterator[None]:
+    """Plans inside are made for a machine whose constants (`cost.CONSTANTS`) are so many times the typical ones."""
+
+    def made(row: isa.ISA) -> cost.Machine:
+        typical = cost.typical_machine(row.name, row.vector_bits, row.fma)
+        constants = {name: typical.peak.get(name) or getattr(typical, name) for name in cost.CONSTANTS}
+        return cost.measured_machine(typical, constants | {name: constants[name] * by for name, by in factors.items()})
+
+    machines = {row.name: made(row) for row in isa.host_isas()}
+    with pytest.MonkeyPatch.context() as patch, made_anew():
+        patch.setattr(measured, "machine", lambda row: machines[row.name])
+        yield
+
+
+# Cores with large vectors and much memory bandwidth: what moves costs less beside arithmetic than it does typically.
+QUICK_MEMORY = dict(cache_bandwidth=1.8, memory_bandwidth=3.0, step_seconds=0.55, call_seconds=0.8)
 
 
 def request(equation: str, arrays, *, optimize=False, out: np.ndarray | None = None, **more) -> PlanRequest:

@@ -5,14 +5,13 @@ import pickle
 import random
 import subprocess
 import sys
-from contextlib import contextmanager
-from typing import Iterator
+from typing import ContextManager
 
 import numpy as np
 import pytest
 import random_cases
 import random_programs
-from plan_cases import made_anew, request
+from plan_cases import machine, request
 
 import einsum_engine as engine
 from einsum_engine import cost, measured
@@ -195,14 +194,10 @@ def test_switching_changes_what_einsum_plans_with(count, monkeypatch):
 
 
 # -- results -------------------------------------------------------------------------------------------------------
-@contextmanager
-def drawn(seed: int) -> Iterator[None]:
+def drawn(seed: int) -> ContextManager[None]:
     """Constants anywhere within what is believed."""
     rng = random.Random(seed)
-    factors = {name: cost.WITHIN ** rng.uniform(-1, 1) for name in CONSTANTS}
-    with pytest.MonkeyPatch.context() as patch, made_anew():
-        patch.setattr(measured, "_known", {ISA.name: cost.measured_machine(TYPICAL, times_typical(factors))})
-        yield
+    return machine(**{name: cost.WITHIN ** rng.uniform(-1, 1) for name in cost.CONSTANTS})
 
 
 @pytest.mark.parametrize("seed", range(4))
