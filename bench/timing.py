@@ -306,7 +306,12 @@ def _probe(candidate: Candidate, settle: Callable[[], Any]) -> None:
 def _sample(candidate: Candidate) -> None:
     if candidate.samples[-1] * candidate.calls < _WARM_SECONDS:
         time_calls(candidate, max(1, candidate.calls // 4))
-    candidate.samples.append(time_calls(candidate, candidate.calls))
+    seconds = time_calls(candidate, candidate.calls)
+    if seconds * candidate.calls < SAMPLE_SECONDS / 2:
+        # Others had the processor when calls were counted: such short samples would measure how cores wake up, each time.
+        candidate.calls = int(SAMPLE_SECONDS / max(seconds, 1e-9)) + 1
+        seconds = time_calls(candidate, candidate.calls)
+    candidate.samples.append(seconds)
 
 
 def _is_due(candidate: Candidate, candidates: Sequence[Candidate], always: Sequence[str], budget: TimeBudget) -> bool:

@@ -56,6 +56,18 @@ def test_short_calls_are_repeated_until_a_sample_is_long_enough():
     assert candidate.calls > 100
 
 
+def test_a_disturbed_probe_does_not_make_all_samples_short(monkeypatch):
+    """Its few calls took long; from the first sample that takes less than half of what one should, there are more."""
+    seconds, counts = iter([2 * timing.SAMPLE_SECONDS, 1e-4, 1e-4, 1e-4]), []
+    monkeypatch.setattr(timing, "time_calls", lambda candidate, calls: counts.append(calls) or next(seconds))
+    candidate = timing.Candidate(name="a", function=len)
+    timing._probe(candidate, list)
+    timing._sample(candidate)
+    enough = int(timing.SAMPLE_SECONDS / 1e-4) + 1
+    assert counts == [1, 1, 1, enough] and candidate.calls == enough
+    assert candidate.samples == [2 * timing.SAMPLE_SECONDS, 1e-4]
+
+
 def test_who_cannot_win_is_not_called_again():
     calls = []
     firsts = {"fast": 0.1, "slow": 2.0, "slower but short": 0.4, "second": 0.9}
