@@ -240,7 +240,8 @@ class _Run:
         from . import programs
         from .figures import figures_of, kernel_figures
 
-        found = [*figures_of(self.results), *kernel_figures(self.kernels, widest=self.facts["isa"] == self.facts["widest_isa"]), *self.figures]
+        widest = self.facts["isa"] == self.facts["widest_isa"]
+        found = [*figures_of(self.results), *kernel_figures(self.kernels, widest=widest), *self.figures]
         return found + programs.figures_of(self.programs)
 
     def data(self, *, complete: bool) -> dict[str, Any]:

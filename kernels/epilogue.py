@@ -25,9 +25,9 @@ from .cpu import abi
 from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
+from .cpu.units import LINE
 from .fused_structure import Structure, name
 from .gemm import GemmProblem
-from .cpu.units import LINE
 from .row import Operand, Row
 from .tiles import ITEMSIZE
 

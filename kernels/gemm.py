@@ -22,6 +22,7 @@ from ..records import lazy, quick
 from . import packs
 from .cpu import abi
 from .cpu import unpack_abi as ub
+from .cpu.units import LINE
 from .row import Operand, Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
 
@@ -226,7 +227,7 @@ def packed_bytes(p: GemmProblem) -> int:
 
 
 def _whole_lines(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
+    return -(-nbytes // LINE) * LINE
 
 
 def _scratch_a(p: GemmProblem) -> int:

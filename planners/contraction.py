@@ -247,7 +247,8 @@ def asked(
 ) -> BinaryContraction:
     """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
 
-    ``dtypes``: what is computed in, what left and right hold; ``panels``: of left and right, whether only these, and nested in blocks of K.
+    ``dtypes``: what is computed in, what left and right hold; ``panels``: of left and right, whether only these,
+    and nested in blocks of K.
     """
     batch, m, n, k = dimension_types(*terms)
     found = BinaryContraction(
