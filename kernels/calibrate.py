@@ -208,6 +208,7 @@ def _best_rate(calls: Sequence[Callable[[int], None]], target: float | None = No
 
 def _repeats(call: Callable[[int], None], target: float) -> int:
     """Repetitions that take about ``target`` seconds: alone, for starting threads would count for work."""
+    call(1)  # a kernel that is not on disk is compiled here, which would count as many repetitions
     seconds, repeats = 0.0, 1
     while seconds < target / 2 and repeats < 1 << 40:
         repeats = repeats if not seconds else min(max(2 * repeats, int(repeats * target / seconds)), 64 * repeats)

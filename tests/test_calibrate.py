@@ -150,8 +150,21 @@ def test_the_best_of_all_runs_counts(monkeypatch):
     seconds = iter([1e-9, 1.0, 0.5, 0.25, 2.0])  # two to find out how many repetitions fill a run
     seen = []
     monkeypatch.setattr(calibrate, "_run", lambda calls, repeats: seen.append(repeats) or next(seconds))
-    assert calibrate._best_rate([None], 1.0, 3) == seen[-1] / 0.25
+    assert calibrate._best_rate([lambda repeats: None], 1.0, 3) == seen[-1] / 0.25
     assert seen[0] == 1 and len(set(seen[1:])) == 1
+
+
+def test_what_the_first_call_compiles_is_not_counted(monkeypatch):
+    """A second for the kernel, then 1 ms for each repetition: what takes 0.1 s are some 100 of them, not one."""
+    clock, known = [0.0], []
+
+    def call(repeats):
+        clock[0] += 1e-3 * repeats + (0 if known else 1.0)
+        known.append(True)
+
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: clock[0])
+    assert 50 <= calibrate._repeats(call, 0.1) <= 100
+    assert calibrate._best_rate([call], 0.1, 1) == pytest.approx(1000)
 
 
 def test_unknown_microkernel_names_those_there_are():
