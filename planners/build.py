@@ -58,11 +58,15 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
 
 
 def lay_out(
-    listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False, slices: Slices | None = None
-) -> None:
+    listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False
+) -> tuple[OperationList, Slices | None]:
     """Joins operations, gives all values layouts and all operations parts, and products their epilogues. ``whole``: they
-    are a plan of their own, and may be cut into strands; ``slices``: that they are one of."""
+    are a plan of their own, and may be cut into strands or slices. The operations as they are planned, and the slices that
+    these are one of."""
     request = listed.request
+    slices = find_slices(listed, machine) if whole else None
+    if slices is not None:
+        listed = slices.listed
     if request.fuse:
         join(listed, machine)
     seconds = listed.rooflines(machine)
@@ -75,6 +79,7 @@ def lay_out(
         from .joined import give_epilogue  # loads what programs are made of
 
         give_epilogue(maker, operation, listed, machine)
+    return listed, slices
 
 
 class PlanBuilder:
@@ -111,10 +116,7 @@ class PlanBuilder:
         self.list.build()
         if self.request.same and not share(self.list):
             self.request = replace(self.request, same=())
-        self.slices = find_slices(self.list, self.machine)
-        if self.slices is not None:
-            self.list = self.slices.listed
-        lay_out(self.list, self.isa, self.machine, whole=True, slices=self.slices)
+        self.list, self.slices = lay_out(self.list, self.isa, self.machine, whole=True)
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _allocate(self) -> tuple[int, int]:

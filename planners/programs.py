@@ -12,7 +12,7 @@ Slots: inputs, then constants, then results but for the first, then as for an ei
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Iterator
@@ -22,12 +22,11 @@ import numpy as np
 from .. import cost
 from ..ir import Const, Program, Var
 from ..kernels import isa as isa_table
-from ..plan import Plan, Signature, Step
+from ..plan import Plan, Step
 from ..records import changed
 from ..views import View
 from .blocking import firsts, folds, independent, lags, leaves, rows_of_a_block, runs
 from .epilogue import Fused, epilogue, paired
-from .chains import order_of, parsed
 from .checkered import Checkered, checkered_runs
 from .build import PlanBuilder, compute_dtype, lay_out
 from .expand import expanded
@@ -35,39 +34,20 @@ from .divisors import divide
 from .groups import Contraction, FusedGroup, FusedPlan, Region, Scheduled, fused_plan, moved
 from .late import Late, late
 from .memo import Planned
-from .operations import Operation, OperationList, Value, itemsize
-from .order import Order
+from .operations import Operation, OperationList, Value
 from .over import over_rows
 from .parts import Part
 from .places import MemoryView, strided_value
+from .program_request import CallRequest, ProgramRequest, einsum_request
 from .prologue import Prologue, maker, prologue
 from .regroup import regrouped
 from .regions import Control, ProgramSchedule, Rows, lifted
-from .request import PlanRequest
 from .reuse import share_memory
 from .sharing import share
 from .single import SingleStep
 from .staging import Staged, free_to_wait, narrow, staged, worth_a_look
 from .storage import storage_of
 from .work import Work
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramRequest:
-    """What the plan of a program is made for.
-
-    ``strides``: bytes, of each input; ``written``: pairs of an input and the result that belongs in its memory.
-    ``epilogues``: whether contractions do maps of their results (`epilogue`).
-    """
-
-    program: Program
-    strides: tuple[tuple[int, ...], ...]
-    written: tuple[tuple[int, int], ...] = ()
-    threads: int = 1
-    isa: str
-    name: str = "program"
-    layouts: str = "solve"
-    epilogues: bool = True
 
 
 def build_program(request: ProgramRequest, machine: cost.Machine | None = None) -> Plan:
@@ -141,7 +121,7 @@ class ProgramBuilder(PlanBuilder):
         self.list = _List(self.compute)
         self.rows = Rows(self.list.operations, self._lay)
         self.scheduled: list[Scheduled] = []  # the steps of all programs, those of branches and loops too
-        self.firsts: list[int] = []  # the first step of each operation
+        self.firsts: dict[int, int] = {}  # by id of an operation the first of its steps
         self.jumps: dict[int, Control] = {}  # by number of the step
         self.did: dict[int, list[Operation]] = {}  # id of a scheduled step -> its operations
 
@@ -155,7 +135,7 @@ class ProgramBuilder(PlanBuilder):
         schedule.run()
         self.schedule = schedule
         self.fresh = [value for value in schedule.results if value is not None]
-        self.request = _Request(self.wanted, self.program, self.fresh)
+        self.request = CallRequest(self.wanted, self.program, self.fresh)
         for value in schedule.values:
             self.list.add(value)
         for at, value in enumerate(self.fresh):
@@ -330,12 +310,12 @@ class ProgramBuilder(PlanBuilder):
 
     def _contraction(self, step: Contraction) -> list[Operation]:
         """Draws up an einsum; its operands and its result are values whose memory is that of the program's."""
-        request = _einsum_request(step, self.wanted, step.order)
+        request = einsum_request(step, self.wanted, step.order)
         listed = OperationList(request, compute_dtype(request))
         listed.build()
         if request.same:
             share(listed)
-        lay_out(listed, self.isa, self.machine)
+        listed, self.slices = lay_out(listed, self.isa, self.machine, whole=self.scheduled == [step])
         for value in listed.values:
             if value.kind in ("input", "output"):
                 place = step.inputs[value.slot] if value.kind == "input" else step.output
@@ -397,7 +377,7 @@ class ProgramBuilder(PlanBuilder):
         return self.list.owners[id(operation)]
 
     def _emit(self, operation: Operation) -> Iterator[Step]:
-        self.firsts.append(len(self.steps))
+        self.firsts.setdefault(id(operation), len(self.steps))
         depth = self.rows.depths.get(id(operation), 0)
         for step in self._control(operation) if isinstance(operation, Control) else self._plain(operation):
             yield changed(step, depth=depth) if depth else step
@@ -433,57 +413,22 @@ class ProgramBuilder(PlanBuilder):
         return sum(value.nbytes for value in self.fresh)
 
     def _plan(self, arena: int, kept: int) -> Plan:
-        ends = [*self.firsts, len(self.steps)]
+        spans = self._spans()
         for number, jump in self.jumps.items():
-            step, target = self.steps[number], ends[jump.target]
+            step, target = self.steps[number], spans[jump.target].start if jump.target < len(spans) else len(self.steps)
             self.steps[number] = changed(step, expr=jump.text(target), args=jump.row(target))
         # a result that is handed in is memory of the call, too
-        return changed(super()._plan(arena, kept), output_bytes=self._output_bytes(), storage=storage_of(self, ends))
+        return changed(super()._plan(arena, kept), output_bytes=self._output_bytes(), storage=storage_of(self, spans))
 
-
-class _Request:
-    """A program's request as the builder and the executor read that of an einsum: one entry for each slot."""
-
-    scaled, byteswapped, same, conj, constants, order = False, (), (), (), (), None
-
-    def __init__(self, wanted: ProgramRequest, program: Program, fresh: list[Value]) -> None:
-        self.program, self.threads, self.isa, self.layouts = wanted, wanted.threads, wanted.isa, wanted.layouts
-        held = [var for var, _ in program.consts]
-        consts = [(var.shape, var.dtype.name, View.whole(var.shape, var.dtype.itemsize).strides) for var in held]
-        inputs = [(var.shape, var.dtype.name, s) for var, s in zip(program.inputs, wanted.strides)]
-        shapes = [tuple(value.axes[i].size for i in value.term) for value in fresh]
-        more = [(s, v.dtype, View.whole(s, itemsize(v.dtype)).strides) for s, v in zip(shapes[1:], fresh[1:])]
-        slots = [*inputs, *consts, *more]
-        first = (shapes[0], fresh[0].dtype) if fresh else ((), "bool")
-        self.expr = Signature(
-            text=wanted.name,
-            shapes=tuple(shape for shape, _, _ in slots),
-            output_shape=first[0],
-            results=tuple((value.dtype, shape) for value, shape in zip(fresh, shapes)),
-        )
-        self.dtypes = tuple(dtype for _, dtype, _ in slots)
-        self.strides = tuple(strides for _, _, strides in slots)
-        self.dtype, self.accumulate = first[1], None
-        self.out_strides = None
-
-
-def _einsum_request(step: Contraction, wanted: ProgramRequest, order: Order | None) -> PlanRequest:
-    dtypes = tuple(place.dtype for place in step.inputs)
-    expr = parsed(step.eqn.named["subscripts"], tuple(place.view.shape for place in step.inputs))
-    first: dict[tuple, int] = {}
-    same = tuple(first.setdefault((id(place.memory), place.view), at) for at, place in enumerate(step.inputs))
-    return PlanRequest(
-        expr=expr,
-        dtypes=dtypes,
-        strides=tuple(place.view.strides for place in step.inputs),
-        out_strides=step.output.view.strides,
-        dtype=step.output.dtype,
-        threads=wanted.threads,
-        isa=wanted.isa,
-        order=order or order_of(expr),
-        layouts=wanted.layouts,
-        same=same if len(set(same)) < len(same) else (),
-    )
+    def _spans(self) -> list[range]:
+        """The steps of each operation. Those of operations that are done slice by slice are all steps of the slices."""
+        operations = self.list.operations
+        firsts = [self.firsts[id(operation)] for operation in operations]
+        if self.slices is None:
+            return list(map(range, firsts, [*firsts[1:], len(self.steps)]))
+        once = sum(not operation.strand for operation in operations)
+        sliced = range(firsts[once], len(self.steps))
+        return [*map(range, firsts[:once], firsts[1 : once + 1]), *[sliced] * (len(operations) - once)]
 
 
 def _axes_of(group: FusedGroup) -> dict:

@@ -16,15 +16,14 @@ from .placing import Done
 from .regions import ProgramSchedule
 
 
-def storage_of(builder: Any, ends: Sequence[int]) -> StorageTable:
-    """The table of what a `programs.ProgramBuilder` built. ``ends``: the first step of each operation, then the number
-    of all steps."""
+def storage_of(builder: Any, spans: Sequence[range]) -> StorageTable:
+    """The table of what a `programs.ProgramBuilder` built. ``spans``: the steps of each operation."""
     at = {id(operation): number for number, operation in enumerate(builder.list.operations)}
     did = {
-        step: tuple(n for each in found for n in range(ends[at[id(each)]], ends[at[id(each)] + 1]))
+        step: tuple(dict.fromkeys(n for each in found for n in spans[at[id(each)]]))
         for step, found in builder.did.items()
     }
-    lives = {key: (ends[first], ends[builder.dies[key] + 1] - 1) for key, first in builder.born.items()}
+    lives = {key: (spans[first].start, spans[builder.dies[key]].stop - 1) for key, first in builder.born.items()}
     inputs = len(builder.program.inputs)
     kinds = [*(("input", n) for n in range(inputs)), *(("const", n) for n in range(len(builder.given) - inputs))]
     numbers = {id(value): kind for value, kind in zip(builder.values, kinds)}

@@ -155,7 +155,7 @@ DEFINITIONS = {
     "Family": "einsum_engine.kernels.registry",
     "Structure": "einsum_engine.kernels.fused_structure",
     "PlanRequest": "einsum_engine.planners.request",
-    "ProgramRequest": "einsum_engine.planners.programs",
+    "ProgramRequest": "einsum_engine.planners.program_request",
     "Signature": "einsum_engine.plan",
     "Order": "einsum_engine.planners.order",
     "BinaryContraction": "einsum_engine.planners.contraction",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plan_cases import made_anew
+from stored import check_storage
 
 import einsum_engine as engine
 from einsum_engine import cost
@@ -164,6 +165,22 @@ def test_every_dtype_and_instruction_set(always, dtype, isa):
         assert sliced(plan) >= 2
         check_strands(plan)
         assert np.array_equal(run(plan, arrays).astype(object), wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_jitted_function_that_is_one_contraction(always, monkeypatch, threads):
+    """It has slices, too, and its storage table says where values are while these are computed."""
+    monkeypatch.setattr("einsum_engine.measured.machine", machine)
+    text, sizes = "va,bv,awc,bw,cx,bx->b", dict(b=53, a=3, c=5, v=2, w=3, x=2)
+    arrays = operands(text, sizes, "int64")
+    path = [(0, 1), (0, 4), (0, 1), (0, 2), (0, 1)]
+    function = engine.jit(lambda *given: engine.einsum(text, *given, optimize=path), threads=threads)
+    assert sliced(function.plan(*arrays)) >= 2
+    check_strands(function.plan(*arrays))
+    assert np.array_equal(function(*arrays), oracle.einsum(text, *arrays).value)
+    table = check_storage(function, *arrays)
+    last = len(function.plan(*arrays).steps) - 1
+    assert f"to {last}" in table.show()
 
 
 @pytest.mark.parametrize("size", [31, 32, 33, 40, 47, 64, 65, 97])
