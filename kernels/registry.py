@@ -13,6 +13,7 @@ from typing import Callable, Iterator
 from . import batched, fused_products, indexed, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
+from .nest_rows import kernel_target
 
 # layouts: "any" strides or tables; "linear" strides; "lanes", "k" or "batch" contiguous; "panels" (FBL)
 
@@ -78,11 +79,7 @@ def _casts() -> Iterator[str]:
             # an operand in the other byte order; results are swapped by NumPy
             yield f"nest_cast_{source}_{target}_swap"
     for name, storage in STORAGES.items():
-        yield f"nest_axpby_{storage.compute}_{_target(name)}"
-
-
-def _target(out: str) -> str:
-    return out if STORAGES[out].floating else STORAGES[out].compute
+        yield f"nest_axpby_{storage.compute}_{kernel_target(name)}"
 
 
 def _mul(isa: ISA) -> tuple[str, ...]:
