@@ -5,15 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from bench_cases import case
 
 from einsum_engine.bench import cases, families, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
 ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
-
-
-def case(expr, shapes, dtype="float32", name="case", family="family", **options):
-    return cases.Case(family=family, name=name, expr=expr, shapes=tuple(map(tuple, shapes)), dtype=dtype, **options)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------
