@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
 
-from ..errors import EngineTypeError, EngineValueError
+from ..errors import EngineValueError
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -59,7 +59,7 @@ def operands(case: Case, seed: int = 0) -> list[Any]:
     """C-contiguous NumPy arrays for ``case``, the same at every call: standard normal (complex ones in both
     parts), integers from -9 to 9 (0 to 9 if unsigned) or over the full range, booleans with equal odds.
     """
-    import numpy as np
+    import numpy as np  # not before libraries are held to their threads: a run chooses its cases first
 
     rng = np.random.default_rng([seed, zlib.crc32(f"{case.expr} {case.shapes} {case.dtype}".encode())])
     return [_operand(rng, shape, case) for shape in case.shapes]
@@ -67,6 +67,8 @@ def operands(case: Case, seed: int = 0) -> list[Any]:
 
 def _operand(rng: Any, shape: tuple[int, ...], case: Case) -> Any:
     import numpy as np
+
+    from ..dtypes import as_numpy
 
     if case.dtype == "bool":
         return rng.integers(0, 2, size=shape, dtype=np.int8).astype(bool)
@@ -79,21 +81,7 @@ def _operand(rng: Any, shape: tuple[int, ...], case: Case) -> Any:
         array.real = rng.standard_normal(shape)
         array.imag = rng.standard_normal(shape)
         return array
-    return np.asarray(rng.standard_normal(shape)).astype(numpy_dtype(case.dtype))
-
-
-def numpy_dtype(name: str) -> Any:
-    """NumPy's dtype object for ``name``; bfloat16 comes from ml_dtypes."""
-    import numpy as np
-
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    try:
-        return np.dtype(name)
-    except TypeError as error:
-        raise EngineTypeError(f"unknown dtype {name!r}") from error
+    return np.asarray(rng.standard_normal(shape)).astype(as_numpy(case.dtype))
 
 
 # --- The einsum thesis, figures 19 to 24 -----------------------------------------------------------------------
@@ -312,6 +300,8 @@ def load_cases(path: str | Path) -> list[Case]:
 
 
 def _entry_to_case(path: str | Path, number: int, entry: Any) -> Case:
+    from ..dtypes import to_dtype
+
     where = f"{path}: case {number}"
     if not isinstance(entry, dict):
         raise EngineValueError(f"{where}: expected an object, found {type(entry).__name__}")
@@ -328,7 +318,7 @@ def _entry_to_case(path: str | Path, number: int, entry: Any) -> Case:
     terms = str(entry["expr"]).partition("->")[0].split(",")
     if len(terms) != len(shapes):
         raise EngineValueError(f"{where}: expression {entry['expr']!r} has {len(terms)} terms, {len(shapes)} shapes")
-    numpy_dtype(str(entry["dtype"]))
+    to_dtype(str(entry["dtype"]), f"{where}: dtype ")
     return Case(
         family=str(entry["family"]),
         name=str(entry["name"]),

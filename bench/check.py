@@ -21,8 +21,8 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from ..dtypes import as_numpy
 from ..errors import EngineValueError
-from .cases import numpy_dtype
 from .steps import ASCII, Expression, Path, StepCost, auto_path, walk
 
 SLACK = 4
@@ -177,7 +177,7 @@ def make_reference(
 
     The reference takes opt_einsum's path where that one is cheaper.
     """
-    dtype = numpy_dtype(dtype_name)
+    dtype = as_numpy(dtype_name)
     steps = walk(expression, path)
     summed = sum(step.summed for step in steps)
     if len(arrays) > 2:

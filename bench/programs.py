@@ -350,11 +350,6 @@ def _means(family: str, results: Sequence[ProgramResult]) -> list[Figure]:
     return found + program_passes.figures(family, [each.without for each in results if each.without])
 
 
-def failures(results: Sequence[ProgramResult]) -> int:
-    """Cases that did not pass or whose run is void."""
-    return sum(1 for result in results if not result.verdict.passed or result.void)
-
-
 # -- record -----------------------------------------------------------------------------------------------------------
 
 _COPIED = ("seconds", "again", "nbytes", "footprint", "limit", "share", "copy_seconds", "void", "bound")

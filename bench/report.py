@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Sequence
 
 from .figures import Figure, geometric_mean
 from .kernels import KernelResult
@@ -32,11 +32,11 @@ RULES = (
     " random positions along each axis, with the first and the last, are judged so, and the others beside a peer's."
     " Outputs of few components are judged over several draws of the operands; where time does not allow them, beside"
     " the largest error of all peers.",
-    "Programs: what they write is restored for nobody between calls; JAX returns it, also in donated buffers; each is judged by one"
-    " call on fresh arguments, within 100 eps of the largest component of NumPy's. share = one pass over the bytes of"
+    "Programs: what they write is restored for nobody between calls; JAX returns it, also in donated buffers; each is"
+    " judged by one call on fresh arguments, within 100 eps of the largest component of NumPy's. share = one pass over the bytes of"
     " arguments and results at copy bandwidth / ours, of large ones; copy = the fastest of our, NumPy's and"
-    " PyTorch's copies that touch as many bytes, in the same rounds and by their median, for as many bytes moved / ours; -pass = without that pass:"
-    " time / ours, steps, bytes moved / ours, or = for the same plan; again = the noise of these times.",
+    " PyTorch's copies that touch as many bytes, in the same rounds and by their median, for as many bytes moved / ours;"
+    " -pass = without that pass: time / ours, steps, bytes moved / ours, or = for the same plan; again = the noise of these times.",
     "plan: path search included, and path given. first: the first call, kernels on disk. Steady state is 'ours'.",
 )
 
@@ -219,8 +219,8 @@ def startup_lines(startup: dict[str, dict[str, float]]) -> list[str]:
     ]
 
 
-def failures(results: Sequence[CaseResult]) -> int:
-    """Cases that did not pass or whose run is void."""
+def failures(results: Sequence[Any]) -> int:
+    """Cases and functions (`run.CaseResult`, `programs.ProgramResult`) that did not pass or whose run is void."""
     return sum(1 for result in results if not result.verdict.passed or result.void)
 
 

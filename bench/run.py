@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
+from ..dtypes import as_numpy
 from ..errors import EngineError, EngineTypeError
 from . import cases as case_table
 from . import profiles
@@ -402,7 +403,7 @@ def _judge(
 
 def _hold_against_limit(task: Task, roof: Roof, settings: Settings, result: CaseResult) -> None:
     """Fill limit and share; where a time is above the limit, the limit is measured again."""
-    itemsize = case_table.numpy_dtype(task.dtype).itemsize
+    itemsize = as_numpy(task.dtype).itemsize
     work = work_of(walk(task.expression, task.path), task.dtype, itemsize)
     settings.settle()
     try:

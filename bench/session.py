@@ -234,7 +234,7 @@ class _Run:
         if any(result.void for result in (*self.results, *self.programs)):
             _say(["VOID: a peer was faster than the limit, so peak or bandwidth was measured wrongly in this run"])
         self.store.write(data)
-        return data, report.failures(self.results) + programs.failures(self.programs)
+        return data, report.failures([*self.results, *self.programs])
 
     def _all_figures(self) -> list[Any]:
         from . import programs

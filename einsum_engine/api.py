@@ -228,6 +228,8 @@ def compile(expr: Any, *operands: Any, **options: Unpack[CompileOptions]) -> Com
     Where one array is given for several operands, what is contracted twice in the same way is planned to be done once.
     That plan serves calls in which those operands are one array again; others are planned at their first call.
 
+    Raises what `einsum` raises, `EngineValueError` also where no order keeps to ``memory_limit``.
+
     >>> f = compile("ij,jk->ik", (2, 3), (3, 4))
     >>> f(np.ones((2, 3)), np.ones((3, 4)))[0]
     array([3., 3., 3., 3.])

@@ -163,7 +163,7 @@ OPTIONS: dict[str, Option] = {
             parse=_path,
             expects="a folder",
             default=None,
-            help="folder that the LLVM IR of every kernel generated is written to (default: nowhere)",
+            help="folder that LLVM IR and assembly of every kernel compiled are written to (default: nowhere)",
         ),
         Option(
             name="EINSUM_ENGINE_DEBUG",

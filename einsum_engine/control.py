@@ -29,7 +29,7 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Atom, Program
 from .trace import Scope, Root, cast_atom, current, emit_all, scoped, fresh, lift, tracing
 from .trace_lines import located
-from .trees import flatten, unflatten
+from .trees import flatten, spelled, unflatten
 
 
 def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any:
@@ -37,7 +37,11 @@ def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *o
 
     Traced, both must return the same structure, shapes and dtypes; they may use and write arrays around them, and
     what they return is a copy.
-    Raises `EngineTypeError` for a predicate that is no single truth value.
+    Raises, traced, `EngineTypeError` for another structure or a predicate that is no single truth value,
+    `EngineValueError` for another shape or dtype; not traced, what ``if predicate`` raises.
+
+    >>> cond(2 > 1, lambda x: x + 1, lambda x: x - 1, 10)
+    11
     """
     if not tracing():
         return true(*operands) if predicate else false(*operands)
@@ -46,7 +50,7 @@ def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *o
         scopes = [_branch(function, operands) for function in (true, false)]
         (one, tree), (two, other) = scopes[0][1:], scopes[1][1:]
         if tree != other:
-            raise EngineTypeError("the branches return different structures")
+            raise EngineTypeError(f"the branches return different structures: {spelled(tree)} and {spelled(other)}")
         _check_same("the branches return", "and", [x.aval for x in one], [x.aval for x in two])
         roots = list(dict.fromkeys(root for scope, *_ in scopes for root in scope.captured))
         written = list(dict.fromkeys(root for scope, *_ in scopes for root in scope.mutated if root in roots))
@@ -94,6 +98,10 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
 
     ``state`` is an array or nested tuples, lists and dicts of arrays, which are copied first. Traced, the body must
     return the same structure, shapes and dtypes; it may write arrays around it in place, the test may not.
+    Raises, traced, `EngineTypeError` for another structure, `EngineValueError` for another shape or dtype.
+
+    >>> while_loop(lambda x: x < 100, lambda x: x * 2, 7)
+    112
     """
     if not tracing():
         leaves, tree = flatten(state)
@@ -110,7 +118,7 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
         if any(root in tested.captured for root in tested.mutated):
             raise EngineValueError("the test writes an array of the function around it")
         if made_tree != tree:
-            raise EngineTypeError("the body returns another structure than it takes")
+            raise EngineTypeError(f"the body takes {spelled(tree)} and returns another structure: {spelled(made_tree)}")
         _check_same("the body turns", "into", [x.aval for x in start], [x.aval for x in made])
         written = [root for root in bodied.mutated if root in bodied.captured]
         both = dict.fromkeys([*written, *bodied.captured, *tested.captured])

@@ -23,8 +23,8 @@ class DTypeRow:
     """How one dtype is contracted.
 
     ``kind``: ``f c i u b`` as NumPy's, ``half``, ``bf16``, or ``external`` (handed to NumPy). ``itemsize`` in bytes.
-    ``compute`` and ``accumulate`` name the dtypes that kernels multiply and sum in; ``simd`` says whether the
-    products run through the SIMD microkernels of floating point; ``part`` is the dtype of both parts of a complex.
+    ``compute`` and ``accumulate`` name the dtypes that kernels multiply and sum in; ``part`` is the dtype of both parts
+    of a complex.
     """
 
     name: str
@@ -32,7 +32,6 @@ class DTypeRow:
     itemsize: int
     compute: str
     accumulate: str
-    simd: bool
     part: str = ""
     note: str = ""
 
@@ -44,8 +43,7 @@ class DTypeRow:
 
 def _row(name: str, kind: str, itemsize: int, compute: str = "", **more: Any) -> DTypeRow:
     compute = compute or name
-    facts = {"simd": False} | more
-    return DTypeRow(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, **facts)
+    return DTypeRow(name=name, kind=kind, itemsize=itemsize, compute=compute, accumulate=compute, **more)
 
 
 _WRAPS = "same bits as the signed product of this width"
@@ -56,12 +54,12 @@ DTYPES: MappingProxyType[str, DTypeRow] = MappingProxyType(
     {
         row.name: row
         for row in (
-            _row("float32", "f", 4, simd=True),
-            _row("float64", "f", 8, simd=True),
-            _row("complex64", "c", 8, simd=True, part="float32"),
-            _row("complex128", "c", 16, simd=True, part="float64"),
-            _row("float16", "half", 2, "float32", simd=True, note=_PACKED),
-            _row("bfloat16", "bf16", 2, "float32", simd=True, note=_PACKED),
+            _row("float32", "f", 4),
+            _row("float64", "f", 8),
+            _row("complex64", "c", 8, part="float32"),
+            _row("complex128", "c", 16, part="float64"),
+            _row("float16", "half", 2, "float32", note=_PACKED),
+            _row("bfloat16", "bf16", 2, "float32", note=_PACKED),
             _row("int8", "i", 1, note="wraps around"),
             _row("int16", "i", 2, note="wraps around"),
             _row("int32", "i", 4, note="wraps around"),

@@ -39,22 +39,38 @@ def _map(name: str, x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """The error function, ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x."""
+    """The error function, ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x.
+
+    >>> float(erf(0.5).round(4))
+    0.5205
+    """
     return _map("erf", x)
 
 
 def sigmoid(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``, without overflow."""
+    """``1 / (1 + exp(-x))``, without overflow.
+
+    >>> sigmoid(np.array([-1000.0, 0.0]))
+    array([0. , 0.5])
+    """
     return _map("sigmoid", x)
 
 
 def rsqrt(x: Any) -> Any:
-    """``1 / sqrt(x)``."""
+    """``1 / sqrt(x)``.
+
+    >>> float(rsqrt(4))
+    0.5
+    """
     return _map("rsqrt", x)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """``np.where(condition, x, y)``: both are computed, elements are chosen."""
+    """``np.where(condition, x, y)``: both are computed, elements are chosen.
+
+    >>> where(np.array([True, False]), 1, 2)
+    array([1, 2])
+    """
     return np.where(condition, x, y)
 
 
@@ -78,6 +94,10 @@ def random_key(seed: Any, index: int = 0) -> Any:
     """A key (uint32, shape (2,)) from an integer below 2**64, or the ``index``-th key that another key gives.
 
     The same key gives the same numbers: use each key once, and take new ones from it where several are needed.
+    Raises `EngineValueError` for a negative ``index``.
+
+    >>> random_key(7), random_key(random_key(7), 1)
+    (array([7, 0], dtype=uint32), array([ 698849000, 2576041488], dtype=uint32))
     """
     if not isinstance(seed, (int, np.integer)):
         with located("random_key", seed):
@@ -90,17 +110,29 @@ def random_key(seed: Any, index: int = 0) -> Any:
 
 
 def random_bits(key: Any, shape: Sequence[int]) -> Any:
-    """Uniform uint32 words: Philox-4x32-10 at counters 0, 1, ... of the key."""
+    """Uniform uint32 words: Philox-4x32-10 (Salmon et al., 2011) at counters 0, 1, ... of the key.
+
+    >>> random_bits(random_key(7), 2)
+    array([4099963437, 3221879260], dtype=uint32)
+    """
     return _random("random_bits", key, shape)
 
 
 def random_uniform(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
-    """Uniform in [0, 1), with 24 (float32) or 53 (float64) random bits."""
+    """Uniform in [0, 1), with 24 (float32) or 53 (float64) random bits.
+
+    >>> random_uniform(random_key(7), 2, "float32").round(4)
+    array([0.495 , 0.1717], dtype=float32)
+    """
     return _random("random_uniform", key, shape, dtype=np.dtype(dtype))
 
 
 def random_normal(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
-    """Standard normal, by the method of Box and Muller."""
+    """Standard normal, by the method of Box and Muller.
+
+    >>> random_normal(random_key(7), 2).round(4)
+    array([-1.8927,  2.0552])
+    """
     return _random("random_normal", key, shape, dtype=np.dtype(dtype))
 
 

@@ -59,6 +59,9 @@ def jit(
     is dropped. ``passes`` names those of `passes.pipeline` that are run, () for none; all by default. A call takes at
     most ``threads``; with ``profile`` each is measured, for ``explain`` and ``profiles``.
 
+    Calls raise what NumPy would raise, and an `EngineError` for what cannot be traced (an ``if`` on an array's elements,
+    a size that depends on data), which names the operation and the line of the function.
+
     >>> @jit
     ... def step(a, b):
     ...     a[1:] += b[:-1]
@@ -201,7 +204,7 @@ class Jitted:
         if args or kwargs:
             self._route(*args, **kwargs)
         if self._last is None:
-            raise EngineValueError("nothing was traced yet: give arguments")
+            raise EngineValueError(f"{self._name} was not traced yet: give arguments")
         lines = [explained(self._name, self._last)]
         for route in self._last.routes.values()[-1:]:
             program = self._last.program

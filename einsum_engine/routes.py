@@ -84,14 +84,7 @@ class NativeRoute:
         if self._quick is None:
             return None
         entry = guarded(self._quick, self.same)
-        if self.shape or scalar:
-            return entry
-
-        def array_entry(*arrays: Any) -> Any:
-            result = entry(*arrays)
-            return result if result is NotImplemented else np.asarray(result)
-
-        return array_entry
+        return entry if self.shape or scalar else giving_arrays(entry)
 
     def profiles(self) -> Iterator[tuple[Plan, Profile]]:
         """Of the bound plan."""
@@ -115,6 +108,16 @@ class NativeRoute:
                 self._quick = self.native.entry
         if self._quick is None or self._quick(*arrays, out) is NotImplemented:
             self.native.run(arrays, out, alpha, beta)
+
+
+def giving_arrays(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """``entry``, of which a number comes as an array without axes."""
+
+    def array(*arrays: Any) -> Any:
+        found = entry(*arrays)
+        return found if found is NotImplemented else np.asarray(found)
+
+    return array
 
 
 def guarded(entry: Callable[..., Any], same: tuple[int, ...]) -> Callable[..., Any]:

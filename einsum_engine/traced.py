@@ -17,6 +17,7 @@ from .lru import BoundedCache
 from .overlap import at_address, memory_of
 from .program_route import NoPlan, ProgramRoute, RunOptions, injective, make_route
 from .records import lazy
+from .routes import giving_arrays
 from .trace_memory import numpy_memory
 from .trees import LEAF, unflatten
 from .views import View
@@ -127,7 +128,7 @@ def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
     entry = route.quick()
     if traced.tree == LEAF and entry is not None and traced.leaves[0].kind == "output":
         leaf = traced.leaves[0]
-        return entry if leaf.scalar or traced.program.outputs[leaf.at].shape else _as_array(entry)
+        return entry if leaf.scalar or traced.program.outputs[leaf.at].shape else giving_arrays(entry)
 
     def several(*arrays: Any) -> Any:
         own = route.enter(arrays)
@@ -136,16 +137,6 @@ def quick_of(traced: Traced, route: ProgramRoute) -> Callable[..., Any] | None:
         return unflatten(traced.tree, [_fresh_leaf(leaf, own, route.places) for leaf in traced.leaves])
 
     return several
-
-
-def _as_array(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """An entry that gives a number has it in an array."""
-
-    def array(*arrays: Any) -> Any:
-        found = entry(*arrays)
-        return found if found is NotImplemented else np.asarray(found)
-
-    return array
 
 
 def _fresh_leaf(leaf: Leaf, own: list[np.ndarray], places: Sequence[int | None]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 LEAF = "leaf"
@@ -45,6 +46,15 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
 def unflatten(tree: Any, leaves: Iterable[Any]) -> Any:
     """The value of which `flatten` gave this structure, with these leaves."""
     return _build(tree, iter(leaves))
+
+
+def spelled(tree: Any) -> str:
+    """The structure as a message names it, each leaf three dots.
+
+    >>> spelled(flatten((1, {"a": [2, 3]}))[1])
+    "(..., {'a': [..., ...]})"
+    """
+    return repr(unflatten(tree, repeat(...))).replace(repr(...), "...")
 
 
 def _build(tree: Any, leaves: Iterator[Any]) -> Any:

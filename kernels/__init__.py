@@ -1,4 +1,4 @@
-"""Kernels: specifications, registry, offset vectors, reference kernels, thread pool, disk cache, calibration."""
+"""Kernels: families as data with NumPy references, their registry, generators, thread pool, disk cache, calibration."""
 
 if __name__ != "einsum_engine.kernels":
     raise ImportError(

@@ -6,8 +6,8 @@ from typing import Sequence
 
 import numpy as np
 
+from ..dtypes import as_numpy
 from .fused_structure import COMPLEX, DIVISORS, INTEGERS, Node, Structure, constant
-from .nest_problem import numpy_dtype
 
 _UFUNCS = {
     **{name: getattr(np, name) for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sqrt")},
@@ -50,7 +50,7 @@ def evaluate(structure: Structure, inputs: Sequence[np.ndarray], reduced: tuple[
 
 
 def _apply(node: Node, args: list[np.ndarray]) -> np.ndarray:
-    dtype = numpy_dtype(node.dtype)
+    dtype = as_numpy(node.dtype)
     if node.op == "const":
         return np.asarray(constant(node.value, node.dtype), dtype)
     if node.op == "cast":

@@ -168,6 +168,19 @@ def lower(p: GemmProblem) -> Row:
         abi.G_STREAM: (1 + 2 * p.close) * p.stream,
         abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
+    tables, kernels = _tables(p), _kernels(p)
+    _put_loops(p.outer, words, tables)
+    scratch = _whole_lines(scratch_a + _scratch_b(p))
+    if p.stage is not None:
+        kernels |= {abi.G_STAGE: "fused_stage", abi.G_STAGE_ROW: p.stage.row}
+        tables[abi.G_STAGE_TABLE], words[abi.G_STAGED] = p.stage.table, p.stage.operand
+        words[abi.G_STAGE_COLUMNS] = p.stage.columns
+        scratch += p.stage.nbytes
+    tasks = outer_tasks * panel_tasks * n_tasks
+    return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
+
+
+def _tables(p: GemmProblem) -> dict[int, np.ndarray]:
     a_tables = p.a_mode != "panels"  # what lies in panels is addressed by strides
     b_tables = p.b_mode != "panels"
     tables = {
@@ -186,7 +199,10 @@ def lower(p: GemmProblem) -> Row:
         tables[word] = np.append(len(offsets), offsets)
     if p.shares:
         tables[abi.G_SHARES] = np.array(p.shares, np.int64).ravel()
-    _put_loops(p.outer, words, tables)
+    return tables
+
+
+def _kernels(p: GemmProblem) -> dict[int, str]:
     kernels = {abi.FN: p.kernel}
     if p.a_mode == "pack":
         kernels[abi.G_PACK] = packs.kernel(p.a_source or p.dtype, p.dtype)
@@ -194,14 +210,7 @@ def lower(p: GemmProblem) -> Row:
         kernels[abi.G_PACK] = f"unpack_{ITEMSIZE[p.dtype]}"
     if p.b_mode == "pack":
         kernels[abi.G_B_PACK] = packs.kernel(p.b_source or p.dtype, p.dtype)
-    scratch = _whole_lines(scratch_a + _scratch_b(p))
-    if p.stage is not None:
-        kernels |= {abi.G_STAGE: "fused_stage", abi.G_STAGE_ROW: p.stage.row}
-        tables[abi.G_STAGE_TABLE], words[abi.G_STAGED] = p.stage.table, p.stage.operand
-        words[abi.G_STAGE_COLUMNS] = p.stage.columns
-        scratch += p.stage.nbytes
-    tasks = outer_tasks * panel_tasks * n_tasks
-    return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
+    return kernels
 
 
 def _flags(p: GemmProblem) -> np.ndarray:

@@ -14,10 +14,11 @@ from math import prod
 
 import numpy as np
 
+from ..dtypes import as_numpy
 from .cpu import abi
 from .cpu import indexed_abi as ia
 from .cpu.storage import STORAGES
-from .nest_problem import fuse, numpy_dtype
+from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, share
 from .row import Operand, Row, operand_words
 
@@ -206,5 +207,5 @@ def reference(p: IndexedProblem, memory: dict[int, np.ndarray]) -> None:
 
 
 def _read(memory: np.ndarray, at: int, dtype: str) -> np.generic:
-    kind = numpy_dtype(dtype)
+    kind = as_numpy(dtype)
     return np.frombuffer(memory[at : at + kind.itemsize].tobytes(), kind)[0]

@@ -223,8 +223,9 @@ def _stream(builder: RowBuilder, item: int, joined: int, runs: Group, source: in
 
 
 def _ahead(builder: RowBuilder, inside: list[Dim], item: int, most: int | None = None) -> None:
-    """What is asked for a box early: each line of each run of the input, of ``most`` runs at most, but what lies before its first whole 64 bytes
-    from the end: the box before has asked for that line, and asking twice costs as much as a line."""
+    """What is asked for a box early: each line of each run of the input, of ``most`` runs at most, but what lies before
+    its first whole 64 bytes from the end: the box before has asked for that line, and asking twice costs as much as a
+    line."""
     run = chain(inside, A, item)  # may be cut short: what continues it is another run
     nbytes = item * prod(d[0] for d in run)
     within = np.arange(nbytes - 1, -1, -LINE)[::-1]

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ..dtypes import as_numpy
 from ..errors import EngineValueError
 from .cpu.storage import STORAGES
 
@@ -131,7 +132,7 @@ def reference(
 
     An axis along which an operand has stride 0 may have size 1. ``out`` is written in place.
     """
-    compute = numpy_dtype(STORAGES[problem.out].compute)
+    compute = as_numpy(STORAGES[problem.out].compute)
     first = a.byteswap() if problem.swap_a else a
     value = _astype(first, compute)
     value = value.conj() if problem.conj_a else value
@@ -157,11 +158,3 @@ def reference(
 def _astype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     real = array.dtype.kind == "c" and dtype.kind not in "cb"
     return (array.real if real else array).astype(dtype)
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)

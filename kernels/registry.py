@@ -1,7 +1,8 @@
-"""The kernel families in one table: what each needs of its operands, what it can write, and its compiled kernels.
+"""The kernel families in one table, with the compiled kernels of each.
 
-Planners read it to know which layouts a family takes; warm-up and the tests walk ``names`` to have every kernel that
-a plan can ask for. A family without compiled kernels does not exist: NumPy references are oracles, never a row here.
+Warm-up and the tests walk ``names`` to have every kernel that a plan can ask for. A family without compiled kernels
+does not exist: NumPy references are oracles, never a row here. What a family asks of its operands is no column:
+`fits` of its module says it, or its problem cannot be made of others.
 """
 
 from __future__ import annotations
@@ -13,24 +14,18 @@ from typing import Callable, Iterator
 from . import batched, fused_products, indexed, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
-
-# layouts: "any" strides or tables; "linear" strides; "lanes", "k" or "batch" contiguous; "panels" (FBL)
+from .nest_rows import kernel_target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kernel family.
+    """One kernel family. ``names``: kernels on an instruction set.
 
-    ``requires``: for the left and right operand, the layouts that it reads, cheapest first, with the cost in element
-    moves per element (0: in place, 1: one read and one write, 4: scattered); ``produces``: the layouts it writes, with
-    the cost of a store per element against a vector store. ``names``: kernels on an instruction set.
     ``timed``: with `tiles.TIMED` behind it, each is the name of one that counts packing and unpacking. These are compiled
     when somebody profiles, never by warm-up. ``fails``: it may find its operands wrong (`failures`).
     """
 
     name: str
-    requires: tuple[tuple[tuple[str, float], ...], ...]
-    produces: tuple[tuple[str, float], ...]
     names: Callable[[ISA], tuple[str, ...]]
     timed: bool = False
     fails: bool = False
@@ -58,10 +53,6 @@ def _batched(isa: ISA) -> tuple[str, ...]:
     return tuple(f"batched_{dtype}_{mt}x{nt}" for dtype in tiles.DTYPES for mt, nt in batched.tiles(isa, dtype))
 
 
-def _small(isa: ISA) -> tuple[str, ...]:
-    return small.names(isa)
-
-
 def _copy(isa: ISA) -> tuple[str, ...]:
     moves = [f"nest_move_{size}" for size in packs.ITEM_SIZES]
     return tuple(dict.fromkeys(["nest_copy", *moves, *_casts()]))
@@ -78,11 +69,7 @@ def _casts() -> Iterator[str]:
             # an operand in the other byte order; results are swapped by NumPy
             yield f"nest_cast_{source}_{target}_swap"
     for name, storage in STORAGES.items():
-        yield f"nest_axpby_{storage.compute}_{_target(name)}"
-
-
-def _target(out: str) -> str:
-    return out if STORAGES[out].floating else STORAGES[out].compute
+        yield f"nest_axpby_{storage.compute}_{kernel_target(name)}"
 
 
 def _mul(isa: ISA) -> tuple[str, ...]:
@@ -120,28 +107,25 @@ def _walk(isa: ISA) -> tuple[str, ...]:
     return ("walk", "worker_loop", "blocks", "entry", *results, "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
 
 
-_ANY = (("panels", 0.0), ("lanes", 0.0), ("any", 1.0))
-_OUT = (("lanes", 1.0), ("panels", 1.0), ("any", 4.0))
-
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family(name="gemm", requires=(_ANY, (("panels", 0.0), ("any", 0.0))), produces=_OUT, names=_gemm, timed=True),
-        Family(name="pack", requires=((("lanes", 1.0), ("k", 1.0), ("any", 4.0)),), produces=(("panels", 1.0),), names=_pack),
-        Family(name="dot", requires=((("k", 0.0),), (("k", 0.0),)), produces=(("any", 1.0),), names=_dot),
-        Family(name="batched", requires=((("batch", 0.0),),) * 2, produces=(("batch", 1.0),), names=_batched),
-        Family(name="small", requires=((("any", 0.0),), (("lanes", 0.0),)), produces=(("lanes", 1.0),), names=_small),
-        Family(name="copy", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_copy),
-        Family(name="mul", requires=((("linear", 0.0),),) * 2, produces=(("linear", 1.0),), names=_mul),
-        Family(name="sum", requires=((("linear", 0.0),),), produces=(("linear", 1.0),), names=_sum),
-        Family(name="fused", requires=(), produces=(("linear", 1.0),), names=_fused),
-        Family(name="indexed", requires=(("any", 1.0),) * 2, produces=(("any", 1.0),), names=_indexed, fails=True),
-        Family(name="random", requires=(("any", 1.0),), produces=(("lanes", 1.0),), names=_random),
-        Family(name="sort", requires=(("any", 1.0),), produces=(("any", 1.0),), names=_sort),
-        Family(name="guard", requires=(("any", 0.0),), produces=(), names=_guard, fails=True),
-        Family(name="walk", requires=(), produces=(), names=_walk),
+        Family(name="gemm", names=_gemm, timed=True),
+        Family(name="pack", names=_pack),
+        Family(name="dot", names=_dot),
+        Family(name="batched", names=_batched),
+        Family(name="small", names=small.names),
+        Family(name="copy", names=_copy),
+        Family(name="mul", names=_mul),
+        Family(name="sum", names=_sum),
+        Family(name="fused", names=_fused),
+        Family(name="indexed", names=_indexed, fails=True),
+        Family(name="random", names=_random),
+        Family(name="sort", names=_sort),
+        Family(name="guard", names=_guard, fails=True),
+        Family(name="walk", names=_walk),
     )
-}  # fmt: skip
+}
 
 
 def kernel_names(isa: ISA) -> tuple[str, ...]:

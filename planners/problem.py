@@ -136,8 +136,8 @@ class Problem:
         """What a step costs where not flops are minimised."""
         return None if self.objective is None else self.objective.pair
 
-    def found_tree(self, tree: Any, note: str = "") -> Found:
-        return self.found(tree_to_ids(tree, self.count), note)
+    def found_tree(self, tree: Any) -> Found:
+        return self.found(tree_to_ids(tree, self.count))
 
     def found_path(self, path: Any, split: Any, note: str = "") -> Found:
         """A checked path in positions; its n-ary steps are planned by ``split``."""

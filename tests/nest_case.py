@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
+from einsum_engine.dtypes import as_numpy
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.cpu.storage import STORAGES
 from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower, reference
-from einsum_engine.kernels.nest_problem import numpy_dtype
 
 CANARY = 0xA5
 MARGIN = 64
@@ -35,7 +35,7 @@ class Operand:
     """Memory of one operand: canaries everywhere but in its elements."""
 
     def __init__(self, rng, name: str, dims, operand: int, shift: int = 0, *, summed: bool, within: int | None = None):
-        self.dtype = numpy_dtype(name)
+        self.dtype = as_numpy(name)
         low, high = extent(dims, operand, self.dtype.itemsize)
         spare = 64 if within is None else 192  # memory of so many bytes need not begin with a line
         self.memory = np.full(high - low + 2 * MARGIN + spare, CANARY, np.uint8)

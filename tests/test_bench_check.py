@@ -4,14 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from bench_cases import SOME_PATHS, case
 
 from einsum_engine.bench import cases, check, steps
-
-SOME_PATHS = {2: ((0, 1),), 3: ((0, 1), (0, 1))}
-
-
-def case(expr, shapes, dtype="float32", name="case", family="family", **options):
-    return cases.Case(family=family, name=name, expr=expr, shapes=tuple(map(tuple, shapes)), dtype=dtype, **options)
 
 
 # --- check -----------------------------------------------------------------------------------------------------

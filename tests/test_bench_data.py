@@ -5,15 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from bench_cases import case
 
 from einsum_engine.bench import cases, families, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
 ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
-
-
-def case(expr, shapes, dtype="float32", name="case", family="family", **options):
-    return cases.Case(family=family, name=name, expr=expr, shapes=tuple(map(tuple, shapes)), dtype=dtype, **options)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ def test_load_cases(tmp_path):
         ('[{"family": "f"}]', r"case 0: missing \['name', 'expr', 'shapes', 'dtype'\]"),
         ('[{"family":"f","name":"n","expr":"a,b->","shapes":[[2]],"dtype":"float32"}]', "has 2 terms, 1 shapes"),
         ('[{"family":"f","name":"n","expr":"a->","shapes":[["x"]],"dtype":"float32"}]', "lists of integers"),
-        ('[{"family":"f","name":"n","expr":"a->","shapes":[[2]],"dtype":"float33"}]', "unknown dtype 'float33'"),
+        ('[{"family":"f","name":"n","expr":"a->","shapes":[[2]],"dtype":"float33"}]', "case 0: dtype 'float33' is no dtype"),
         ('[{"family":"f","name":"n","expr":"a->","shapes":[[2]],"dtype":"int8","x":1}]', r"unknown \['x'\]"),
     ],
 )

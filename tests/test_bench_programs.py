@@ -9,7 +9,7 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine.bench import cases, limits, program_cases, program_numpy, program_peers
-from einsum_engine.bench import program_passes, programs, run, session, timing
+from einsum_engine.bench import program_passes, programs, report, run, session, timing
 from einsum_engine.errors import EngineValueError
 
 PROGRAMS = program_cases.PROGRAMS
@@ -132,7 +132,7 @@ def test_a_function_that_writes_too_little_fails_and_is_not_timed():
 
     result = measured(named("view_example"), by=Forgetful())
     assert not result.verdict.passed and result.seconds is None and result.peers == {}
-    assert "error" in result.verdict.reason and programs.failures([result]) == 1
+    assert "error" in result.verdict.reason and report.failures([result]) == 1
     assert "FAIL" in programs.line(result, [PEERS["numpy"]], ())
     assert measured(named("offset2bbox"), by=Forgetful()).verdict.passed, "it writes no argument"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import oracle
+import plan_cases
 import pytest
 from plan_cases import QUICK_MEMORY, machine, made_anew
 
@@ -27,10 +28,8 @@ def small_is_large(monkeypatch):
         yield
 
 
-def operands(expression, dtype, sizes=SIZES, seed=0):
-    rng = np.random.default_rng(seed)
-    terms = expression.split("->")[0].split(",")
-    return [oracle.random(rng, [sizes[i] for i in term], dtype) for term in terms]
+def operands(expression, dtype, sizes=SIZES):
+    return plan_cases.operands(expression, sizes, dtype, exact=False)
 
 
 def kinds(f):

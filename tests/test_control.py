@@ -103,10 +103,11 @@ def test_structures_of_state():
 
 ERRORS = {
     "shapes": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: a[0]), ["return (float64[3,4]) and (float64[4])"]),
-    "structures": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: (a,)), ["different structures"]),
+    "structures": (lambda a: engine.cond(a[0, 0] > 0, lambda: a, lambda: (a,)), ["different structures: ... and (...,)"]),
     "predicate": (lambda a: engine.cond(a > 0, lambda: a, lambda: a), ["the predicate is bool[3,4], not bool[]"]),
     "test": (lambda a: engine.while_loop(lambda s: s > 0, lambda s: s, a), ["the test returns bool[3,4]"]),
     "body": (lambda a: engine.while_loop(lambda s: s > 0, lambda s: s * 1.5, np.int64(1)), ["(int64[]) into (float64[])"]),
+    "body's structure": (lambda a: engine.while_loop(lambda s: s[0] > 0, lambda s: s * 2, [a[0, 0]]), ["[...]", "[..., ...]"]),
     "test writes": (lambda a: engine.while_loop(lambda s: a.fill(0) or s > 0, lambda s: s, a[0, 0]), ["the test writes"]),
 }  # fmt: skip
 

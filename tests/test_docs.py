@@ -22,6 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 OPTIONAL = {re.match(r"\w+", requirement)[0] for requirement in EXTRAS["bench"]}
+FOLDERS = ("einsum_engine", "kernels", "planners", "bench", "tests")
 PACKAGES = ("einsum_engine", *(f"einsum_engine.{name}" for name in ("passes", "planners", "kernels", "bench")))
 
 
@@ -122,6 +123,32 @@ def test_doctests_and_blocks_are_found():
 def test_links_lead_somewhere(path):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def anchors(text: str) -> set[str]:
+    """What links to a page may name behind ``#``: its headings as GitHub spells them, and its own anchors."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    spelled = (re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings)
+    return {*spelled, *re.findall(r'<a id="([^"]+)"', text)}
+
+
+def test_anchors_are_spelled_as_on_github():
+    assert anchors('# A `b`, c\n```\n# no\n```\n<a id="d"></a>\n## [E f](g.md)\n') == {"a-b-c", "d", "e-f"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_links_lead_to_sections(path):
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]*)\)", path.read_text())
+    pages = {name: (path.parent / name) if name else path for name, _ in links}
+    assert [link for link in links if link[1] not in anchors(pages[link[0]].read_text())] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_modules_that_are_named_exist(path):
+    files = {f"/{file.relative_to(ROOT)}" for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
+    named = set(re.findall(r"`([\w/]+\.py)`", path.read_text()))
+    assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
 
 
 def test_index_lists_every_page():

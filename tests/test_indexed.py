@@ -6,6 +6,7 @@ import strided
 from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
 from hypothesis import strategies as st
 
+from einsum_engine.dtypes import as_numpy
 from einsum_engine.kernels import indexed, launch
 from einsum_engine.kernels.cpu import indexed_abi, library
 from einsum_engine.kernels.cpu.storage import STORAGES
@@ -20,7 +21,7 @@ def operand(rng, shape, dtype, exact=True):
     """Strided memory with canaries; 16-bit floats are made of whole numbers, too."""
     x = strided.make(rng, shape, "int16" if dtype in ("float16", "bfloat16") else dtype, exact=exact)
     if dtype in ("float16", "bfloat16"):
-        kind = indexed.numpy_dtype(dtype)
+        kind = as_numpy(dtype)
         whole = rng.integers(-9, 9, shape).astype(np.float32).astype(kind)
         x.view[...] = whole.view(np.int16)
         x = strided.Strided(memory=x.memory, start=x.start, view=x.view.view(kind))

@@ -6,12 +6,12 @@ import pytest
 from llvmlite import ir
 from nest_case import CANARY, Case
 
+from einsum_engine.dtypes import as_numpy
 from einsum_engine.kernels import isa as isas
 from einsum_engine.kernels.cpu import codegen, nest
 from einsum_engine.kernels.cpu.storage import STORAGES, canonical_pair, moves
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem
-from einsum_engine.kernels.nest_problem import numpy_dtype
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, about overflow and NaN
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
@@ -35,7 +35,7 @@ def run_copy(isa, source: np.ndarray, out: str, a: str, **options) -> np.ndarray
 
 def interesting(name: str) -> np.ndarray:
     """Edge values of a dtype and random ones of every magnitude."""
-    dtype, rng = numpy_dtype(name), np.random.default_rng(5)
+    dtype, rng = as_numpy(name), np.random.default_rng(5)
     row = STORAGES[name]
     if row.kind == "b":
         return rng.integers(0, 2, 100).astype(bool)
@@ -46,7 +46,7 @@ def interesting(name: str) -> np.ndarray:
         small = bits // np.array(2, dtype) ** rng.integers(0, row.bits - 2, 100).astype(dtype)
         return np.concatenate([np.array(edges, dtype), bits, small])
     part = {"complex64": "float32", "complex128": "float64"}.get(name, name)
-    info = ml_dtypes.finfo(numpy_dtype(part))
+    info = ml_dtypes.finfo(as_numpy(part))
     edges = [0.0, -0.0, 1, -1, float(info.max), float(info.tiny), float(info.smallest_subnormal), float(info.eps)]
     edges += [65504, 65519, 65520, 65536, -65520, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 2.0**-14, 2.0**-14 - 2.0**-24]
     edges += [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3e38, 3.4e38, np.inf, -np.inf, np.nan]
@@ -59,7 +59,7 @@ def interesting(name: str) -> np.ndarray:
 
 def expected_cast(source: np.ndarray, out: str) -> np.ndarray:
     """astype, with the cases that NumPy leaves open or rounds twice made exact."""
-    target = numpy_dtype(out)
+    target = as_numpy(out)
     if source.dtype.kind == "c" and target.kind not in "cb":
         source = source.real
     if out == "bfloat16" and source.dtype == np.float64:
@@ -71,7 +71,7 @@ def expected_cast(source: np.ndarray, out: str) -> np.ndarray:
 def same(got: np.ndarray, expected: np.ndarray, message: str = "") -> None:
     """Equal values, signs of zeros too; every NaN is the same."""
     assert got.dtype == expected.dtype
-    if got.dtype == numpy_dtype("bfloat16"):
+    if got.dtype == as_numpy("bfloat16"):
         got, expected = got.astype(np.float32), expected.astype(np.float32)
     np.testing.assert_array_equal(got, expected, err_msg=message)
     if got.dtype.kind in "fc":
@@ -91,7 +91,7 @@ def round_to_odd(source: np.ndarray) -> np.ndarray:
 
 def in_range(source: np.ndarray, out: str) -> np.ndarray:
     """The values whose conversion to an integer C defines."""
-    target = numpy_dtype(out)
+    target = as_numpy(out)
     if target.kind not in "iu" or source.dtype.kind in "iub":
         return source
     info, real = np.iinfo(target), source.real.astype(np.float64)
@@ -123,14 +123,14 @@ def test_cast_of_every_length(isa, pair):
 def test_every_float16_and_bfloat16_becomes_the_same_float32(isa):
     bits = np.arange(2**16, dtype=np.uint16)
     for name in ("float16", "bfloat16"):
-        given = bits.view(numpy_dtype(name))
+        given = bits.view(as_numpy(name))
         np.testing.assert_array_equal(run_copy(isa, given, "float32", name), given.astype(np.float32))
 
 
 @ISAS
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_float32_and_float64_are_rounded_once_to_nearest_even(isa, name):
-    target = numpy_dtype(name)
+    target = as_numpy(name)
     bits = np.arange(0, 2**16 - 1, dtype=np.uint16)
     low, high = (bits + np.uint16(k) for k in (0, 1))
     a, b = (x.view(target).astype(np.float64) for x in (low, high))
@@ -202,7 +202,7 @@ def test_copies_of_bytes_are_known():
         for target in STORAGES:
             if moves(source, target):
                 given = interesting(source)
-                assert given.view(numpy_dtype(target)).tobytes() == given.astype(numpy_dtype(target)).tobytes()
+                assert given.view(as_numpy(target)).tobytes() == given.astype(as_numpy(target)).tobytes()
             assert canonical_pair(*canonical_pair(source, target)) == canonical_pair(source, target)
 
 

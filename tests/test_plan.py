@@ -229,14 +229,6 @@ def free_operands(draw):
     return sizes, output, dtype, draw(st.sampled_from(isa.host_isas()))
 
 
-def _contiguous(order, sizes, item) -> dict[str, Axis]:
-    axes, step = {}, item
-    for index in reversed(order):
-        axes[index] = Axis.strided(index, sizes[index], step)
-        step *= sizes[index]
-    return axes
-
-
 def _places(axes, order) -> np.ndarray:
     """Byte offset of every element, one dimension per index of ``order``."""
     places = np.zeros((), np.int64)
@@ -252,7 +244,7 @@ def test_a_free_operand_lies_where_the_kernel_reads_it(case):
     sizes, output, dtype, row = case
     item = tiles.ITEMSIZE[dtype]
     b, m, n, k = (tuple(i for i in sizes if i[0] == kind) for kind in "bmnk")
-    right, out = _contiguous([*b, *n, *k], sizes, item), _contiguous(output, sizes, item)
+    right, out = dense_axes([*k[::-1], *n[::-1], *b[::-1]], sizes, item), dense_axes(output[::-1], sizes, item)
     contraction = BinaryContraction(dtype=dtype, sizes=sizes, batch=b, m=m, n=n, k=k, left=None, right=right, out=out)
     made = plan_gemm(contraction, row, 1)
     assert not made.swapped and made.pack_left is None and made.pack_right is None
@@ -297,7 +289,7 @@ def test_both_kinds_of_layouts_are_asked_for():
     kinds = set()
     for size in (5, 2000):
         sizes = dict(m0=size, k0=8, n0=3)
-        right, out = _contiguous(["n0", "k0"], sizes, 8), _contiguous(["n0", "m0"], sizes, 8)
+        right, out = dense_axes(["k0", "n0"], sizes, 8), dense_axes(["m0", "n0"], sizes, 8)
         contraction = BinaryContraction(
             dtype="float64", sizes=sizes, batch=(), m=("m0",), n=("n0",), k=("k0",), left=None, right=right, out=out
         )

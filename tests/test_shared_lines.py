@@ -2,13 +2,14 @@
 
 import numpy as np
 import oracle
+import plan_cases
 import pytest
 from plan_cases import made_anew
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.plan import Axis
 from einsum_engine.planners import beside, shared_lines
+from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.shared_lines import lanes_of_sum
 
 SIZES = dict(g=2, r=4, w=6, a=16, s=4, f=7, d=8)
@@ -25,23 +26,14 @@ def small_is_large(monkeypatch):
         yield
 
 
-def _axes(term, sizes, item):
-    axes, stride = {}, item
-    for index in reversed(term):
-        axes[index] = Axis.strided(index, sizes[index], stride)
-        stride *= sizes[index]
-    return axes
-
-
 def summed(small, large, kept, dtype="float32", row="avx512", **changed):
     sizes = dict(g=8, r=8, w=8, a=8, s=8, f=8, d=8, x=2) | changed
     item = tiles.ITEMSIZE[dtype]
-    return lanes_of_sum(_axes(small, sizes, item), _axes(large, sizes, item), kept, dtype, isa.get(row))
+    return lanes_of_sum(dense_axes(small[::-1], sizes, item), dense_axes(large[::-1], sizes, item), kept, dtype, isa.get(row))
 
 
-def operands(expression, dtype, sizes=SIZES, seed=0):
-    rng = np.random.default_rng(seed)
-    return [oracle.random(rng, [sizes[i] for i in term], dtype) for term in expression.split("->")[0].split(",")]
+def operands(expression, dtype, sizes=SIZES):
+    return plan_cases.operands(expression, sizes, dtype, exact=False)
 
 
 def check(expression, arrays, conj=(), **options):

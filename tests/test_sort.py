@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import strided
 
+from einsum_engine.dtypes import as_numpy
 from einsum_engine.kernels import launch, sort
 from einsum_engine.kernels.cpu import sort_abi
 from einsum_engine.kernels.cpu.storage import STORAGES
 from einsum_engine.kernels.isa import active_isa, host_isas
-from einsum_engine.kernels.nest_problem import numpy_dtype
 from einsum_engine.kernels.row import Operand
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
@@ -16,7 +16,7 @@ ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 
 def values(rng, shape, dtype):
     """Any bits, many of them equal, with zeros of both signs and NaN."""
-    kind = numpy_dtype(dtype)
+    kind = as_numpy(dtype)
     if dtype == "bool":
         return rng.random(shape) < 0.5
     found = np.frombuffer(rng.bytes(int(np.prod(shape)) * kind.itemsize), kind).reshape(shape).copy()
@@ -29,7 +29,7 @@ def values(rng, shape, dtype):
 
 def check(isa, dtype, seed, count, lines, threads=1) -> None:
     rng = np.random.default_rng(seed)
-    kind = numpy_dtype(dtype)
+    kind = as_numpy(dtype)
     for order in (False, True):
         x = strided.make(rng, (count, *lines), f"int{8 * kind.itemsize}")
         x.view.view(kind)[...] = values(rng, x.view.shape, dtype)

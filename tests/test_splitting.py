@@ -8,21 +8,13 @@ import pytest
 import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.plan import Axis
 from einsum_engine.planners.build import build_plan
+from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import cut, pieces_of_k
 
 
-def _axes(term, sizes, item=4):
-    axes, stride = {}, item
-    for index in reversed(term):
-        axes[index] = Axis.strided(index, sizes[index], stride)
-        stride *= sizes[index]
-    return axes
-
-
 def _pieces(left, right, kept, threads=2, **sizes):
-    return pieces_of_k(_axes(left, sizes), _axes(right, sizes), kept, itemsize=4, threads=threads)
+    return pieces_of_k(dense_axes(left[::-1], sizes, 4), dense_axes(right[::-1], sizes, 4), kept, itemsize=4, threads=threads)
 
 
 def test_the_slowest_summed_index_is_cut():
@@ -48,7 +40,7 @@ def test_not_cut(why, given):
 
 
 def test_cut_covers_each_element_once():
-    axes = _axes("ka", {"k": 12, "a": 5})
+    axes = dense_axes("ak", {"k": 12, "a": 5}, 4)
     pieces = cut(axes, "k", "p", 4)
     offsets = [p * pieces["p"].stride + k * pieces["k"].stride for p in range(4) for k in range(pieces["k"].size)]
     assert offsets == [k * axes["k"].stride for k in range(12)]

@@ -476,15 +476,6 @@ class Fn:
         name = f"llvm.masked.scatter.{_suffix(value.type)}.v{value.type.count}p0"
         self.b.call(self._declare(name, VOID, [a.type for a in args]), args)
 
-    def reduce_add(self, vec: Val) -> Val:
-        """Sum of the lanes by pairwise halving (a fixed order, the same on every ISA)."""
-        while isinstance(vec.type, ir.VectorType) and vec.type.count > 1:
-            half = vec.type.count // 2
-            low = self.shuffle(vec, vec, range(half))
-            high = self.shuffle(vec, vec, range(half, 2 * half))
-            vec = low + high
-        return self.extract(vec, 0) if isinstance(vec.type, ir.VectorType) else vec
-
     # -- atomics ---------------------------------------------------------------------------------------------
     def atomic_add(self, addr: Val, value) -> Val:
         """Returns the old int64."""

@@ -54,7 +54,7 @@ R_OPERANDS = 9
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
 R_WORDS = 3
 
-# -- what `fused_tile` and `fused_stage` are called with: a table of int64. Places are bytes from its start, offsets bytes ------------------
+# -- what `fused_tile` and `fused_stage` are called with: a table of int64; places are bytes from its start, offsets bytes --
 T_OPERANDS = 0  # outputs and inputs
 T_STREAM = 1  # outputs go past the caches
 T_STRIP = 2  # columns of C that are taken through at a time

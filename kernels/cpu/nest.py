@@ -31,7 +31,8 @@ from .storage import STORAGES
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
 
-    Nothing is done where N_LINES is not for this output. Where N_FETCH is set, runs of a are copied to scratch first. Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
+    Nothing is done where N_LINES is not for this output. Where N_FETCH is set, runs of a are copied to scratch first.
+    Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
     """
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
