@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from einsum_engine.kernels.cpu.mathconst import HALF_EXPS, HALF_EXPS_BESIDE, SIXTEENTHS, SIXTEENTHS_SHIFT
+from einsum_engine.kernels.cpu.mathpieces import TANH_64
 from einsum_engine.kernels.fused_reference import OWN, special
 from einsum_engine.kernels.fused_structure import SCALARS
 from einsum_engine.kernels.isa import host_isas
@@ -115,15 +116,41 @@ def test_powers_that_are_exact(isa, dtype):
     assert (fused_case.apply(isa, "exp2", whole) == np.ldexp(1.0, whole.astype(int))).all()
 
 
+def test_points_of_tanh():
+    """Each value is that of its point to two thousandths of its last place; answers to 60 digits."""
+    with localcontext(prec=60):
+        for point, value in TANH_64.rows:
+            square = (2 * Decimal(point)).exp()
+            exact = (square - 1) / (square + 1)
+            assert abs(Decimal(value) - exact) <= Decimal("0.002") * Decimal(np.spacing(value))
+
+
+@NEEDS_EXTENDED
 @ISAS
-def test_tanh_of_float32_near_one(isa):
-    """It ends at 1, not short of it, and is never more."""
-    bits = np.arange(np.float32(4).view(np.int32), np.float32(9.5).view(np.int32), 7, np.int32)
-    x = np.concatenate([bits.view(np.float32), np.array([20, 1e10, np.finfo("float32").max, np.inf], "float32")])
+def test_tanh_of_float64_where_pieces_meet(isa):
+    """Beside each end of a piece and each point, on both sides."""
+    first = np.float64(TANH_64.shift).view(np.int64)
+    ends = (first + (np.arange(1, 16) << 50)).view(np.float64) - TANH_64.shift
+    middle = np.concatenate([ends, [TANH_64.most], [point for point, _ in TANH_64.rows[1:]]])
+    x = np.concatenate([middle + n * np.spacing(middle) for n in range(-20, 21)])
     for sign in (1, -1):
-        found = sign * fused_case.apply(isa, "tanh", np.float32(sign) * x)
-        check(found, np.tanh(x.astype(WIDE)), BOUNDS["tanh"], (x,), isa.name)
-        assert (found[x >= 9.2] == 1).all() and (found <= 1).all()
+        found = fused_case.apply(isa, "tanh", sign * x)
+        check(found, np.tanh((sign * x).astype(WIDE)), BOUNDS["tanh"], (sign * x,), isa.name)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype, last, end", [("float32", 9.5, 9.2), ("float64", 25, 19.1)])
+def test_tanh_near_one(isa, dtype, last, end):
+    """It ends at 1, not short of it, and is never more."""
+    kind = np.dtype(dtype)
+    low, high = (kind.type(x).view(f"int{8 * kind.itemsize}") for x in (4, last))
+    bits = np.arange(low, high, 7 if dtype == "float32" else (high - low) // 1_000_000)
+    x = np.concatenate([bits.astype(low.dtype).view(kind), np.array([30, 1e10, np.finfo(kind).max, np.inf], kind)])
+    for sign in (1, -1):
+        found = sign * fused_case.apply(isa, "tanh", kind.type(sign) * x)
+        if dtype == "float32" or EXTENDED:
+            check(found, np.tanh(x.astype(WIDE)), BOUNDS["tanh"], (x,), isa.name)
+        assert (found[x >= end] == 1).all() and (found <= 1).all()
 
 
 @lru_cache(maxsize=None)

@@ -189,25 +189,25 @@ class Floats:
         shifted = self.fma(x, factor, self.magic / 16) if factor != 1.0 else x + self.magic / 16
         return shifted - self.magic / 16, self.to_bits(shifted)
 
-    def power_of_sixteenth(self, x: Val, factor: float) -> tuple[Val, Val]:
-        """The same of float64 for ``2**k``, for k of its exponents: its bits are those of the float's exponent."""
-        shifted = self.fma(x, factor, self.magic / 16)
-        bits, up = self.to_bits(shifted), self.mantissa - 4
-        moved = [unpack("<q", pack("<d", root))[0] - (n << up) for n, root in enumerate(SIXTEENTHS[64])]
-        table = [unpack("<d", pack("<q", word))[0] for word in moved]
-        power = self.to_bits(self.f.lookup(table, bits, self.type)) + (bits << up)
-        return shifted - self.magic / 16, self.of_bits(power)
-
     def of_pieces(self, pieces: Pieces, x: Val) -> Val:
         """A function of x from 0 to ``pieces.most``, of float32 where `looks_up`: no comparisons and no division."""
-        two_bits, first = self.mantissa - 2, unpack("<I", pack("<f", pieces.shift))[0]
-        part, before = self.to_bits(x + pieces.shift) >> two_bits, (first >> two_bits) % 16
-        rows = pieces.rows[-before:] + pieces.rows[:-before]  # row n is found by ``before + n``
-        point, *coefficients = (self.f.lookup(column, part, self.type) for column in zip(*rows, strict=True))
+        point, *coefficients = self.row_of(pieces, x)
         r, value = x - point, coefficients[-1]
         for coefficient in coefficients[-2::-1]:
             value = self.fma(value, r, coefficient)
         return value
+
+    def row_of(self, pieces: Pieces, x: Val) -> list[Val]:
+        """What the piece that x lies in has in its row; where `looks_up`."""
+        two_bits, first = self.mantissa - 2, self._bits_of(pieces.shift)
+        bits, rest = self.to_bits(x + pieces.shift), -first % (1 << two_bits)
+        part, before = (bits + rest if rest else bits) >> two_bits, ((first + rest) >> two_bits) % 16
+        rows = pieces.rows[-before:] + pieces.rows[:-before]  # row n is found by ``before + n``
+        return [self.f.lookup(column, part, self.type) for column in zip(*rows, strict=True)]
+
+    def _bits_of(self, value: float) -> int:
+        form, whole = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
+        return unpack(whole, pack(form, value))[0]
 
     def near_inverse(self, x: Val) -> NearInverse:
         """Where `looks_up`."""

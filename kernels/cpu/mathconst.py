@@ -7,6 +7,7 @@ Each row is (function, bits of the part): coefficients. With ``r`` and ``z = r *
     LOG     (2 atanh(s) / s - 2) / z        s = f / (2 + f), sqrt(1/2) <= 1 + f <= sqrt(2)
     LOG_16  (log(1 + r) - r) / z            -1 / 26 <= r <= 1 / 16
     TANH    (1 - tanh(r) / r) / z           |r| <= 5 / 8; over TANH_BELOW (of 64 bits both from Cephes)
+    TANH_NEAR       P of `Math._tanh_by_differences`; TANH_NEAR_MORE its Q. |r| <= 2.6, nearer the smaller tanh is
     POW     (atanh(s) / s - 1 - z/3) / z^2  the same
     POW_16  (log(1 + r) - r + z/2 - r^3/3) / z^2    as LOG_16
     SIN     (sin(r) - r) / r^3              |r| <= pi / 4
@@ -88,6 +89,8 @@ POLYNOMIALS: dict[tuple[str, int], tuple[float, ...]] = {
     ("TANH_BELOW", 32): (105.97857666015625, 45.39115905761719, 1.0),
     ("TANH", 64): (1614.68768441708447952, 99.2877231001918586564, 0.964399179425052238628),
     ("TANH_BELOW", 64): (4844.06305325125486048, 2235.48839060100448583, 112.811678491632931402, 1.0),
+    ("TANH_NEAR", 64): (496.9517045817424, 60.19510870042147, 1.0),
+    ("TANH_NEAR_MORE", 64): (165.65056819390634, 9.021665021154718, 0.047413875990814175),
     ("POW", 64): (
         0.2,
         0.14285714285714687,

@@ -20,7 +20,6 @@ _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 # The same of exp2; where sinh and cosh are inf
 _EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1080.0, 1030.0)}
 _SINH_RANGE = {32: 91.0, 64: 712.0}
-_TANH_RANGE = 20.0  # of float64; beyond it tanh is 1
 _SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
 _RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
@@ -167,24 +166,34 @@ class Math:
     def tanh(self, x: Val) -> Val:
         """``1 - 2 / (exp(2 x) + 1)``; near 0 ``x - x z P(z) / Q(z)`` by the same division, as in Cephes.
 
-        float32 by pieces, where registers hold them."""
+        By pieces, where registers hold them."""
         v = self.v
-        if v.looks_up and self.bits == 32:
-            return v.copysign(v.of_pieces(mathpieces.TANH, v.at_most(v.abs(x), mathpieces.TANH.most)), x)
+        if v.looks_up:
+            by_pieces = self._tanh_by_polynomials if self.bits == 32 else self._tanh_by_differences
+            return v.copysign(by_pieces(v.abs(x)), x)
         size, z = v.abs(x), x * x
-        near, below = size < 0.625, self._double_exp(size) + 1.0
+        near, below = size < 0.625, self.exp(size + size) + 1.0
         ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
         size = v.select(near, size, 1.0)
         return v.copysign(v.fma(v.neg(size), ratio, size), x)
 
-    def _double_exp(self, size: Val) -> Val:
-        """``exp(2 size)``, and no more beyond where tanh is 1, for size >= 0; with an error that grows with size."""
-        v = self.v
-        if not v.looks_up:
-            return self.exp(size + size)
-        size = v.at_most(size, _TANH_RANGE)
-        k, start = v.power_of_sixteenth(size, 2 * LOG2E)
-        return self._times_exp(start, v.fma(k, -LN2, size + size) - SIXTEENTHS_SHIFT[self.bits])
+    def _tanh_by_polynomials(self, size: Val) -> Val:
+        return self.v.of_pieces(mathpieces.TANH_32, self.v.at_most(size, mathpieces.TANH_32.most))
+
+    def _tanh_by_differences(self, size: Val) -> Val:
+        """``t + (1 - t^2) T / (1 + t T)``, where ``size = p + r`` for the point p of its piece, ``t = tanh(p)``, and
+        ``T = tanh(r) = r P(z) / (P(z) + z Q(z))`` with ``z = r * r``.
+
+        What is added to t is ``(1 - t^2) r`` less a part of it, not a quotient: where p and t are 0, it alone rounds."""
+        v, pieces = self.v, mathpieces.TANH_64
+        size = v.at_most(size, pieces.most)
+        point, value = v.row_of(pieces, size)
+        r = size - point
+        z = r * r
+        above = v.poly("TANH_NEAR", z)
+        more = v.fma(value * r, above, z * v.poly("TANH_NEAR_MORE", z))
+        first = v.fma(v.neg(value), value, 1.0) * r
+        return value + v.fma(v.neg(first), more / (more + above), first)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:

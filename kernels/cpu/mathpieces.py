@@ -1,5 +1,5 @@
 """Functions in sixteen parts of their range, a polynomial for each: for where one instruction finds a coefficient of
-all lanes in a register. Fits of least largest error, to nine digits, which tell float32 apart.
+all lanes in one or two registers. Those of float32 are fits of least largest error, to nine digits, which tell them apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Pieces:
     """Row n is for arguments x from 0 to ``most`` where ``x + shift`` lies in the n-th quarter of an octave, from that
-    of ``shift`` on: a point of that part, and the polynomial in x less that point, lowest degree first.
+    of ``shift`` on: a point of that part, and the polynomial in x less that point, lowest degree first. Where ``shift``
+    begins no quarter, the bits of a float are counted from there on.
 
     The first row's point is 0. Others are such that a float holds the function there to a hundredth of its last place.
     """
@@ -20,7 +21,7 @@ class Pieces:
     rows: tuple[tuple[float, ...], ...]
 
 
-TANH = Pieces(
+TANH_32 = Pieces(
     shift=0.625,
     most=9.2,  # there it rounds to 1
     rows=(
@@ -40,5 +41,29 @@ TANH = Pieces(
         (5.87447453, 0.999984205, 3.15909128e-05, -3.15486504e-05, 2.10320213e-05, -1.10339251e-05, 4.40461054e-06),
         (6.87309265, 0.999997854, 4.28712974e-06, -4.21096411e-06, 2.8555155e-06, -1.78196683e-06, 5.99500311e-07),
         (8.11503315, 0.999999821, 3.56262433e-07, -3.55329234e-07, 2.4745583e-07, -1.3180167e-07, 3.78651634e-08),
+    ),
+)
+
+# The values alone, from which `mathlib` goes on by the tanh of the difference.
+TANH_64 = Pieces(
+    shift=1.2734375,
+    most=19.09,  # there it rounds to 1
+    rows=(
+        (0.0, 0.0),
+        (0.37500000000003153, 0.3583573983508134),
+        (0.5820312500000042, 0.5241402167776636),
+        (1.0109375000004166, 0.7661494979608681),
+        (1.5109375000002174, 0.907105279795387),
+        (2.0109375000001624, 0.9647922304682356),
+        (2.5195312500009206, 0.987123794889057),
+        (3.320312500000518, 0.9973909867067711),
+        (4.320312499998576, 0.9996465097237919),
+        (5.320312499981495, 0.9999521529811121),
+        (6.339843750011039, 0.9999937725488445),
+        (7.814062499805579, 0.9999996735463904),
+        (9.814062344803002, 0.9999999940207908),
+        (11.814053601254562, 0.999999999890485),
+        (13.843285133064354, 0.9999999999981081),
+        (16.549607204975356, 0.9999999999999916),
     ),
 )
