@@ -388,9 +388,10 @@ def fresh(atom: Atom, memory: View | None = None) -> Tracer:
     return Tracer(root, View.whole(atom.shape), memory, scalar=not atom.shape)
 
 
-def whole_root(root: Root, locked: str = "") -> Tracer:
+def whole_root(root: Root, locked: str = "", memory: View | None = None) -> Tracer:
     """All of a root that is computed from another one."""
-    return Tracer(root, View.whole(root.shape), View.whole(root.shape, root.dtype.itemsize), locked=locked)
+    memory = memory if memory is not None else View.whole(root.shape, root.dtype.itemsize)
+    return Tracer(root, View.whole(root.shape), memory, locked=locked)
 
 
 def lift(value: Any, dtype: np.dtype | None = None) -> Atom:
@@ -445,21 +446,27 @@ def memories(*operands: Any) -> list[View]:
 
 
 # -- functions of NumPy ------------------------------------------------------------------------------------------------
+def complete(mine: Callable[..., Any]) -> Callable[..., Any]:
+    """``mine``, which refuses the arguments of NumPy's function that it lacks as all that is not supported."""
+    signature = inspect.signature(mine)
+
+    @wraps(mine)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {name: value for name, value in kwargs.items() if value is not np._NoValue}
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise EngineTypeError(f"{error}: not supported in a traced function") from None
+        return mine(*args, **kwargs)
+
+    return called
+
+
 def implements(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a function the meaning of NumPy's ``functions`` for tracers; arguments that it lacks are refused."""
 
     def register(mine: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(mine)
-
-        @wraps(mine)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            kwargs = {name: value for name, value in kwargs.items() if value is not np._NoValue}
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise EngineTypeError(f"{error}: not supported in a traced function") from None
-            return mine(*args, **kwargs)
-
+        called = complete(mine)
         for function in functions:
             FUNCTIONS[function] = called
         return mine

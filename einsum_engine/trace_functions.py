@@ -13,7 +13,7 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
 from .trace_memory import result_memory
-from .trace_shapes import diagonal, expand_dims, flattened, new_shape, reshape, several, unscalar
+from .trace_shapes import diagonal, expand_dims, flattened, laid_out, new_shape, reshape, several, unscalar
 from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype, write_where
 from .views import View, normal_axes, normal_axis
 
@@ -210,6 +210,9 @@ def _concatenate(
     if axis is None:
         parts, axis = [flattened(x) for x in parts], 0
     wanted = np.result_type(*(x.dtype for x in parts)) if dtype is None else np.dtype(dtype)
+    for x in parts:
+        if not np.can_cast(x.dtype, wanted, casting):
+            raise EngineTypeError(f"cannot cast from {x.dtype} to {wanted} with casting rule {casting!r}")
     axis = normal_axis(axis, parts[0].ndim, parts[0].shape)
     atom = emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)
     views = [x.memory for x in parts if x.size]
@@ -218,7 +221,7 @@ def _concatenate(
 
 @implements(np.stack)
 def _stack(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    return _concatenate([expand_dims(as_tracer(x), axis) for x in arrays], axis, out, dtype=dtype)
+    return _concatenate([expand_dims(as_tracer(x), axis) for x in arrays], axis, out, dtype=dtype, casting=casting)
 
 
 def _at_least(x: Tracer, ndim: int) -> Tracer:
@@ -227,13 +230,13 @@ def _at_least(x: Tracer, ndim: int) -> Tracer:
 
 @implements(np.vstack)
 def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    return _concatenate([_at_least(as_tracer(x), 2) for x in tup], 0, dtype=dtype)
+    return _concatenate([_at_least(as_tracer(x), 2) for x in tup], 0, dtype=dtype, casting=casting)
 
 
 @implements(np.hstack)
 def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     parts = [_at_least(as_tracer(x), 1) for x in tup]
-    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype)
+    return _concatenate(parts, 0 if parts[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @implements(np.atleast_1d)
@@ -317,11 +320,10 @@ def _parts(ary: Tracer, indices_or_sections: Any, axis: int, uneven: bool) -> li
     return [ary[(*before, slice(low, high))] for low, high in zip(edges, edges[1:])]
 
 
-def full(shape: tuple[int, ...], value: Any, dtype: np.dtype, like: Tracer | None = None) -> Tracer:
-    """A new array of one value: a copy of a broadcast scalar. It lies in memory as ``like`` does, of that shape."""
-    literal = cast_atom(lift(value, dtype if weak(value) else None), dtype)
-    filled = emit("access", literal, view=View.whole(()).broadcast(shape)) if shape else literal
-    memory = None if like is None else result_memory(shape, dtype.itemsize, [like.memory])
+def full(shape: tuple[int, ...], value: Any, dtype: np.dtype, memory: View | None = None) -> Tracer:
+    """A new array of one value, or of an array of them: a copy of what is broadcast. It lies in ``memory``."""
+    atom = cast_atom(lift(value, dtype if weak(value) else None), dtype)
+    filled = emit("access", atom, view=View.whole(atom.shape).broadcast(shape)) if shape != atom.shape else atom
     found = fresh(emit("copy", filled), memory)
     found.scalar = False
     return found
@@ -335,9 +337,7 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> Tracer:
 def _like(value: Any) -> Callable[..., Any]:
     def found(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Any:
         wanted = np.dtype(dtype or a.dtype)
-        if shape is not None:
-            return full(new_shape(shape, prod(several(shape))), wanted.type(value), wanted)
-        return full(a.shape, wanted.type(value), wanted, like=a if order == "K" else None)
+        return _full_like(a, wanted.type(value), wanted, order, subok, shape)
 
     return found
 
@@ -347,8 +347,12 @@ implements(np.ones_like)(_like(1))
 
 
 @implements(np.full_like)
-def _full_like(a: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return full(a.shape, fill_value, np.dtype(dtype or a.dtype), like=a)
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
+) -> Any:
+    wanted = np.dtype(dtype or a.dtype)
+    sizes = a.shape if shape is None else new_shape(shape, prod(several(shape)))
+    return full(sizes, fill_value, wanted, laid_out(order, sizes, wanted.itemsize, a))
 
 
 @implements(np.copyto)

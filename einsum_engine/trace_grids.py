@@ -12,16 +12,16 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Atom
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
-from .trace_shapes import expand_dims, flattened, reshape, several
+from .trace_shapes import expand_dims, flattened, laid_out, reshape, several, unscalar
 from .trace_ufuncs import select_dtype
-from .views import View, broadcast_shapes, normal_axis
+from .views import broadcast_shapes, normal_axis
 
 
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
 def _filled(value: int) -> Callable[..., Any]:
     def found(shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
-        wanted = np.dtype(dtype or np.float64)
-        return full(several(shape), wanted.type(value), wanted)
+        wanted, sizes = np.dtype(dtype or np.float64), several(shape)
+        return full(sizes, wanted.type(value), wanted, laid_out(order, sizes, wanted.itemsize))
 
     return found
 
@@ -32,8 +32,9 @@ implements(np.ones)(_filled(1))
 
 @implements(np.full)
 def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
-    value = as_tracer(fill_value)
-    return full(several(shape), value, np.dtype(dtype or value.dtype))
+    value, sizes = as_tracer(fill_value), several(shape)
+    wanted = np.dtype(dtype or value.dtype)
+    return full(sizes, value, wanted, laid_out(order, sizes, wanted.itemsize))
 
 
 def _constant(make: Any) -> None:
@@ -47,13 +48,19 @@ for _make in (np.arange, np.eye, np.identity, np.tri):
     _constant(_make)
 
 
-@implements(np.array, np.asarray, np.asanyarray)
-def _array(object: Any, dtype: Any = None, order: Any = "K", *, device: Any = None, copy: Any = None) -> Any:
-    """Nested lists of traced values are stacked."""
-    made = _joined(object)
-    if dtype is not None:
-        made = made.astype(dtype, copy=False)
-    return made.copy() if made is object and copy is not False and copy is not None else made
+def _converted(copies: bool | None) -> Callable[..., Any]:
+    """Nested lists of traced values are stacked; an array stays as it is, unless it is copied by the default."""
+
+    def found(object: Any, dtype: Any = None, order: Any = "K", *, device: Any = None, copy: Any = copies) -> Any:
+        made = unscalar(_joined(object))
+        order = "K" if order == "A" and not copy else order  # where NumPy copies for an order, "A" asks for none
+        return made.astype(dtype or made.dtype, order=order, copy=bool(copy) and made is object)
+
+    return found
+
+
+implements(np.array)(_converted(True))
+implements(np.asarray, np.asanyarray)(_converted(None))
 
 
 def _joined(item: Any) -> Tracer:
@@ -121,7 +128,9 @@ def _joined_parts(arr: Any, axis: Any) -> tuple[Tracer, int]:
 def _delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     x, axis = _joined_parts(arr, axis)
     kept = np.delete(np.arange(x.shape[axis]), obj)
-    return np.take(x, kept, axis=axis)
+    found = np.take(x, kept, axis=axis)
+    found.memory = laid_out("A", found.shape, found.itemsize, x)
+    return found
 
 
 @implements(np.insert)
@@ -281,7 +290,8 @@ def _rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
 @implements(np.pad)
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Any:
     if isinstance(pad_width, dict):
-        pad_width = [pad_width.get(i, pad_width.get(i - array.ndim, (0, 0))) for i in range(array.ndim)]
+        widths = [pad_width.get(i, pad_width.get(i - array.ndim, 0)) for i in range(array.ndim)]
+        pad_width = [np.broadcast_to(width, 2) for width in widths]
     widths = np.broadcast_to(np.asarray(pad_width, dtype=np.intp), (array.ndim, 2)).tolist()
     if mode in ("edge", "wrap", "reflect", "symmetric"):
         return _ordered(array, padded(array, widths, mode).read())
@@ -295,9 +305,7 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values:
 
 def _ordered(array: Tracer, atom: Atom) -> Tracer:
     """A padded array, in Fortran order where the array is in that order alone, as `np.pad` leaves it."""
-    turned = View.whole(atom.shape[::-1], array.itemsize).transpose(None)
-    fortran = array.memory.transpose(None).is_contiguous(array.itemsize)
-    found = fresh(atom, turned if fortran and not array.memory.is_contiguous(array.itemsize) else None)
+    found = fresh(atom, laid_out("A", atom.shape, array.itemsize, array))
     found.scalar = False
     return found
 

@@ -12,7 +12,7 @@ import numpy as np
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, emit, fresh, implements
 from .trace_memory import result_memory
-from .views import broadcast_shapes, normal_axes, normal_axis
+from .views import View, broadcast_shapes, normal_axes, normal_axis
 
 
 @implements(np.shape)
@@ -32,7 +32,7 @@ def _size(a: Any, axis: Any = None) -> Any:
 
 def new_shape(shape: Any, size: int) -> tuple[int, ...]:
     """A shape with at most one -1 made complete for ``size`` elements."""
-    given = tuple(operator.index(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+    given = tuple(operator.index(n) for n in (shape if isinstance(shape, (tuple, list, np.ndarray)) else (shape,)))
     sizes = list(given)
     holes = [i for i, n in enumerate(sizes) if n == -1]
     rest = prod(n for n in sizes if n != -1)
@@ -185,9 +185,25 @@ def _copy(a: Any, order: str = "K") -> Any:
     return unscalar(copied(a, order))
 
 
-def copied(a: Tracer, order: str = "C") -> Tracer:
+def copied(a: Tracer, order: str | None = "C") -> Tracer:
     """Memory of its own, in the order that NumPy would choose."""
-    atom = emit("copy", a.read())
-    found = fresh(atom, result_memory(a.shape, a.itemsize, [a.memory]) if order == "K" else None)
+    found = fresh(emit("copy", a.read()), laid_out(order, a.shape, a.itemsize, a))
     found.scalar = a.scalar
     return found
+
+
+def laid_out(order: str | None, shape: tuple[int, ...], item: int, like: Tracer | None = None) -> View:
+    """How NumPy lays out a new array in this order; "K" (or None) and "A" go by the array that it is ``like``."""
+    if order not in ("C", "F", "A", "K", None):
+        raise EngineValueError(f"order={order!r}: 'C', 'F', 'A' or 'K'")
+    if like is not None and order in ("K", None):
+        kept = [View(shape, like.memory.strides)] if len(shape) == like.ndim else []
+        return result_memory(shape, item, kept)
+    fortran = order == "F" or (order == "A" and like is not None and only_fortran(like))
+    return View.whole(shape[::-1], item).transpose(None) if fortran else View.whole(shape, item)
+
+
+def only_fortran(a: Tracer) -> bool:
+    """Whether memory is in Fortran order, and not in C order as well."""
+    turned = a.memory.transpose(None)
+    return turned.is_contiguous(a.itemsize) and not a.memory.is_contiguous(a.itemsize)

@@ -11,9 +11,9 @@ from .errors import EngineTypeError, EngineValueError
 from .op_rules import loop_dtypes
 from .trace import HANDLERS, Tracer, as_tracer, implements
 from .trace_functions import counted, full
-from .trace_shapes import flattened, reshape
+from .trace_shapes import flattened, reshape, several
 from .trace_ufuncs import accumulator, finish, keep_dims, stacked
-from .views import normal_axis
+from .views import normal_axes, normal_axis
 
 # Ufuncs that are associative: results may be combined in any order.
 _ASSOCIATIVE = (
@@ -57,7 +57,7 @@ def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, o
         dtype = bool
     found = scan(ufunc, np.moveaxis(x.astype(dtype or x.dtype, copy=False), axis, 0))
     found = np.moveaxis(found, 0, axis)
-    return finish(found.copy() if axis else found, out)
+    return finish(found.copy("K") if axis else found, out)
 
 
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ def _slope(f: Tracer, axis: int, step: Any, edge_order: int) -> Tracer:
     for at, direction, near in ((0, 1, first), (-1, -1, last)):
         a, b = rows[at], rows[at + direction]
         if edge_order == 1:
-            found[at] = (b - a) * direction / near[0]
+            found[at] = (b - a if direction > 0 else a - b) / near[0]
         else:
             c, one, two = rows[at + 2 * direction], near[0], near[1]
             value = -(2 * one + two) / (one * (one + two)) * a + (one + two) / (one * two) * b
@@ -221,10 +221,10 @@ def _spread(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, correcti
     if correction is not None and ddof:
         raise EngineValueError("ddof= and correction= are two names of one number")
     x = as_tracer(a)
-    x = x.astype(np.float64 if x.dtype.kind in "biu" and dtype is None else dtype or x.dtype, copy=False)
-    gap = x - np.mean(x, axis=axis, keepdims=True)
-    square = np.real(gap * np.conjugate(gap)) if x.dtype.kind == "c" else gap * gap
-    return np.sum(square, axis=axis, keepdims=keepdims) / max(counted(x, axis) - (correction or ddof), 0)
+    dtype = np.float64 if x.dtype.kind in "biu" and dtype is None else dtype  # of the sums; of complex numbers real
+    gap = x - np.mean(x, axis=axis, dtype=dtype, keepdims=True)
+    square = np.real(gap * np.conjugate(gap)) if gap.dtype.kind == "c" else gap * gap
+    return np.sum(square, axis=axis, dtype=dtype, keepdims=keepdims) / max(counted(x, axis) - (correction or ddof), 0)
 
 
 @implements(np.var)
@@ -305,10 +305,12 @@ def _ordered(x: Tracer, axis: Any) -> tuple[Tracer, tuple[int, ...]]:
     """The elements in order, along the first axis, and the axes that they lie along in ``x``."""
     if x.dtype.kind not in "iuf":
         raise EngineTypeError(f"quantiles of {x.dtype} have no meaning: real numbers have an order and a mean")
-    rows, at = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
-    if not rows.shape[at]:
-        raise EngineValueError(f"shape {x.shape} has no element along axis {at}")
-    return np.sort(np.moveaxis(rows, at, 0), axis=0), tuple(range(x.ndim)) if axis is None else (at,)
+    axes = normal_axes(range(x.ndim) if axis is None else several(axis), x.ndim, x.shape)
+    kept = [at for at in range(x.ndim) if at not in axes]
+    rows = reshape(x.transpose((*axes, *kept)), (counted(x, axes), *(x.shape[at] for at in kept)), copy=True)
+    if not len(rows):
+        raise EngineValueError(f"shape {x.shape} has no element along axis {axis}")
+    return np.sort(rows, axis=0), tuple(axes)
 
 
 def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
@@ -327,7 +329,7 @@ def _quantiles(a: Any, q: Any, axis: Any, keepdims: bool) -> Any:
         value = rows[low] + gap * rest if rest < 0.5 else rows[high] - gap * (1 - rest)
         parts.append(_unless_nan(rows[low] if whole else value, rows, axes, keepdims))
     found = np.stack(parts) if np.ndim(q) else parts[0]
-    return found if found.shape else found[()]
+    return reshape(found, (*np.shape(q), *found.shape[np.ndim(q) > 0 :])) if found.shape else found[()]
 
 
 def _unless_nan(value: Tracer, rows: Tracer, axes: tuple[int, ...], keepdims: bool) -> Tracer:

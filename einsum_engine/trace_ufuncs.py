@@ -19,6 +19,7 @@ from .trace import (
     apply_map,
     as_tracer,
     cast_atom,
+    complete,
     emit,
     fresh,
     given_dtype,
@@ -52,11 +53,11 @@ def handle_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     """`__array_ufunc__` of a tracer."""
     out = kwargs.pop("out", None)
     if method == "__call__":
-        return _call(ufunc, inputs, out, **kwargs)
+        return complete(_call)(ufunc, inputs, out, **kwargs) if kwargs else _call(ufunc, inputs, out)
     if method in ("accumulate", "reduceat") or (method == "reduce" and ufunc not in _REDUCTIONS):
-        return HANDLERS[method](ufunc, *inputs, out=None if out is None else out[0], **kwargs)
+        return complete(HANDLERS[method])(ufunc, *inputs, out=None if out is None else out[0], **kwargs)
     if method == "reduce":
-        return reduce_ufunc(ufunc, *inputs, out=None if out is None else out[0], **kwargs)
+        return complete(reduce_ufunc)(ufunc, *inputs, out=None if out is None else out[0], **kwargs)
     if method == "at" and ufunc in (np.add, np.subtract):
         target, key, value = inputs
         return _add_at(target, key, np.negative(value) if ufunc is np.subtract else value)
@@ -343,6 +344,9 @@ def keep_dims(result: Tracer, axes: tuple[int, ...]) -> Tracer:
 def _add_at(target: Any, key: Any, value: Any) -> None:
     if not isinstance(target, Tracer):
         raise EngineTypeError("np.add.at into an array that is not traced: pass it as an argument")
+    kind, loop = target.dtype.kind, loop_dtypes(np.add, (target.dtype, given_dtype(value)))[-1]
+    if (kind in "iu" and loop.kind in "fc") or (kind == "b" and loop.kind != "b"):
+        raise EngineTypeError(f"sums of {loop}, each cast to {target.dtype}, are not supported in a traced function")
     HANDLERS["add_at"](target, key, value, add=True)
 
 

@@ -64,9 +64,19 @@ def folds(run: list[FusedGroup], behind: list[int], others: Iterable[Scheduled])
 def independent(run: list[FusedGroup], others: Iterable[Scheduled]) -> bool:
     """Whether threads may each go through blocks of their own: no step touches rows beside its own, and what could be
     folded is little, so that each block has memory of its own."""
-    behind = lags(run, 1)
-    own = sum(run[0].shape[0] * pitch for _, _, pitch in folds(run, behind, others).values())
-    return not any(behind) and own * FOLDED <= sum(_memory(run)[0].values())
+    own = sum(run[0].shape[0] * pitch for _, _, pitch in folds(run, [0] * len(run), others).values())
+    return _row_by_row(run) and own * FOLDED <= sum(_memory(run)[0].values())
+
+
+def _row_by_row(run: list[FusedGroup]) -> bool:
+    """Whether steps that share memory, of which one writes there, touch the same row of it. One that is a row behind, as
+    `a[:-1] -= b` behind `a[1:] += c`, has its rows in the order of the steps (`lags` has 0 for it), but the first of them
+    lies in the block before."""
+    for touches in _touches(run).values():
+        rows = {row for touch in touches for row in touch.rows(abs(touch.stride))}
+        if len(rows) > 1 and len({touch.step for touch in touches}) > 1:
+            return False
+    return True
 
 
 def rows_of_a_block(groups: list[FusedGroup], cache_bytes: int, threads: int = 1, shared: bool = False) -> int:

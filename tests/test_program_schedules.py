@@ -197,6 +197,34 @@ def test_threads_share_no_blocks_that_leave_much_between_steps(several_steps, mo
     assert plan.arena_bytes < x.nbytes / 2
 
 
+def one_behind(x, y):
+    x[1:] += y[:-1]
+    x[:-1] *= y[1:]
+    return y[0] * 2
+
+
+def several_behind_from_the_end(x, y):
+    x[-4::-1] += y[3:]
+    x[:2:-1] *= y[:-3]
+    return y[0] * 2
+
+
+def behind_another(x, y):
+    y[1:] = x[1:] * 2
+    x[:-1] = y[:-1] + y[:-1].max(-1, keepdims=True)
+    return y[0] * 2
+
+
+@pytest.mark.parametrize("body", [one_behind, several_behind_from_the_end, behind_another])
+def test_threads_share_no_blocks_whose_rows_lie_in_the_blocks_of_others(body, several_steps, monkeypatch):
+    """The steps go through the rows in order, but a row of one block is a row of the one before to another step."""
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "2")
+    x, y = np.random.default_rng(0).integers(-9, 9, (2, 1500, 1000)).astype(float)
+    for _ in range(5):
+        plan = assert_like_numpy(body, x.copy(), y.copy()).plan(x.copy(), y.copy())
+    assert "blocks" not in [step.kernel for step in plan.steps] and plan.steps[0].block[1] > 1
+
+
 def jacobi(x, y):
     x[1:-1, 1:-1] = x[:-2, 1:-1] + x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
     return y[0] * 2

@@ -27,6 +27,32 @@ FUNCTIONS = {
     "take": lambda a: np.take(a, K, axis=1),
     "ufunc": lambda a: np.negative(a),
     "sum": lambda a: a.sum(1),
+    "running sums": lambda a: np.cumsum(a, axis=1),
+    "delete": lambda a: np.delete(a, 1, axis=2),
+    "real part": lambda a: (a + 1j).real * 1,
+    "array": lambda a: np.array(a, like=a),
+    **{
+        f"{name}, order {order}": lambda a, make=make, order=order: make(a, order)
+        for order in "CFAK"
+        for name, make in {
+            "copy": lambda a, order: a.copy(order),
+            "np.copy": lambda a, order: np.copy(a, order),
+            "astype": lambda a, order: a.astype("f8", order=order),
+            "astype of the same": lambda a, order: a.astype("f4", order=order),
+            "asarray": lambda a, order: np.asarray(a + 1, order=order, like=a),
+            "zeros_like": lambda a, order: np.zeros_like(a, order=order),
+            "full_like": lambda a, order: np.full_like(a, 2, order=order),
+            "ones_like of another shape": lambda a, order: np.ones_like(a, order=order, shape=(5, 2, 4)),
+        }.items()
+    },
+    **{
+        f"{name}, order {order}": lambda a, make=make, order=order: make(a, order)
+        for order in "CF"
+        for name, make in {
+            "zeros": lambda a, order: np.zeros(a.shape, order=order, like=a),
+            "full": lambda a, order: np.full(a.shape, 2.0, order=order, like=a),
+        }.items()
+    },
 }
 # NumPy's results of these are in no order that a program has, and reshaping them is a view: writing to that is an error.
 REFUSED = {("an index of the second axis", axes) for axes in ((2, 1, 0), (2, 0, 1))}

@@ -1,5 +1,7 @@
 """Functions that people write with NumPy, traced: values, dtypes, shapes and kinds of results are NumPy's."""
 
+import copy
+
 import numpy as np
 import pytest
 from test_trace import assert_traced
@@ -165,6 +167,37 @@ FUNCTIONS = {
             x.copy(),
         ),
     ),
+    "running extremes turned": (REAL, lambda x: (np.cumsum(x.T, 1), np.maximum.accumulate(x.T, 1))),
+    "spread in a dtype": (
+        NUMBERS,
+        lambda x: (np.var(x, 0, dtype="f8"), x.std(dtype="f4"), np.var(x, 1, "c16"), np.mean(x, 0, "f4")),
+    ),
+    "order along several axes": (
+        ("f8", "i4", "u1", "F"),
+        lambda x: (
+            *(np.median(x, (0, 1)), np.median(x, (-1,), keepdims=True), np.median(x.reshape(2, 2, 5), axis=(2, 0))),
+            np.quantile(x, [[0.2, 0.5], [0.7, 1.0]], axis=0),
+            np.percentile(x.reshape(2, 2, 5), [[30, 60.0]], axis=(0, -1), keepdims=True),
+        ),
+    ),
+    "filled with arrays": (
+        ALL,
+        lambda x: (np.full_like(x, x[0]), np.full_like(x, [[2]], shape=(2, 3)), np.full((2, 5), x[1], like=x)),
+    ),
+    "sorted in place": (REAL, lambda x: (x.sort(kind="stable"), x.copy(), x.sort(0, stable=True), x.copy())),
+    "copies": (
+        ALL,
+        lambda x: [one.fill(1) or one for one in (copy.copy(x), copy.deepcopy(x), np.array(x, like=x))] + [x],
+    ),
+    "padded by axis": (ALL, lambda x: (np.pad(x, {0: 1, -1: (0, 2)}), np.pad(x, {1: (1, 0)}, "edge"))),
+    "joined in a dtype": (
+        NUMBERS,
+        lambda x: (np.concatenate([x, x], dtype="c8"), np.vstack([x, x], dtype="i2", casting="unsafe")),
+    ),
+    "added at places": (
+        ALL,
+        lambda x: (np.add.at(x, [0, 0, 1], x[1]), np.add.at(x, (0, [1, 1]), x.dtype.type(3)), x.copy()),
+    ),
     "powers of bool": (("?",), lambda x: (x**2, x**3, np.square(x), x**0.5)),
 }
 
@@ -178,6 +211,7 @@ def test_what_nobody_knows_before_the_function_runs():
         engine.jit(lambda x: np.cumulative_sum(x))(X)
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_numpy_s_for_each_dtype(name, monkeypatch):
     """The program, interpreted: kernels have tests of their own."""
@@ -249,6 +283,15 @@ REFUSALS = {
     "choose": (lambda a: np.choose(a, [a, a]), "np.choose", "integers, not float64"),
     "axes of places": (lambda a: np.put_along_axis(a, np.array([1]), 0, 1), "np.put_along_axis", "indices of shape (1,)"),
     "positive": (lambda a: +(a > 0), "np.positive", "no meaning for bool"),
+    "order": (lambda a: np.add(a, a, order="F"), "np.add", "argument 'order'", "not supported"),
+    "initial": (lambda a: np.fmax.reduce(a, initial=3), "np.fmax.reduce", "argument 'initial'", "not supported"),
+    "axes": (lambda a: np.matmul(a, a, axes=[(0, 1), (1, 0), (0, 1)]), "np.matmul", "argument 'axes'"),
+    "argument of a method": (lambda a: a.astype("f4", foo=1), ".astype()", "argument 'foo'", "not supported"),
+    "join": (lambda a: np.concatenate([a, a], dtype="i1"), "np.concatenate", "from float64 to int8", "'same_kind'"),
+    "stack": (lambda a: np.stack([a, a], dtype="f4", casting="safe"), "np.stack", "from float64 to float32", "'safe'"),
+    "filled": (lambda a: np.full_like(a, [1, 2]), "np.full_like", "shape (2,) does not broadcast to (4, 5)"),
+    "whole": (lambda a: np.add.at(a.astype("i4"), [0, 0], 0.5), "np.add.at", "sums of float64, each cast to int32"),
+    "flags": (lambda a: np.add.at(a > 0, [0, 0], 1), "np.add.at", "sums of int64, each cast to bool"),
     "accumulate": (lambda a: np.subtract.accumulate(a), "np.subtract.accumulate", "operands float64[4,5]"),
 }
 
