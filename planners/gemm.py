@@ -18,7 +18,7 @@ from ..kernels.row import Row
 from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
-from .contraction import BinaryContraction
+from .contraction import BinaryContraction, slow_to_fast
 from .gemm_access import KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
@@ -133,9 +133,8 @@ class _Planner(GemmAccess):
         layouts = self.known
         known = [(t, layouts[t]) for t in tensors if t in layouts]
         ordered: Sequence[Index] = indices
-        if len(indices) > 1 and known:
-            axes = layouts.get(order_by) or known[0][1]
-            ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
+        if known:
+            ordered = slow_to_fast(indices, layouts.get(order_by) or known[0][1])
         near = self.c.near_right
         if near and RIGHT in tensors and RIGHT not in layouts and (LEFT not in tensors or LEFT not in layouts):
             ordered = sorted(ordered, key=near.__contains__)  # stable
