@@ -114,6 +114,13 @@ def changed(record: R, **fields: Any) -> R:
     return made
 
 
+def forget(record: Any) -> None:
+    """Drops what was computed `lazy`; it is computed again where somebody asks."""
+    known = record.__dict__
+    for name in known.keys() - record.__dataclass_fields__.keys():
+        known.pop(name, None)
+
+
 def partly(cls: type[R], later: Later, **fields: Any) -> R:
     """A quick record of ``fields`` and defaults, the others from ``later``, as each is asked for: an entry in place of one
     for each field."""

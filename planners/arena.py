@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from operator import itemgetter
 from typing import NamedTuple
 
 ALIGNMENT = 64
 FEW = 128  # buffers: up to so many, each is compared with all
 SPANS = 64  # at most: a buffer is listed in each that it lives in
 ENDLESS = 1 << 62  # steps
+_key, _nbytes = itemgetter(0), itemgetter(1)  # of a lifetime
 
 
 class Lifetime(NamedTuple):
@@ -34,7 +36,7 @@ def allocate(lifetimes: list[Lifetime]) -> tuple[dict[int, int], int]:
     # what is live in each span: start, end, first step, last step, strand; in this order
     spans: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(count)]
     offsets: dict[int, int] = {}
-    for item in sorted(lifetimes, key=lambda l: (-l.nbytes, l.key)):
+    for item in sorted(sorted(lifetimes, key=_key), key=_nbytes, reverse=True):  # stable: by key among equals
         size, begin, end, strand = -(-item.nbytes // ALIGNMENT) * ALIGNMENT, item.first, item.last, item.strand
         near = spans[begin // width : end // width + 1]
         start = 0

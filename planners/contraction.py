@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Hashable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index
@@ -13,7 +12,6 @@ from .sides import LEFT, NO_TABLES, OUT, RIGHT, Dim, fused_dims, fused_places, m
 
 Axes = Mapping[Index, Axis]
 Fused = tuple[list[tuple[Index, ...]], tuple[tuple[int, int, int], ...]]  # as `fused_places` makes them
-_stride = itemgetter(2)  # of an axis; `map` has no frame for each index, as a function would
 
 
 def dimension_types(
@@ -116,10 +114,10 @@ class BinaryContraction:
         left, right, out = (LEFT, self.left), (RIGHT, self.right), (OUT, self.out)
         sizes, by_out = self.sizes, self.out
         return (
-            fused_dims(_slow_to_fast(self.batch, by_out), sizes, (left, right, out)),
-            fused_dims(_slow_to_fast(self.m, by_out), sizes, (left, out)),
-            fused_dims(_slow_to_fast(self.n, by_out), sizes, (right, out)),
-            fused_dims(_slow_to_fast(self.k, self.left), sizes, (left, right)),
+            fused_dims(slow_to_fast(self.batch, by_out), sizes, (left, right, out)),
+            fused_dims(slow_to_fast(self.m, by_out), sizes, (left, out)),
+            fused_dims(slow_to_fast(self.n, by_out), sizes, (right, out)),
+            fused_dims(slow_to_fast(self.k, self.left), sizes, (left, right)),
         )
 
     @lazy
@@ -178,17 +176,23 @@ def _places(
 ) -> tuple[Fused, Fused, Fused] | None:
     if left is None or right is None:
         return None
-    of_m = fused_places(_slow_to_fast(m, out), sizes, left, out)
-    of_n = fused_places(_slow_to_fast(n, out), sizes, right, out)
-    of_k = fused_places(_slow_to_fast(k, left), sizes, left, right)
+    of_m = fused_places(slow_to_fast(m, out), sizes, left, out)
+    of_n = fused_places(slow_to_fast(n, out), sizes, right, out)
+    of_k = fused_places(slow_to_fast(k, left), sizes, left, right)
     return None if of_m is None or of_n is None or of_k is None else (of_m, of_n, of_k)
 
 
-def _slow_to_fast(indices: tuple[Index, ...], axes: Axes) -> Sequence[Index]:
+def slow_to_fast(indices: tuple[Index, ...], axes: Axes) -> Sequence[Index]:
+    """Indices by their strides; those with equal ones stay in order."""
     if len(indices) < 2:
         return indices
-    distances = dict(zip(indices, map(abs, map(_stride, map(axes.__getitem__, indices)))))
-    return sorted(indices, key=distances.__getitem__, reverse=True)
+    before = abs(axes[indices[0]].stride)
+    for index in indices:  # few, and mostly in order: to see that takes a fifth of the time of sorting them
+        distance = abs(axes[index].stride)
+        if distance > before:
+            return sorted(indices, key=lambda i: -abs(axes[i].stride))
+        before = distance
+    return indices
 
 
 def _dims(fused: Fused, first: int, second: int) -> list[Dim]:
@@ -197,7 +201,12 @@ def _dims(fused: Fused, first: int, second: int) -> list[Dim]:
 
 def _least(axes: Axes, indices: tuple[Index, ...]) -> int:
     """The shortest stride."""
-    return min(map(abs, map(_stride, map(axes.__getitem__, indices))))
+    least = abs(axes[indices[0]].stride)
+    for index in indices:  # few: a loop takes half the time of `min` and `map`
+        distance = abs(axes[index].stride)
+        if distance < least:
+            least = distance
+    return least
 
 
 class Laid(NamedTuple):

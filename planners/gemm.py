@@ -16,9 +16,9 @@ from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
 from ..plan import Index, Layout
-from ..records import lazy, quick
+from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
-from .contraction import BinaryContraction
+from .contraction import BinaryContraction, slow_to_fast
 from .gemm_access import KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
@@ -59,11 +59,12 @@ class GemmPlan:
 
     ``left_layout``, ``right_layout``: layouts given to free operands; ``pack_left``, ``pack_right``: packing steps to
     run before; ``work``: what the product costs. Left is the lanes side: the second operand where ``swapped``.
-    ``describe``: how the operands are read, the first one first.
+    ``describe``: how the operands are read, the first one first. ``asked``: what it was planned from, for ``threads``.
     """
 
-    tables: GemmTables
-    decided: Decided
+    asked: BinaryContraction
+    isa: ISA
+    threads: int
     work: GemmWork
     parallel: bool
     swapped: bool
@@ -74,8 +75,17 @@ class GemmPlan:
     describe: tuple[str, str]
 
     @lazy
+    def drawn(self) -> tuple[GemmTables, Decided]:
+        """What the problem is made of. `row` drops it, and it is planned again for those that ask then."""
+        return _Planner(self.asked, self.isa, self.threads, self.swapped).plan().drawn
+
+    @lazy
     def problem(self) -> GemmProblem:
-        return self.tables.problem(self.decided, self.parallel)
+        return self._problem()
+
+    def _problem(self) -> GemmProblem:
+        tables, decided = self.drawn
+        return tables.problem(decided, self.parallel)
 
     @lazy
     def tile(self) -> tuple[int, int]:
@@ -85,17 +95,22 @@ class GemmPlan:
     @lazy
     def row(self) -> Row:
         """The row of the product, its operands nowhere yet."""
-        # The problem is not kept, as large as all the rest: of a product that is its own step nobody asks for it again.
+        # Of a product that is its own step nobody asks for its problem again: neither that is kept, nor what it is made of,
+        # which is most of what there is to keep of a product. The collector goes through all that is kept.
         known = self.__dict__.get("problem")
-        row = lower(self.tables.problem(self.decided, self.parallel) if known is None else known)
+        row = lower(self._problem() if known is None else known)
         row.packed, row.nbytes  # before the copies that have operands
+        self.__dict__.pop("drawn", None)
         return row
 
 
 def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
     """Chooses how to run ``c``; every size, stride and dtype is served."""
     swapped = c.lanes_on_right
-    return _Planner(c.swapped if swapped else c, isa, threads, swapped).plan()
+    asked = c.swapped if swapped else c
+    plan = _Planner(asked, isa, threads, swapped).plan()
+    forget(asked)  # its fused dimensions, which the plan has as it needs them
+    return plan
 
 
 class _Planner(GemmAccess):
@@ -118,9 +133,8 @@ class _Planner(GemmAccess):
         layouts = self.known
         known = [(t, layouts[t]) for t in tensors if t in layouts]
         ordered: Sequence[Index] = indices
-        if len(indices) > 1 and known:
-            axes = layouts.get(order_by) or known[0][1]
-            ordered = sorted(indices, key=lambda i: -abs(axes[i].stride))
+        if known:
+            ordered = slow_to_fast(indices, layouts.get(order_by) or known[0][1])
         near = self.c.near_right
         if near and RIGHT in tensors and RIGHT not in layouts and (LEFT not in tensors or LEFT not in layouts):
             ordered = sorted(ordered, key=near.__contains__)  # stable
@@ -301,9 +315,10 @@ class _Planner(GemmAccess):
             pack_right=pack_right,
         )
         modes = _described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)
-        return GemmPlan(
-            tables=self,
-            decided=decided,
+        plan = GemmPlan(
+            asked=c,
+            isa=self.isa,
+            threads=self.threads,
             work=self._work(decided),
             parallel=self._parallel,
             swapped=self.swapped,
@@ -313,6 +328,8 @@ class _Planner(GemmAccess):
             pack_right=pack_right,
             describe=modes[::-1] if self.swapped else modes,
         )
+        plan.__dict__["drawn"] = self, decided
+        return plan
 
     def _work(self, d: Decided) -> GemmWork:
         p, item = self.panels, self.item

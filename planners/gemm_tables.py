@@ -6,8 +6,7 @@ is taken are made when its problem is asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
-from ..records import lazy, quick
+from ..records import lazy
 from .contraction import BinaryContraction
 from .packing import PackedSide, kept_mode
 from .shares import Share
@@ -28,9 +27,7 @@ FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on the
 _NOWHERE = Operand(slot=0, offset=0)
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Decided:
+class Decided(NamedTuple):
     """What was decided about a GEMM besides its dimensions: access modes, how tasks pack, blocks and strides."""
 
     a_mode: str

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..records import quick
+from typing import NamedTuple
 
 IN_PLACE_BYTES = 256 << 10  # of a B that is read in place however it runs
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GemmWork:
+class GemmWork(NamedTuple):
     """``outer``, ``panels``, ``columns``, ``k``: iterations of the loops; ``rows`` of C that exist, of one outer
     iteration; ``kc``, ``chunk``, ``blocks``: as in `kernels.gemm.GemmProblem`.
 

@@ -8,15 +8,13 @@ in it does not know where its operands are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Hashable, Iterator
+from typing import Hashable, Iterator, NamedTuple
 
 from .. import cost
 from ..kernels.isa import ISA
 from ..lru import BoundedCache
 from ..plan import Index
-from ..records import lazy, quick
 from .contraction import BinaryContraction, Laid
 from .gemm import GemmPlan
 from .gemm_cost import pack_seconds, product_seconds
@@ -31,23 +29,19 @@ _place = itemgetter(slice(2, None))  # of an axis: where its elements are
 MOST_ENTRIES = 1 << 14  # of the tables of a plan that is remembered
 
 
-@quick
-@dataclass(frozen=True, kw_only=True)
-class Times:
+class Times(NamedTuple):
     """Seconds on one thread: of the product, and of packing its left and right side before."""
 
     product: float
     left: float = 0.0
     right: float = 0.0
 
-    @lazy
+    @property
     def total(self) -> float:
         return self.product + self.left + self.right
 
 
-@quick
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Planned:
+class Planned(NamedTuple):
     """A part, the layouts that it gives to its lanes side and its other side, and its times; None where nothing better
     is known than a roofline."""
 

@@ -66,12 +66,12 @@ class Staged:
         operation.work = flops + len(e.structure.nodes) * prod(e.shape), moved + self._moved
         operation.beside = (*operation.beside, *dict.fromkeys(place.memory for place in self.places))
         (each,) = operation.parts
-        operation.parts = (replace(each, part=replace(each.part, plan=self._plan(each.part.plan))),)
+        operation.parts = (each._replace(part=replace(each.part, plan=self._plan(each.part.plan))),)
 
     def _plan(self, plan: GemmPlan) -> GemmPlan:
         first, second = plan.describe
         shown = ("staged", second) if self.tables.is_a != plan.swapped else (first, "staged")
-        work = changed(plan.work, nr=self.tables.p.nr)
+        work = plan.work._replace(nr=self.tables.p.nr)
         made = changed(plan, problem=self.tables.problem, describe=shown, work=work)
         made.__dict__.pop("row", None)  # of the problem that was planned
         return made

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsum_engine as engine
+from einsum_engine.kernels.gemm import lower
 from einsum_engine.kernels.isa import host_isas
+from einsum_engine.kernels.tiles import ITEMSIZE
 from einsum_engine.planners import layouts, memo
 from einsum_engine.planners.contraction import Laid, asked
+from einsum_engine.planners.gemm import plan_gemm
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.sides import fused_dims
 
@@ -176,6 +179,28 @@ def test_renamed_networks(data):
     expected = np.einsum(expr, *arrays)
     for each in (expr, other):
         np.testing.assert_array_equal(engine.compile(each, *arrays)(*arrays), expected, err_msg=each)
+
+
+@pytest.mark.parametrize("row", host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int8"])
+@pytest.mark.parametrize("free", ["", "left", "right", "left right"])
+@pytest.mark.parametrize("out", ["nba", "ban", "anb"])
+def test_a_product_that_has_its_row_is_planned_again_for_its_problem(out, free, dtype, row):
+    """What it was decided from is not kept. The other side has the lanes where the result ends with its index."""
+    sizes, no, item = dict(a=3, b=14, k=50, n=37), (False, False), ITEMSIZE[dtype]
+    c = asked((("a", "b", "k"), ("k", "n"), ("a", "b", "n")), (dtype, "", ""), no, no, (True, True, False, False))
+    left, right = dense_axes("kba", sizes, item), dense_axes("nk", sizes, item)
+    left, right = (None if side in free else axes for side, axes in (("left", left), ("right", right)))
+    laid = Laid(c, sizes, left, right, dense_axes(out, sizes, item))
+    first, plan = plan_gemm(laid.contraction, row, 2), plan_gemm(laid.contraction, row, 2)
+    rows = [lower(first.problem), plan.row]
+    assert "drawn" in vars(first) and "drawn" not in vars(plan) and "places" not in vars(plan.asked)
+    rows.append(lower(plan.problem))
+    for each in rows[1:]:
+        for field in ("words", "kernels", "scratch", "tasks"):
+            assert getattr(each, field) == getattr(rows[0], field)
+        assert each.tables.keys() == rows[0].tables.keys()
+        assert all(np.array_equal(each.tables[word], table) for word, table in rows[0].tables.items())
 
 
 def test_dimensions_follow_the_layouts():

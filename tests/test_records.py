@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from einsum_engine.records import Later, changed, hashed_once, lazy, partly, quick
+from einsum_engine.records import Later, changed, forget, hashed_once, lazy, partly, quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +114,13 @@ class Asked(Later):
 
     def __reduce__(self):
         raise TypeError("copied before it was asked")
+
+
+def test_what_was_computed_lazily_may_be_forgotten():
+    made = Lazy(a=[1])
+    assert made.address == id(made) and "address" in vars(made)
+    forget(made)
+    assert vars(made) == {"a": [1]} and made.address == id(made)
 
 
 def test_a_field_that_comes_later():
