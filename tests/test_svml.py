@@ -20,7 +20,9 @@ from einsum_engine.kernels.cpu import generators, library, svml
 
 ROWS = [(name, bits, op) for (name, bits), ops in svml.ROWS.items() for op in sorted(ops)]
 HERE = {row.name for row in isa.host_isas()}
-NEEDS = pytest.mark.skipif(svml.library() is None, reason="Intel's vector library (intel-cmplr-lib-rt) is not installed")
+NEEDS = pytest.mark.skipif(
+    svml.library() is None, reason="Intel's vector library (intel-cmplr-lib-rt) is not installed"
+)
 # in ulp: of the functions that are called, which are chosen to be no less exact than those of `mathlib`
 BOUND = 1.0
 
@@ -182,7 +184,9 @@ def test_kernels_where_it_is_absent_or_off(monkeypatch, absent, name, bits, op):
     assert "__svml" not in text(op, dtypes_of(op, bits), row)
 
 
-@pytest.mark.parametrize("row", [isa.ISAS[name] for name in ("avx512", "avx2", "sse2", "neon")], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [isa.ISAS[name] for name in ("avx512", "avx2", "sse2", "neon")], ids=lambda row: row.name
+)
 def test_what_has_no_row_is_computed_here(present, row):
     assert "__svml" not in text("exp", ("float32",), row)
     assert "__svml" not in text("log10", ("complex128",), row)
