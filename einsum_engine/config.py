@@ -145,6 +145,14 @@ OPTIONS: dict[str, Option] = {
             in_cache_key=True,
         ),
         Option(
+            name="EINSUM_ENGINE_SVML",
+            parse=_switch,
+            expects="0 or 1",
+            default=True,
+            help="0 computes all functions by code of this package, also where Intel's SVML is installed (default: 1)",
+            in_cache_key=True,
+        ),
+        Option(
             name="EINSUM_ENGINE_POOL_BYTES",
             parse=parse_bytes,
             expects="a number of bytes such as 512MiB",

@@ -35,8 +35,7 @@ def missing(isa: ISA) -> list[str]:
     """Names of the kernels that the cache lacks."""
     from .cpu import library
 
-    folder = diskcache.folder(isa.name, library.source_digest())
-    return [name for name in kernel_names(isa) if diskcache.read(folder / f"{name}.o") is None]
+    return [name for name in kernel_names(isa) if diskcache.read(library.path(name, isa)) is None]
 
 
 def _compile(waiting: Iterator[str], isa: ISA, bar) -> None:

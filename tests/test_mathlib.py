@@ -29,6 +29,12 @@ NEEDS_EXTENDED = pytest.mark.skipif(not EXTENDED, reason="long double is no wide
 FLOATS = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=NEEDS_EXTENDED)])
 
 
+@pytest.fixture(autouse=True)
+def own_functions(monkeypatch):
+    """Those of a library are tested in `test_svml`."""
+    monkeypatch.setenv("EINSUM_ENGINE_SVML", "0")
+
+
 def arguments(rng, dtype: str, count: int = 20_000) -> np.ndarray:
     """All bit patterns at random, several scales, dense around special places, multiples of pi/2, borders."""
     kind = np.dtype(dtype)

@@ -10,6 +10,7 @@ from math import inf, nan
 
 from ..fused_structure import COMPLEX, PARTS, UNSIGNED, Node, constant
 from ..isa import ISA
+from . import svml
 from .convert import Converter
 from .emit import I1, Fn, Val, Var, vector_type
 from .floats import Floats
@@ -18,6 +19,7 @@ from .mathcomplex import ComplexMath
 from .mathcomplexinverse import ComplexInverse
 from .mathinverse import Inverse
 from .mathlib import Math
+from .mathsvml import Called
 from .mathtrig import Trig
 from .quotient import inverse, quotient
 from .storage import STORAGES
@@ -143,6 +145,8 @@ class Ops:
             return simple[op]()
         if op in _ROUND:
             return v.round(x, _ROUND[op])
+        if svml.serves(op, v.bits, self.isa):
+            return Called(v).call(op, *args)
         return getattr(_HOMES.get(op, Math)(v), op)(*args)
 
     def _extreme(self, op: str, x: Val, y: Val) -> Val:

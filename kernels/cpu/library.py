@@ -19,7 +19,7 @@ from ... import config
 from ...locks import anew
 from .. import diskcache, fused_structure
 from ..isa import ISA
-from . import image, llvm_lock
+from . import image, llvm_lock, svml
 
 _lock = anew(globals(), "_lock", threading.RLock)
 _addresses: dict[tuple[str, str], int] = {}
@@ -51,7 +51,7 @@ def source_digest() -> str:
 
 def address(name: str, isa: ISA) -> int:
     """Address of a kernel, compiled if no cache has it."""
-    key = (name, isa.name)
+    key = (name + _calls(name), isa.name)
     found = _addresses.get(key)
     if found is None:
         with _lock:
@@ -62,7 +62,7 @@ def address(name: str, isa: ISA) -> int:
 
 
 def _load(name: str, isa: ISA) -> int:
-    data = diskcache.read(_path(name, isa))
+    data = diskcache.read(path(name, isa))
     data = store(name, isa) if data is None else data
     if image.is_image(data):
         return image.load(data)
@@ -71,8 +71,14 @@ def _load(name: str, isa: ISA) -> int:
     return codegen.load(data, (name,), isa)[0]
 
 
-def _path(name: str, isa: ISA) -> Path:
-    return diskcache.folder(isa.name, source_digest()) / f"{name}.o"
+def path(name: str, isa: ISA) -> Path:
+    """Where a kernel is on disk, or will be."""
+    return diskcache.folder(isa.name, source_digest()) / f"{name}{_calls(name)}.o"
+
+
+def _calls(name: str) -> str:
+    """What a kernel's file is called besides: where the library is used, it is one of those that may call it."""
+    return ".svml" if name.startswith("fused_") and svml.used() else ""
 
 
 def store(name: str, isa: ISA) -> bytes:
@@ -87,7 +93,7 @@ def store(name: str, isa: ISA) -> bytes:
     data = image.linked(generators.compile_kernel(name, isa), name)
     if not cached:
         return data
-    diskcache.write(_path(name, isa), data)
+    diskcache.write(path(name, isa), data)
     if name.startswith("fused_") and name not in fused.COMMON:
         fused_structure.remember(name)
     return data

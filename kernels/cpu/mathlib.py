@@ -31,9 +31,6 @@ class Math:
     def __init__(self, floats: Floats):
         self.v, self.f, self.bits = floats, floats.f, floats.bits
 
-    def call(self, name: str, *args: Val) -> Val:
-        return getattr(self, name)(*args)
-
     # -- exp -------------------------------------------------------------------------------------------------
     def reduced(self, x: Val) -> tuple[Val, Val, Val]:
         """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
@@ -337,12 +334,7 @@ class Math:
     def pow(self, x: Val, y: Val) -> Val:
         v = self.v
         size = v.abs(x)
-        if self.bits == 32:
-            wide = Math(Floats(self.f, v.isa, v.lanes, 64))
-            value = wide._narrow_power(self._widen(size), self._widen(y))
-            value = self.f.convert(value, "fptrunc", v.type)
-        else:
-            value = self._power(size, v.at_most(v.at_least(y, -1e30), 1e30))
+        value = self.power_of_size(size, y)
         whole, halved = v.round(y).eq(y), y * 0.5
         odd = whole & v.ne(v.round(halved), halved)
         negative = v.to_bits(x) < 0
@@ -351,6 +343,15 @@ class Math:
         value = v.select(undefined, nan, value)
         one = x.eq(1.0) | y.eq(0.0) | (size.eq(1.0) & v.abs(y).eq(inf))
         return v.select(one, 1.0, value)
+
+    def power_of_size(self, x: Val, y: Val) -> Val:
+        """``x**y`` for x >= 0; of what is 1 whatever the other is, anything."""
+        v = self.v
+        if self.bits == 64:
+            return self._power(x, v.at_most(v.at_least(y, -1e30), 1e30))
+        wide = Math(Floats(self.f, v.isa, v.lanes, 64))
+        value = wide._narrow_power(self._widen(x), self._widen(y))
+        return self.f.convert(value, "fptrunc", v.type)
 
     def _widen(self, x: Val) -> Val:
         return self.f.convert(x, "fpext", vector_type(F64, self.v.lanes))
