@@ -371,7 +371,7 @@ def load(path: str | PathLike[str]) -> Compiled:
 
     EngineValueError where the file is not a saved plan, was changed since, or its plan is not what this engine makes of it.
     """
-    state, document = serialize.read(Path(path).read_text(encoding="utf-8"))
+    state, document = serialize.read(Path(path).read_bytes())
     found = rebuild(state).prepare()
     serialize.verify(document, found.plan)
     return found
