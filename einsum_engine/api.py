@@ -23,7 +23,7 @@ from .errors import EngineTypeError, EngineValueError
 from .expr import Expr, from_terms, parse, parse_interleaved, quoted
 from .lru import BoundedCache
 from .measured import time_objective
-from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, parse_options
+from .options import DEFAULT, CallOptions, CompileOptions, Options, check_flag, one_or_several, parse_options
 from .planners.order import register_optimizer, registry_version
 from .planners.request import LAYOUTS
 from .views import dense_strides
@@ -270,8 +270,7 @@ def _constants(constants: Any, operands: Sequence[Any], text: str) -> dict[int, 
     if isinstance(constants, dict):
         found = dict(constants)
     else:
-        positions = (constants,) if hasattr(constants, "__index__") else tuple(constants)
-        found = {position: None for position in positions}
+        found = {position: None for position in one_or_several(constants)}
     for position in found:
         if not hasattr(position, "__index__") or isinstance(position, bool):
             raise EngineTypeError(f"constants={constants!r}: expected positions or a dict from positions to arrays")
@@ -374,7 +373,7 @@ def load(path: str | PathLike[str]) -> Compiled:
 
     EngineValueError where the file is not a saved plan, was changed since, or its plan is not what this engine makes of it.
     """
-    state, document = serialize.read(Path(path).read_text(encoding="utf-8"))
+    state, document = serialize.read(Path(path).read_bytes())
     found = rebuild(state).prepare()
     serialize.verify(document, found.plan)
     return found

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except BrokenPipeError:  # the reader of our output has gone
         return 0
-    except (EngineError, OSError, ImportError) as error:
+    except (EngineError, OSError, ImportError, MemoryError) as error:
         print(f"einsum-engine: error: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

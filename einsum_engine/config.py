@@ -18,6 +18,9 @@ from typing import Any
 
 from .errors import EngineTypeError, EngineValueError
 
+# That the pool has room for. Plans are made for a number of threads: they would share tasks and memory among more in vain.
+MOST_THREADS = 256
+
 _UNITS = {"": 1, "b": 1} | {
     letter + suffix: base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -211,14 +214,15 @@ def table() -> str:
 
 
 def threads(requested: int | None = None) -> int:
-    """Threads to use: ``requested``, else EINSUM_ENGINE_NUM_THREADS, else OMP_NUM_THREADS, else `available_cpus`.
+    """Threads to use: ``requested``, else EINSUM_ENGINE_NUM_THREADS, else OMP_NUM_THREADS, else `available_cpus`; at most
+    `MOST_THREADS`.
 
     >>> threads(3)
     3
     """
     if requested is not None:
-        return _checked_threads(requested)
-    return get("EINSUM_ENGINE_NUM_THREADS") or get("OMP_NUM_THREADS") or available_cpus()
+        return min(_checked_threads(requested), MOST_THREADS)
+    return min(get("EINSUM_ENGINE_NUM_THREADS") or get("OMP_NUM_THREADS") or available_cpus(), MOST_THREADS)
 
 
 def _checked_threads(requested: int) -> int:

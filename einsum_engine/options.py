@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from numbers import Number
-from typing import Any, Callable, Mapping, TypedDict
+from typing import Any, Callable, Iterable, Mapping, TypedDict
 
 import numpy as np
 
@@ -129,18 +129,25 @@ def parse_factor(name: str, value: Any) -> Any:
     """``alpha`` or ``beta``, a number. EngineTypeError otherwise."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if not isinstance(value, (Number, np.generic)):
+    # A time span is an integer to NumPy, and a text of digits converts to one.
+    if not isinstance(value, (Number, np.bool)) or isinstance(value, np.timedelta64):
         raise EngineTypeError(f"{name}={value!r}: expected a number, not {type(value).__name__}")
     return value
+
+
+def one_or_several(positions: Any) -> Iterable[Any]:
+    """Operand positions, given as one integer or as several."""
+    if isinstance(positions, np.ndarray):  # which has ``__index__``, whatever its shape
+        return positions.ravel().tolist()
+    return (positions,) if hasattr(positions, "__index__") else positions
 
 
 def _positions(value: Any) -> tuple[int, ...]:
     """Operand positions of ``conj=``: an int or several; sorted, each once."""
     if value is None:
         return ()
-    values = (value,) if hasattr(value, "__index__") else value
     try:
-        positions = sorted({position.__index__() for position in values})
+        positions = sorted({position.__index__() for position in one_or_several(value)})
     except (TypeError, AttributeError):
         raise EngineTypeError(f"conj={value!r}: expected operand positions, such as 0 or (0, 2)") from None
     if positions and positions[0] < 0:

@@ -70,13 +70,13 @@ def dump(state: State, plan: Plan) -> str:
     return json.dumps(document | {"digest": digest(document)}, indent=1)
 
 
-def read(text: str) -> tuple[State, dict[str, Any]]:
-    """The state in a JSON text, and the document. EngineValueError where the text is not of this format."""
+def read(text: bytes) -> tuple[State, dict[str, Any]]:
+    """The state in a JSON text, and the document. EngineValueError where the text is not of this format, or no text."""
     import json
 
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineValueError(f"not a saved plan: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise EngineValueError(f"not a saved plan: the text has no format {FORMAT!r}")

@@ -19,7 +19,7 @@ from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import BinaryContraction, slow_to_fast
-from .gemm_access import KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
+from .gemm_access import FAR_COLUMNS, KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
@@ -46,7 +46,6 @@ from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
-FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 LONG_SUM = 128  # terms from which on packing B costs more than storing C anywhere
 LEAST_RUN = 4  # columns that are moved together
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches

@@ -19,6 +19,7 @@ B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
 LONG_SECONDS = 5e-4
+FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
 FAR_BYTES = 1 << 20
 FEW_LANES = 8  # which find room in a cache set
@@ -139,6 +140,8 @@ class GemmAccess(GemmTables):
         if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
             return False
         used = self.panels.count * total(self.panels.outer)
+        if used == 1 and self.n_total <= min(self.nr, FAR_COLUMNS) and not self.c.constant_right:
+            return True  # by one tile: packing would read the same elements in the same order, and write them besides
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
             return used < WORTH_PACKING or self._seconds() < LONG_SECONDS
         if used > 3:

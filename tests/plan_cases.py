@@ -73,7 +73,7 @@ def plan(equation: str, arrays, **more) -> Plan:
 def run(made: Plan, arrays) -> np.ndarray:
     """A fresh result by the general path, every byte of it spoiled before."""
     out = np.empty(made.expr.output_shape, made.dtype)
-    out.view(np.uint8).ravel()[...] = 0xFF if out.dtype.kind in "fc" else 0x01  # NaN; True
+    out.reshape(-1).view(np.uint8)[...] = 0xFF if out.dtype.kind in "fc" else 0x01  # NaN; True
     executor.bind(made).run(arrays, out)
     return out
 

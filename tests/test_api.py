@@ -74,6 +74,9 @@ def test_factors_that_do_not_fit():
         engine.einsum("ij,jk->ik", a * 1.0, a, out=out * 1.0, beta=1j)
     with pytest.raises(engine.EngineTypeError, match="alpha='x': expected a number"):
         engine.einsum("ij,jk->ik", a, a, alpha="x")
+    for text in (np.str_("2"), np.bytes_(b"2"), np.array("2"), np.datetime64("2020"), np.timedelta64(2, "s")):
+        with pytest.raises(engine.EngineTypeError, match="beta=.*: expected a number, not (str|bytes|datetime|timedelta)"):
+            engine.einsum("ij,jk->ik", a, a, out=out, beta=text)
     with pytest.raises(engine.EngineValueError, match="beta=2 adds to out="):
         engine.einsum("ij,jk->ik", a, a, beta=2)
     assert (out == 1).all()
@@ -82,8 +85,8 @@ def test_factors_that_do_not_fit():
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", "float32"])
 def test_conj(dtype):
     a, b, c = random(3, 4, dtype=dtype), random(4, 5, dtype=dtype), random(5, 3, dtype=dtype)
-    for conj in ((), 0, (1,), (0, 1), [2, 0], (0, 1, 2)):
-        chosen = (conj,) if isinstance(conj, int) else tuple(conj)
+    for conj in ((), 0, (1,), (0, 1), [2, 0], (0, 1, 2), np.array(1), np.array([0, 1])):
+        chosen = (conj,) if np.ndim(conj) == 0 else tuple(conj)
         x, y, z = (np.conj(v) if position in chosen else v for position, v in enumerate((a, b, c)))
         assert np.allclose(engine.einsum("ij,jk,kl->il", a, b, c, conj=conj), x @ y @ z, rtol=1e-4)
         if max(chosen, default=0) < 2:

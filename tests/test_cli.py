@@ -63,6 +63,7 @@ def test_the_version_is_that_of_the_module(capsys):
             ["explain", "ij,jk->ik", "--shapes", "2,3", "3,4", "--dtype", "int8", "int8", "int8"],
             "3 dtypes for 2 shapes: give one, or one each",
         ),
+        (["explain", "i->", "--shapes", str(1 << 50), "--profile"], "Unable to allocate 8.00 PiB"),
         (["info", "--threads", "-1"], "argument --threads: -1 is not at least 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -108,6 +108,8 @@ def test_constants_by_position_and_by_dict():
     for f in (
         engine.compile("ij,jk,kl->il", (3, 4), b, (5, 6), constants=[1]),
         engine.compile("ij,jk,kl->il", (3, 4), b, (5, 6), constants=1),
+        engine.compile("ij,jk,kl->il", (3, 4), b, (5, 6), constants=np.array([1])),
+        engine.compile("ij,jk,kl->il", (3, 4), b, (5, 6), constants=np.array(1)),
         engine.compile("ij,jk,kl->il", (3, 4), (4, 5), (5, 6), constants={1: b}),
     ):
         for _ in range(3):

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import einsum_engine as engine
 from einsum_engine import config
 from einsum_engine.errors import EngineTypeError, EngineValueError
+from einsum_engine.kernels.cpu import pool_abi
 
 GOOD = {
     "EINSUM_ENGINE_ISA": (" AVX2 ", "avx2"),
@@ -114,6 +116,14 @@ def test_threads_prefers_the_argument_then_ours_then_openmp(monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "3")
     assert config.threads() == 3
     assert config.threads(2) == 2
+
+
+@pytest.mark.parametrize("many", [10**4, 2**31, 2**63, 10**30])
+def test_threads_are_no_more_than_the_pool_has_room_for(monkeypatch, many):
+    assert config.threads(many) == config.MOST_THREADS <= pool_abi.MAX_WORKERS + 1  # the caller is one more
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", str(many))
+    assert config.threads() == config.MOST_THREADS
+    assert engine.compile("ij,jk->ik", (600, 600), (600, 600), threads=many).plan.threads == config.MOST_THREADS
 
 
 @pytest.mark.parametrize("bad, error", [(0, EngineValueError), (-2, EngineValueError), ("4", EngineTypeError)])

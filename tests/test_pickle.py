@@ -219,10 +219,18 @@ def test_a_changed_size_is_noticed(tmp_path):
         engine.load(write(tmp_path, signed(saved)))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00", "[" * 10**5], ids=lambda text: text[:9])
 def test_other_files_are_refused(text, tmp_path):
     with pytest.raises(engine.EngineValueError, match="not a saved plan"):
         engine.load(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("start", [b"\xff\xfe\x00", b"\x89PNG\r\n", b"PK\x03\x04", b"\x1f\x8b\x08"])
+def test_files_that_are_no_text_are_refused(start, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(start + bytes(range(256)))
+    with pytest.raises(engine.EngineValueError, match="not a saved plan"):
+        engine.load(path)
 
 
 def test_another_engine_may_plan_otherwise(tmp_path):

@@ -1,0 +1,52 @@
+"""A B that one tile reads once stays where it is: packing would read the same elements in the same order, and write them."""
+
+import numpy as np
+import oracle
+import pytest
+from plan_cases import plan, run
+
+import einsum_engine as engine
+from einsum_engine.kernels import isa
+
+CASES = [  # expression, sizes: dots of what does not run along K, one row or few with a few columns
+    ("a,a->", dict(a=9001)),
+    ("ab,ba->", dict(a=97, b=130)),
+    ("ka,kb->ab", dict(k=7001, a=3, b=4)),
+    ("ka,kb->ba", dict(k=7001, a=16, b=8)),
+    ("kal,blk->ab", dict(k=70, a=5, b=3, l=101)),
+]
+
+
+@pytest.mark.parametrize("step, flush", [(-1, "start"), (2, "end")])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "bool"])
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_results(row, dtype, step, flush):
+    """K forwards and backwards, in one dimension and several, up to the ends of operands."""
+    rng = np.random.default_rng(0)
+    for text, sizes in CASES:
+        arrays = []
+        for term in text.split("->")[0].split(","):
+            whole = oracle.random(rng, [abs(step) * sizes[index] for index in term], dtype, exact=True)
+            arrays.append(oracle.place(whole, flush)[(slice(None, None, step),) * whole.ndim])
+        made = plan(text, arrays, isa=row.name)
+        if text.endswith("->"):  # tiles of narrow vectors have fewer columns than others
+            assert not any(each.family == "pack" for each in made.steps), text
+        wide = [array.astype("c16" if dtype.startswith("complex") else "i8") for array in arrays]
+        expected = np.asarray(np.einsum(text, *wide, optimize=True)).astype(made.dtype)
+        np.testing.assert_array_equal(run(made, arrays), expected, err_msg=text)
+
+
+@pytest.mark.parametrize(
+    "text, shapes, in_place",
+    [
+        ("a,a->", [(10**6,), (10**6,)], True),
+        ("ka,kb->ab", [(10**5, 16), (10**5, 8)], True),
+        ("ka,kb->ab", [(10**5, 64), (10**5, 40)], False),  # several tiles, panels of both
+        ("ka,kb->ab", [(10**5, 9), (10**5, 14)], False),  # more columns than streams that hardware follows
+    ],
+)
+def test_one_tile_that_reads_b_once(text, shapes, in_place):
+    arrays = [np.empty((*rows, 2 * last), np.float32)[..., ::2] for *rows, last in shapes]  # nothing of them is read
+    steps = engine.compile(text, *arrays, threads=1).steps
+    kernels = [step.kernel for step in steps]
+    assert (len(kernels) == 1 and kernels[0].endswith("d")) == in_place, kernels
