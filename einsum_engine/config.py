@@ -75,7 +75,6 @@ class Option:
     """One environment variable.
 
     ``parse`` turns the text into a value or raises ValueError; ``expects`` says in words what it takes.
-    ``in_cache_key``: plans made under another value must not be reused.
     """
 
     name: str
@@ -83,7 +82,6 @@ class Option:
     expects: str
     default: Any
     help: str
-    in_cache_key: bool = False
 
     def read(self) -> Any:
         """The value now; the default where the variable is absent or empty."""
@@ -107,7 +105,6 @@ OPTIONS: dict[str, Option] = {
             expects="the name of an instruction set",
             default=None,
             help="instruction set that kernels are made for: avx512, avx2, sse2 or neon (default: the widest here)",
-            in_cache_key=True,
         ),
         Option(
             name="EINSUM_ENGINE_NUM_THREADS",
@@ -115,7 +112,6 @@ OPTIONS: dict[str, Option] = {
             expects="an integer of at least 1",
             default=None,
             help="threads of a call that does not say threads= (default: OMP_NUM_THREADS, else the CPUs available)",
-            in_cache_key=True,
         ),
         Option(
             name="OMP_NUM_THREADS",
@@ -123,7 +119,6 @@ OPTIONS: dict[str, Option] = {
             expects="an integer of at least 1, or a list of them",
             default=None,
             help="the same, where EINSUM_ENGINE_NUM_THREADS is not set",
-            in_cache_key=True,
         ),
         Option(
             name="EINSUM_ENGINE_CACHE_DIR",
@@ -145,7 +140,6 @@ OPTIONS: dict[str, Option] = {
             expects="0 or 1",
             default=True,
             help="0 predicts times for a typical core; else constants measured here at first use are read (default: 1)",
-            in_cache_key=True,
         ),
         Option(
             name="EINSUM_ENGINE_SVML",
@@ -153,7 +147,6 @@ OPTIONS: dict[str, Option] = {
             expects="0 or 1",
             default=True,
             help="0 computes all functions by code of this package, also where Intel's SVML is installed (default: 1)",
-            in_cache_key=True,
         ),
         Option(
             name="EINSUM_ENGINE_POOL_BYTES",
@@ -196,11 +189,6 @@ def get(name: str) -> Any:
     if name not in OPTIONS:
         raise EngineValueError(f"unknown environment variable {name!r}; there are {', '.join(OPTIONS)}")
     return OPTIONS[name].read()
-
-
-def cache_key() -> tuple[str | None, ...]:
-    """The texts of the variables that decide what a plan looks like: part of the key of any cached plan."""
-    return tuple(os.environ.get(option.name) for option in OPTIONS.values() if option.in_cache_key)
 
 
 def table() -> str:

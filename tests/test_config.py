@@ -79,13 +79,6 @@ def test_the_package_reads_no_variable_outside_the_table():
     assert found == []
 
 
-def test_cache_key_changes_with_the_variables_that_change_plans(monkeypatch):
-    for option in config.OPTIONS.values():
-        before = config.cache_key()
-        monkeypatch.setenv(option.name, GOOD[option.name][0])
-        assert (config.cache_key() != before) == option.in_cache_key, option.name
-
-
 def test_table_shows_names_and_values(monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_DEBUG", "2")
     lines = {line.split()[0]: line for line in config.table().splitlines()}
