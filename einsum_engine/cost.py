@@ -12,20 +12,23 @@ from dataclasses import dataclass, replace
 from typing import Mapping
 
 WITHIN = 4.0  # a measured constant further than this factor from the typical one is noise, or a broken clock
-CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "step_seconds", "call_seconds")
+CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_flight", "step_seconds", "call_seconds")
 COMPLEX = ("complex64", "complex128")
+LATENCY = 4  # cycles of a multiply-add
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """Rates of one thread with one instruction set: flops per second by dtype, bytes read and written per second for
-    data in cache and in memory; what each step and each call adds, in seconds."""
+    data in cache and in memory; vector multiply-adds under way at the peak, latency times rate; what each step and each call
+    adds, in seconds."""
 
     isa: str
     peak: dict[str, float]
     cache_bandwidth: float = 60e9
     memory_bandwidth: float = 15e9
     cache_bytes: int = 1 << 20
+    in_flight: int = 0  # 0: as many as on a common core
     step_seconds: float = 1.5e-7
     call_seconds: float = 4e-7
     measured: bool = False
@@ -36,24 +39,27 @@ class Machine:
 
 def typical_machine(isa: str, vector_bits: int, fma: bool) -> Machine:
     """Rates of a common core at 3 GHz: one (512 bits) or two vector FMAs a cycle."""
-    per_cycle = vector_bits / 8 * (2 if vector_bits < 512 else 1) * (2 if fma else 1)
+    units = 2 if vector_bits < 512 else 1
+    per_cycle = vector_bits / 8 * units * (2 if fma else 1)
     rate = 3e9 * per_cycle
     peak = {"float32": rate / 4, "float64": rate / 8, "complex64": rate / 4, "complex128": rate / 8}
     for name, size in (("int8", 1), ("bool", 1), ("int16", 2), ("int32", 4), ("int64", 8)):
         peak[name] = rate / max(size, 4) / 2
-    return Machine(isa=isa, peak=peak)
+    return Machine(isa=isa, peak=peak, in_flight=LATENCY * units)
 
 
 def measured_machine(typical: Machine, constants: Mapping[str, float]) -> Machine:
     """``typical`` with its constants replaced by measured ones (`CONSTANTS`), each kept within a factor of `WITHIN`.
 
     Complex numbers have the peak of their parts; that of integers changes as that of float32 does, with the clock.
+    Multiply-adds in flight are those of a whole number of units, at least one.
     """
     real = {name: _near(constants[name], typical.peak[name]) for name in ("float32", "float64")}
     faster = real["float32"] / typical.peak["float32"]
     peak = {name: rate * faster for name, rate in typical.peak.items()}
     peak |= real | {"complex64": real["float32"], "complex128": real["float64"]}
     rest = {name: _near(constants[name], getattr(typical, name)) for name in CONSTANTS if name not in real}
+    rest["in_flight"] = LATENCY * max(1, round(rest["in_flight"] / LATENCY))
     return replace(typical, peak=peak, measured=True, **rest)
 
 

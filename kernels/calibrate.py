@@ -110,10 +110,15 @@ def copies(nbytes: int, threads: int = 1, isa: str | None = None) -> Loops:
 
 def quick_rates(isa: ISA) -> dict[str, float]:
     """Rates of one thread in some 20 ms, never remembered: FMA peaks of float32 and float64, operations per second;
-    ``cache_bandwidth`` and ``memory_bandwidth`` of copies of 512 KiB and 32 MiB, bytes read and written per second."""
+    ``cache_bandwidth`` and ``memory_bandwidth`` of copies of 512 KiB and 32 MiB, bytes read and written per second;
+    ``in_flight``: vector multiply-adds under way at the peak of float32."""
     rates = {dtype: _measure_peak(dtype, 1, isa, _QUICK_SECONDS, _QUICK_RUNS) for dtype in ("float32", "float64")}
     for name, footprint in _QUICK_FOOTPRINTS.items():
         rates[name] = _measure_copy(footprint, 1, isa, _QUICK_SECONDS, _QUICK_RUNS // 2)
+    rates["in_flight"] = float(isa.in_flight)
+    if isa.fma:  # elsewhere a product and a sum are under way together, which is another question
+        chain = _peak_loops("float32", 1, isa, kernel="fmachain").best_rate(_QUICK_SECONDS, _QUICK_RUNS)
+        rates["in_flight"] = rates["float32"] / chain
     return rates
 
 
@@ -137,12 +142,12 @@ def _measure_peak(dtype: str, threads: int, isa: ISA, target: float | None = Non
     return _peak_loops(dtype, threads, isa).best_rate(target, runs)
 
 
-def _peak_loops(dtype: str, threads: int, isa: ISA) -> Loops:
+def _peak_loops(dtype: str, threads: int, isa: ISA, kernel: str = "fmapeak") -> Loops:
     from .cpu import calibrate
 
-    width, chains = isa.vector_bits // 8, calibrate.chains(dtype, isa)
+    width, chains = isa.vector_bits // 8, calibrate.chains(f"{kernel}_{dtype}", isa)
     lanes = isa.lanes(tiles.ITEMSIZE[dtype])
-    function, calls = _function(f"fmapeak_{dtype}", isa), []
+    function, calls = _function(f"{kernel}_{dtype}", isa), []
     for _ in range(threads):
         data = _aligned((2 + chains) * width)
         # x * 0.5 + 1 tends to 2: no infinity, no denormal. Integers wrap, which costs nothing.

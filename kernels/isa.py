@@ -48,6 +48,11 @@ class ISA:
         """A fused multiply-add exists in hardware; elsewhere kernels multiply and add, never call a library."""
         return self.triple_arch == "aarch64" or "+fma" in self.features
 
+    @property
+    def in_flight(self) -> int:
+        """Multiply-adds under way at the peak of a common core: four cycles each, one (512 bits) or two a cycle."""
+        return 4 if self.vector_bits == 512 else 8
+
     def lanes(self, itemsize: int) -> int:
         """Elements of ``itemsize`` bytes in one vector register.
 

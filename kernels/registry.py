@@ -104,7 +104,7 @@ def _guard(isa: ISA) -> tuple[str, ...]:
 def _walk(isa: ISA) -> tuple[str, ...]:
     """What every call goes through, and the loops that `calibrate.quick_rates` runs before the first plan."""
     results = tuple(f"results_{kind}" for kind in ("malloc", "calloc", "realloc", "free", "clear"))
-    return ("walk", "worker_loop", "blocks", "entry", *results, "fmapeak_float32", "fmapeak_float64", "copy_plain", "copy_stream")
+    return ("walk", "worker_loop", "blocks", "entry", *results, "fmapeak_float32", "fmapeak_float64", "fmachain_float32", "copy_plain", "copy_stream")
 
 
 FAMILIES: dict[str, Family] = {

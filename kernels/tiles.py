@@ -93,25 +93,35 @@ def chunk(isa: ISA, dtype: str, run: int, equal: int) -> int:
     return run if 2 * moves(isa, dtype, run) * equal < run else equal
 
 
+def units(isa: ISA, dtype: str, in_flight: int) -> float:
+    """How many times as many multiply-adds a cycle as on a common core, where ``in_flight`` are under way (0: as many as there).
+    Integers multiply in one unit."""
+    return max(1.0, in_flight / isa.in_flight) if dtype.startswith(("float", "complex")) else 1.0
+
+
 def _lanes(isa: ISA, dtype: str) -> int:
     """Real numbers in a vector."""
     return elements(isa, dtype) * (2 if dtype in COMPLEX else 1)
 
 
 @lru_cache(maxsize=None)
-def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = False) -> float:
+def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = False, in_flight: int = 0) -> float:
     """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
 
     A k step issues one FMA a cycle (two where vectors are narrower), a load of a lanes vector from L2 takes two
     cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles.
     The constants are measured ones; `docs/performance.md` has the table. ``in_place``: so B is read, column by column.
+    ``in_flight``: multiply-adds under way at the peak of this machine, 0: of a common core; twice as many are two a cycle,
+    as many as there are loads, broadcasts included.
     """
     mv, nr = tile
-    fmas = mv * nr * (2 if dtype in COMPLEX else 1)
+    columns = nr * (2 if dtype in COMPLEX else 1)
+    fmas = mv * columns
     if not isa.repeats:
         return fmas / max(fmas + 2 + 0.7 * shuffles(isa, dtype, tile, in_place), 2 * mv + 0.3, 6.3)
-    cycles = max(fmas, 2 * mv, 4 if isa.vector_bits == 512 else 8) + 0.3
-    return fmas / cycles
+    if units(isa, dtype, in_flight) > 1:
+        return fmas / (max(fmas, 1.04 * (mv + columns), 2.6 * mv, 1.05 * in_flight) + 0.3)
+    return fmas / (max(fmas, 2 * mv, isa.in_flight) + 0.3)
 
 
 def most_in_place(dtype: str) -> int:

@@ -72,11 +72,12 @@ class GemmPlan:
     pack_left: PackedSide | None
     pack_right: PackedSide | None
     describe: tuple[str, str]
+    in_flight: int = 0
 
     @lazy
     def drawn(self) -> tuple[GemmTables, Decided]:
         """What the problem is made of. `row` drops it, and it is planned again for those that ask then."""
-        return _Planner(self.asked, self.isa, self.threads, self.swapped).plan().drawn
+        return _Planner(self.asked, self.isa, self.threads, self.swapped, self.in_flight).plan().drawn
 
     @lazy
     def problem(self) -> GemmProblem:
@@ -103,18 +104,18 @@ class GemmPlan:
         return row
 
 
-def plan_gemm(c: BinaryContraction, isa: ISA, threads: int) -> GemmPlan:
-    """Chooses how to run ``c``; every size, stride and dtype is served."""
+def plan_gemm(c: BinaryContraction, isa: ISA, threads: int, in_flight: int = 0) -> GemmPlan:
+    """Chooses how to run ``c``; every size, stride and dtype is served. ``in_flight`` as in `tiles.efficiency`."""
     swapped = c.lanes_on_right
     asked = c.swapped if swapped else c
-    plan = _Planner(asked, isa, threads, swapped).plan()
+    plan = _Planner(asked, isa, threads, swapped, in_flight).plan()
     forget(asked)  # its fused dimensions, which the plan has as it needs them
     return plan
 
 
 class _Planner(GemmAccess):
-    def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool):
-        self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
+    def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool, in_flight: int):
+        self.c, self.isa, self.threads, self.swapped, self.in_flight = c, isa, threads, swapped, in_flight
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
         self.sources = c.left_dtype or c.dtype, c.right_dtype or c.dtype  # by tensor, as the next
         self.items = itemsize(self.sources[LEFT]), itemsize(self.sources[RIGHT])
@@ -173,7 +174,7 @@ class _Planner(GemmAccess):
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         close = self.together() if not along_a and self._stream(self._kc) else 0
-        in_c = {"together": together, "goes_on": goes_on}
+        in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight}
         if not self._cut_in_place(run, along_a, (*work, contiguous), close):
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
@@ -198,7 +199,8 @@ class _Planner(GemmAccess):
         if self.isa.repeats or along_a:
             return False
         most = tile_table.most_in_place(self.c.dtype)
-        self._cut(run, choose_tile(self.isa, self.c.dtype, *work, most=most, close=bool(close), in_place=True))
+        how = {"most": most, "close": bool(close), "in_place": True, "in_flight": self.in_flight}
+        self._cut(run, choose_tile(self.isa, self.c.dtype, *work, **how))
         return self._reads_b_in_place()
 
     def _together(self) -> tuple[int, int]:
@@ -224,7 +226,7 @@ class _Planner(GemmAccess):
         if dims is None:
             return None
         rows = tuple([dim.size for dim in dims])
-        (mv, nr), _ = choose_tile(self.isa, c.dtype, rows, self.n_total, self.k_total, True, True)
+        (mv, nr), _ = choose_tile(self.isa, c.dtype, rows, self.n_total, self.k_total, True, True, in_flight=self.in_flight)
         if not nr:  # A would be read again and again
             return None
         self.group = group_of(-(-dims[0].size // (mv * lanes)), dims[1].size, mv * lanes * nr * self.item, lanes)
@@ -318,6 +320,7 @@ class _Planner(GemmAccess):
             asked=c,
             isa=self.isa,
             threads=self.threads,
+            in_flight=self.in_flight,
             work=self._work(decided),
             parallel=self._parallel,
             swapped=self.swapped,

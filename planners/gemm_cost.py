@@ -37,7 +37,8 @@ def product_seconds(w: GemmWork, isa: ISA, machine: cost.Machine) -> float:
     """Seconds on one thread, packing by the tasks included."""
     nbytes = w.outer * w.rows * w.columns * tile_table.ITEMSIZE[w.dtype]  # of the result
     # One larger than the caches is on its way to memory beside the arithmetic.
-    return _cycles(w, isa, nbytes) / _vector_rate(w.dtype, isa, machine) + _packed_by_tasks(w) + moved_seconds(nbytes)
+    rate = _vector_rate(w.dtype, isa, machine)
+    return _cycles(w, isa, nbytes, machine.in_flight) / rate + _packed_by_tasks(w) + moved_seconds(nbytes)
 
 
 def moved_seconds(nbytes: int) -> float:
@@ -48,17 +49,24 @@ def moved_seconds(nbytes: int) -> float:
 
 
 def _vector_rate(dtype: str, isa: ISA, machine: cost.Machine) -> float:
-    """Vector FMAs a second: a complex one counts 8 operations an element and takes two."""
+    """Cycles a second as the weights count them: vector FMAs, where a complex one counts 8 operations an element and takes two."""
     operations = (4 if dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, dtype)
-    return machine.peak.get(dtype, 1e9) / operations
+    return machine.peak.get(dtype, 1e9) / operations / _wider(isa, dtype, machine.in_flight)
 
 
-def _cycles(w: GemmWork, isa: ISA, nbytes: int) -> float:
+def _wider(isa: ISA, dtype: str, in_flight: int) -> float:
+    """How many multiply-adds take as long as one did when the weights were measured. Where there are twice as many units, what
+    is beside them is faster, too, but not by two (`docs/performance.md`)."""
+    return math.sqrt(tile_table.units(isa, dtype, in_flight))
+
+
+def _cycles(w: GemmWork, isa: ISA, nbytes: int, in_flight: int) -> float:
     parts = 2 if w.dtype in tile_table.COMPLEX else 1
     panels = w.outer * w.panels
     padded = -(-w.columns // w.nr) * w.nr
     blocks = -(-w.k // w.kc)
-    fmas = panels * w.mv * padded * w.k * parts / tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place)
+    each = tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place, in_flight)
+    fmas = panels * w.mv * padded * w.k * parts / (each * _wider(isa, w.dtype, in_flight))
     tiles = panels * (padded // w.nr) * blocks * TILE
     # A broadcast from a B that is not in cache is a line for each step of K.
     reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0

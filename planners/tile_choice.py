@@ -36,6 +36,7 @@ def choose_tile(
     in_place: bool = False,
     together: int = 1,
     goes_on: int = 0,
+    in_flight: int = 0,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
@@ -43,14 +44,14 @@ def choose_tile(
     efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
     of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
     so the columns are read. ``together``: so many of the fastest dimensions are one run in C; ``goes_on``: pieces of so many
-    entries of the next one go on with that run, 0: none.
+    entries of the next one go on with that run, 0: none. ``in_flight`` as in `tiles.efficiency`.
     """
     best, best_cost = ((0, 0), False), float("inf")
     run = prod(rows[:together])
     scattered = _scattered(isa, dtype, run) if contiguous else _ONE_BY_ONE
     total = prod(rows)
     least, most = (columns, sys.maxsize) if across else (1, most)
-    for tile, width, work in _fastest(isa, dtype, in_place, columns, terms, least, most):
+    for tile, width, work in _fastest(isa, dtype, in_place, in_flight, columns, terms, least, most):
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
             continue
         for extend in (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,):
@@ -93,13 +94,13 @@ def _scattered(isa: ISA, dtype: str, run: int) -> tuple[tuple[float, float], ...
 
 @lru_cache(maxsize=1024)
 def _fastest(
-    isa: ISA, dtype: str, in_place: bool, columns: int, terms: int, least: int, most: int
+    isa: ISA, dtype: str, in_place: bool, in_flight: int, columns: int, terms: int, least: int, most: int
 ) -> tuple[tuple[tuple[int, int], int, float], ...]:
     """Of the tiles of each width, with ``least`` to ``most`` columns, the one of the least work, or several alike: it, the
     lanes of its panels, and the work for a panel. How rows are cut and stored depends on the width alone."""
     near = _near_columns(dtype, terms)
     found, fastest = [], {}
-    for tile, nr, width, fmas, cycles in _tiles(isa, dtype, in_place, least, most):
+    for tile, nr, width, fmas, cycles in _tiles(isa, dtype, in_place, in_flight, least, most):
         blocks = -(-columns // nr)
         # With few panels of B, where A comes from counts for more.
         far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
@@ -112,13 +113,13 @@ def _fastest(
 
 @lru_cache(maxsize=256)
 def _tiles(
-    isa: ISA, dtype: str, in_place: bool, least: int, most: int
+    isa: ISA, dtype: str, in_place: bool, in_flight: int, least: int, most: int
 ) -> tuple[tuple[tuple[int, int], int, int, int, float], ...]:
     """Each tile of ``least`` to ``most`` columns, its columns, the lanes of its panels, its vectors of C, and what one of its
     vector multiply-adds costs."""
     parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
     return tuple(
-        (tile, nr, mv * lanes, mv * nr, parts / tile_table.efficiency(isa, dtype, tile, in_place))
+        (tile, nr, mv * lanes, mv * nr, parts / tile_table.efficiency(isa, dtype, tile, in_place, in_flight))
         for tile in tile_table.tiles(isa, dtype)
         for mv, nr in [tile]
         if least <= nr <= most

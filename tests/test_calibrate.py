@@ -20,11 +20,12 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
-@pytest.mark.parametrize("dtype", tiles.REAL)
-def test_fma_loop_computes_multiply_adds(row, dtype):
+@pytest.mark.parametrize("name", [*(f"fmapeak_{dtype}" for dtype in tiles.REAL), "fmachain_float32"])
+def test_fma_loop_computes_multiply_adds(row, name):
     from einsum_engine.kernels.cpu import calibrate as loops
 
-    width, chains = row.vector_bits // 8, loops.chains(dtype, row)
+    dtype = name.split("_")[1]
+    width, chains = row.vector_bits // 8, loops.chains(name, row)
     kind = np.dtype("uint8" if dtype == "bool" else dtype)
     data = np.zeros((2 + chains + 1) * width, np.uint8)
     vectors = data.view(kind).reshape(2 + chains + 1, -1)
@@ -32,7 +33,7 @@ def test_fma_loop_computes_multiply_adds(row, dtype):
     vectors[:] = rng.integers(0, 2 if dtype == "bool" else 5, vectors.shape)
     a, b, x = vectors[0].copy(), vectors[1].copy(), vectors[2:].copy()
     words = np.array([3, data.ctypes.data], np.int64)
-    calibrate._function(f"fmapeak_{dtype}", row)(words.ctypes.data)
+    calibrate._function(name, row)(words.ctypes.data)
     for _ in range(3):
         x[:-1] = (x[:-1] & a) | b if dtype == "bool" else x[:-1] * a + b
     np.testing.assert_array_equal(vectors[2:], x)
@@ -142,7 +143,7 @@ def test_rates_count_the_operations_of_one_repetition(dtype, threads, monkeypatc
 
     real = {"complex64": "float32"}.get(dtype, dtype)
     lanes = row.vector_bits // 8 // np.dtype(real).itemsize
-    assert calibrate.fma_peak(dtype, threads, fresh=True) == 3 * threads * 2 * lanes * loops.chains(real, row)
+    assert calibrate.fma_peak(dtype, threads, fresh=True) == 3 * threads * 2 * lanes * loops.chains(f"fmapeak_{real}", row)
     assert repetitions == [threads, threads]
 
 
@@ -175,6 +176,6 @@ def test_unknown_microkernel_names_those_there_are():
 def test_quick_rates_are_rates_and_not_remembered():
     row = isa.active_isa()
     rates = calibrate.quick_rates(row)
-    assert set(rates) == {"float32", "float64", "cache_bandwidth", "memory_bandwidth"}
+    assert set(rates) == {"float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_flight"}
     assert calibrate._known == {} and not calibrate._file().exists()
     assert all(0 < rate < 1e15 for rate in rates.values())

@@ -105,7 +105,21 @@ EVERY = [(row, dtype) for row in isa.host_isas() for dtype in tiles.DTYPES]
 
 
 @pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
-def test_tiles_that_are_not_weighed_would_not_be_chosen(monkeypatch, row, dtype):
+def test_a_core_of_two_units_wants_more_in_flight_and_fewer_loads(row, dtype):
+    """Integers multiply in one of them, and where vectors are narrower there were two already."""
+    for tile in tiles.tiles(row, dtype):
+        one, two = (tiles.efficiency(row, dtype, tile, in_flight=count) for count in (row.in_flight, 2 * row.in_flight))
+        assert one == tiles.efficiency(row, dtype, tile) and two <= one
+        assert (two == one) == (tiles.units(row, dtype, 2 * row.in_flight) == 1 or not row.repeats or two > 0.95), tile
+    if row is AVX512 and dtype == "float32":
+        least, most = (tiles.efficiency(row, dtype, tile, in_flight=8) for tile in ((1, 4), (4, 6)))
+        assert least < 0.5 and most > 0.95
+        assert choose_tile(row, dtype, (4096,), 4, 512, True)[0] == choose_tile(row, dtype, (4096,), 4, 512, True, in_flight=4)[0]
+
+
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
+def test_tiles_that_are_not_weighed_would_not_be_chosen(monkeypatch, row, dtype, units):
     """Of tiles of one width, all but the fastest are left out: the choice is the same with all of them."""
     rng = np.random.default_rng(0)
 
@@ -114,12 +128,13 @@ def test_tiles_that_are_not_weighed_would_not_be_chosen(monkeypatch, row, dtype)
         columns, terms = rng.choice([1, 2, 3, 4, 5, 6, 8, 13, 16, 24, 100, 512], 2).tolist()
         most = int(rng.choice([4, 8, tile_choice.MOST_COLUMNS]))
         contiguous, across, close, in_place = (rng.random(4) < [0.7, 0.1, 0.2, 0.3]).tolist()
-        return row, dtype, rows, columns, terms, contiguous, across, most, close, in_place, int(rng.integers(1, 3)), 0
+        together = int(rng.integers(1, 3))
+        return row, dtype, rows, columns, terms, contiguous, across, most, close, in_place, together, 0, units * row.in_flight
 
     cases = [case() for _ in range(200)]
     chosen = [choose_tile.__wrapped__(*each) for each in cases]
     every = tile_choice._fastest.__wrapped__
-    assert len(every(row, dtype, False, 64, 64, 1, 16)) < len(tiles.tiles(row, dtype))
+    assert len(every(row, dtype, False, units * row.in_flight, 64, 64, 1, 16)) < len(tiles.tiles(row, dtype))
     monkeypatch.setattr(tile_choice, "ALIKE", float("inf"))
     monkeypatch.setattr(tile_choice, "_fastest", every)  # without its cache
     assert [choose_tile.__wrapped__(*each) for each in cases] == chosen

@@ -1,7 +1,8 @@
 """Loops that show what the machine can do: multiply-adds between registers, and copies.
 
 ``int64 fmapeak_<dtype>(args)``: repeats independent chains ``x = x * a + b`` in registers. ``args`` is the address of
-two words: iterations, and the address of vectors: multiplier, addend, then one per chain.
+two words: iterations, and the address of vectors: multiplier, addend, then one per chain. ``int64 fmachain_<dtype>(args)``: with
+one chain, whose multiply-adds wait for each other.
 
 ``void copy_plain(args)``, ``void copy_stream(args)``: ``args`` holds destination, source, bytes (a multiple of
 `copy_unit`), repetitions. The streaming copy wants its destination aligned to a vector.
@@ -23,8 +24,12 @@ _CHAINS = {16: 12, 32: 24}
 _UNFUSED_CHAINS = 14  # a multiplication and an addition are as long as both: all registers but two
 
 
-def chains(dtype: str, isa: ISA) -> int:
-    """Independent multiply-adds per iteration: latency times throughput of any machine, and no spills."""
+def chains(name: str, isa: ISA) -> int:
+    """Independent multiply-adds per iteration of the loop ``name``: for the peak latency times throughput of any machine, and
+    no spills."""
+    loop, dtype = name.split("_")
+    if loop == "fmachain":
+        return 1
     if dtype.startswith("float") and not isa.fma:
         return _UNFUSED_CHAINS
     emulated = dtype == "int8" or (dtype == "int64" and isa.name != "avx512")
@@ -38,7 +43,7 @@ def copy_unit(isa: ISA) -> int:
 
 def build_fma_peak(module: ir.Module, name: str, isa: ISA) -> None:
     """Operations per iteration: 2 * `chains` * lanes."""
-    dtype = name.removeprefix("fmapeak_")
+    dtype = name.split("_")[1]
     f = Fn(module, name, [I64])
     iterations, data = f.word(f.args[0], 0), f.word(f.args[0], 1)
     real = scalar_type(dtype)
@@ -46,7 +51,7 @@ def build_fma_peak(module: ir.Module, name: str, isa: ISA) -> None:
     width = isa.vector_bits // 8
     a, b = f.load(ty, data), f.load(ty, data + width)
     # A start and an end in memory for each chain, or LLVM would merge equal chains into one.
-    places = [data + (2 + i) * width for i in range(chains(dtype, isa))]
+    places = [data + (2 + i) * width for i in range(chains(name, isa))]
     accumulators = [Var(f, f.load(ty, place)) for place in places]
     with f.range(0, iterations):
         if in_pairs(isa, dtype):

@@ -42,7 +42,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"(arg)?sort_[1248]"), sort.build),
     (re.compile(r"guard"), guard.build),
     (re.compile("|".join(result_memory.NAMES)), result_memory.build),
-    (re.compile(r"fmapeak_\w+"), calibrate.build_fma_peak),
+    (re.compile(r"fma(peak|chain)_\w+"), calibrate.build_fma_peak),
     (re.compile(r"copy_(plain|stream)"), calibrate.build_copy),
 ]
 
