@@ -49,28 +49,25 @@ def moved_seconds(nbytes: int) -> float:
 
 
 def _vector_rate(dtype: str, isa: ISA, machine: cost.Machine) -> float:
-    """Cycles a second as the weights count them: vector FMAs, where a complex one counts 8 operations an element and takes two."""
+    """Vector FMAs a second: a complex one counts 8 operations an element and takes two."""
     operations = (4 if dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, dtype)
-    return machine.peak.get(dtype, 1e9) / operations / _wider(isa, dtype, machine.in_flight)
-
-
-def _wider(isa: ISA, dtype: str, in_flight: int) -> float:
-    """How many multiply-adds take as long as one did when the weights were measured. Where there are twice as many units, what
-    is beside them is faster, too, but not by two (`docs/performance.md`)."""
-    return math.sqrt(tile_table.units(isa, dtype, in_flight))
+    return machine.peak.get(dtype, 1e9) / operations
 
 
 def _cycles(w: GemmWork, isa: ISA, nbytes: int, in_flight: int) -> float:
+    """In vector FMAs at their peak rate. Where there are twice as many units as the weights were measured with, what is beside
+    the FMAs is faster, too, but not by two (`docs/performance.md`)."""
     parts = 2 if w.dtype in tile_table.COMPLEX else 1
     panels = w.outer * w.panels
     padded = -(-w.columns // w.nr) * w.nr
     blocks = -(-w.k // w.kc)
-    each = tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place, in_flight)
-    fmas = panels * w.mv * padded * w.k * parts / (each * _wider(isa, w.dtype, in_flight))
+    share = tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place, in_flight)
+    fmas = panels * w.mv * padded * w.k * parts / share
+    beside = math.sqrt(tile_table.units(isa, w.dtype, in_flight))
     tiles = panels * (padded // w.nr) * blocks * TILE
     # A broadcast from a B that is not in cache is a line for each step of K.
     reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0
-    return fmas + tiles + blocks * _stores(w, isa, nbytes) + reads_of_b
+    return fmas + beside * tiles + beside * blocks * _stores(w, isa, nbytes) + beside * reads_of_b
 
 
 def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:

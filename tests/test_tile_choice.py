@@ -114,7 +114,8 @@ def test_a_core_of_two_units_wants_more_in_flight_and_fewer_loads(row, dtype):
     if row is AVX512 and dtype == "float32":
         least, most = (tiles.efficiency(row, dtype, tile, in_flight=8) for tile in ((1, 4), (4, 6)))
         assert least < 0.5 and most > 0.95
-        assert choose_tile(row, dtype, (4096,), 4, 512, True)[0] == choose_tile(row, dtype, (4096,), 4, 512, True, in_flight=4)[0]
+        chosen = [choose_tile(row, dtype, (168,), 24, 168, True, in_flight=count)[0] for count in (0, 4, 8)]
+        assert chosen == [(1, 8), (1, 8), (3, 8)]
 
 
 @pytest.mark.parametrize("units", [1, 2])
