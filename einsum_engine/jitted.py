@@ -29,7 +29,7 @@ from .plan import Plan
 from .profile import Profile
 from .program_route import NoPlan, ProgramRoute, RunOptions
 from .storage import StorageTable
-from .trace import Component, Root, Scope, Tracer, lift, scoped
+from .trace import MISSED, Component, Root, Scope, Tracer, Tracing, lift, scoped
 from .trace_lines import line_of, located, placed
 from .trace_masked import Masked
 from .trace_memory import numpy_memory
@@ -236,7 +236,7 @@ class Jitted:
             if found.written:
                 groups = overlapping(arrays)
                 if groups != alone or any(map(repeats, arrays)):
-                    views = tuple(span_of(arrays, group)[1:] for group in groups)
+                    views = tuple(() if is_alone(arrays, group) else span_of(arrays, group)[1:] for group in groups)
                     found = self._find((key, groups, views), lambda: _trace(self, leaves, tree, arrays, groups))
         self._last = found
         return found, arrays
@@ -303,24 +303,41 @@ def _leaf_key(leaf: Any, position: int) -> Any:
 
 
 # -- tracing a call ----------------------------------------------------------------------------------------------------
-def _trace(
-    jitted: Jitted, leaves: list[Any], tree: Any, arrays: list[Any], groups: tuple[tuple[int, ...], ...]
-) -> Traced:
+Groups = tuple[tuple[int, ...], ...]
+
+
+def _trace(jitted: Jitted, leaves: list[Any], tree: Any, arrays: list[Any], groups: Groups) -> Traced:
     _tell_autoray()
-    scope = Scope()
+    tracing = Tracing()
+    try:
+        found = _traced_once(jitted, leaves, tree, arrays, groups, tracing)
+    except Exception:
+        if not tracing.missed:
+            raise
+    else:
+        if not tracing.missed:
+            return found
+    return _traced_once(jitted, leaves, tree, arrays, groups, Tracing(ordered=True))
+
+
+def _traced_once(
+    jitted: Jitted, leaves: list[Any], tree: Any, arrays: list[Any], groups: Groups, tracing: Tracing
+) -> Traced:
+    scope = Scope(tracing=tracing)
     roots: list[Root] = []
     inputs: list[Var] = []
     tracers: dict[int, Tracer] = {}
     members: list[tuple[tuple[int, View], ...]] = []
     for group in groups:
-        shape, views = members_of(arrays, group)
+        shape, views = members_of(arrays, group, tracing.ordered)
         dtype = known_dtype(arrays[group[0]].dtype, f"array argument {group[0]}")
         roots.append(Root(shape, dtype, input=len(roots)))
         inputs.append(scope.builder.input(Aval(shape, dtype)))
         scope.add(roots[-1], inputs[-1])
         members.append(tuple(zip(group, views)))
         for at, view in members[-1]:
-            tracers[at] = _argument(arrays[at], at, roots[-1], view, not is_alone(arrays, group))
+            shared = not is_alone(arrays, group, tracing.ordered)
+            tracers[at] = _argument(arrays[at], at, roots[-1], view, shared)
     numbers = iter(range(len(arrays)))
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]
     with scoped(scope):
@@ -427,6 +444,7 @@ def _results(scope: Scope, found: list[Any], tracers: dict[int, Tracer]) -> tupl
         if not isinstance(leaf, Tracer):
             leaves.append(Leaf(kind="static", value=_fixed(leaf)))
             continue
+        scope.tracing.missed |= leaf.locked == MISSED
         locked = bool(leaf.locked) and not _own_component(leaf, counts)
         sources = [at for at, given in tracers.items() if given.root is leaf.root]
         source = next((at for at in sources if tracers[at].memory == leaf.memory), sources[0] if sources else None)

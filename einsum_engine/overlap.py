@@ -47,16 +47,24 @@ def repeats(array: Any) -> bool:
     return whole and not View(array.shape, tuple(stride // item for stride in array.strides)).injective()
 
 
-def is_alone(arrays: Sequence[Any], group: tuple[int, ...]) -> bool:
-    """Whether the only array of a group is an input by itself: neither others nor its own elements share its memory."""
-    return len(group) == 1 and not repeats(arrays[group[0]])
+def _turned(array: Any) -> bool:
+    """Whether views of the memory of an array may be none of its elements in C order."""
+    if not isinstance(array, np.ndarray) or array.ndim < 2 or array.flags.c_contiguous:
+        return False
+    return all(stride % array.itemsize == 0 for stride in array.strides)
+
+
+def is_alone(arrays: Sequence[Any], group: tuple[int, ...], ordered: bool = False) -> bool:
+    """Whether the only array of a group is an input by itself: neither others nor its own elements share its memory.
+
+    ``ordered``: nor would views of its memory be lost.
+    """
+    return len(group) == 1 and not repeats(arrays[group[0]]) and not (ordered and _turned(arrays[group[0]]))
 
 
 def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tuple[View, ...]]:
     """(lowest address, number of elements, views) of the memory that holds all arrays of a group."""
     members = [np.asarray(arrays[at]) for at in group]
-    if is_alone(arrays, group):
-        return 0, 0, ()
     bounds = [np.lib.array_utils.byte_bounds(member) for member in members]
     low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
     item, views = members[0].itemsize, []
@@ -74,9 +82,9 @@ def span_of(arrays: Sequence[Any], group: tuple[int, ...]) -> tuple[int, int, tu
     return low, (high - low) // item, tuple(views)
 
 
-def members_of(arrays: list[Any], group: tuple[int, ...]) -> tuple[tuple[int, ...], list[View]]:
+def members_of(arrays: list[Any], group: tuple[int, ...], ordered: bool) -> tuple[tuple[int, ...], list[View]]:
     """Shape of the root in which the arrays of a group lie, and their views."""
-    if is_alone(arrays, group):
+    if is_alone(arrays, group, ordered):
         shape = np.shape(arrays[group[0]])
         return shape, [View.whole(shape)]
     _, size, views = span_of(arrays, group)

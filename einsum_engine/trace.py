@@ -6,6 +6,10 @@ other view of the root sees the write when it is read next, as in NumPy, and the
 
 A `Scope` is one program in the making. The branches of `cond` and the programs of `while` have scopes of their own,
 which take the roots of the scope around them as inputs when they use them.
+
+Roots are in C order, what NumPy would have in memory often is not, and a reshape that is a view of that memory may be
+none of the root. It is a copy then, until that makes a difference: where the function writes or returns it, tracing
+notes that it `missed` a view, and the function is traced again with roots that are ``ordered`` as the memory is.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -30,6 +35,8 @@ from .trace_memory import numpy_memory, result_memory
 from .views import View
 
 _local = threading.local()
+# Why what would have to share memory with another array is not written, until it is traced again.
+MISSED = "NumPy would share its memory, which is not in C order, with another array; use .copy() before the reshape"
 
 
 # -- roots and scopes --------------------------------------------------------------------------------------------------
@@ -73,22 +80,32 @@ class Component(Root):
         self.base, self.name = base, name
 
 
+@dataclass
+class Tracing:
+    """What the scopes of one traced call share. ``ordered``: roots are laid out as NumPy's memory is; ``missed``: one
+    that is not would have had to be; ``roots``: how many there are."""
+
+    ordered: bool = False
+    missed: bool = False
+    roots: int = 0
+
+
 class Scope:
     """A program in the making, and the version of each root in it."""
 
-    def __init__(self, parent: Scope | None = None) -> None:
+    def __init__(self, parent: Scope | None = None, tracing: Tracing | None = None) -> None:
         self.parent = parent
+        self.tracing = parent.tracing if parent else tracing or Tracing()
         self.builder = Builder()
         self.latest: dict[Root, Atom] = {}
         self.captured: dict[Root, Var] = {}
         self.mutated: dict[Root, None] = {}
         self._reads: dict[Any, Atom] = {}
-        self._numbers: list[int] = parent._numbers if parent else [0]
 
     def add(self, root: Root, atom: Atom) -> None:
         """Make ``root`` known, holding ``atom``."""
-        root.number = self._numbers[0]
-        self._numbers[0] += 1
+        root.number = self.tracing.roots
+        self.tracing.roots += 1
         self.latest[root] = atom
 
     def version(self, root: Root) -> Atom:
@@ -249,6 +266,7 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         if self.scalar:
             raise EngineValueError("a scalar cannot be written in place: NumPy's scalars are immutable")
         if locked := self.locked or self.root.locked:  # the root may have been locked since this view of it was made
+            current().tracing.missed |= locked == MISSED
             raise EngineValueError(f"the destination cannot be written: {locked}")
 
     def check_distinct(self) -> None:
@@ -382,10 +400,16 @@ def plain(value: Any) -> np.ndarray:
 
 def fresh(atom: Atom, memory: View | None = None) -> Tracer:
     """A new root that holds ``atom``; of rank 0 it is a scalar, as NumPy's functions return."""
+    part, scalar = View.whole(atom.shape), not atom.shape
+    if memory is None:
+        memory = View.whole(atom.shape, atom.dtype.itemsize)
+    elif current().tracing.ordered and not memory.is_contiguous(atom.dtype.itemsize):
+        axes = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
+        atom = emit("access", atom, view=part.transpose(axes))
+        part = View.whole(atom.shape).transpose([axes.index(axis) for axis in range(memory.ndim)])
     root = Root(atom.shape, atom.dtype)
     current().add(root, atom)
-    memory = memory if memory is not None else View.whole(atom.shape, atom.dtype.itemsize)
-    return Tracer(root, View.whole(atom.shape), memory, scalar=not atom.shape)
+    return Tracer(root, part, memory, scalar)
 
 
 def whole_root(root: Root, locked: str = "", memory: View | None = None) -> Tracer:

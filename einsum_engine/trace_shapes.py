@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
-from .trace import Tracer, as_tracer, emit, fresh, implements
+from .trace import MISSED, Tracer, as_tracer, emit, fresh, implements
 from .trace_memory import result_memory
 from .views import View, broadcast_shapes, normal_axes, normal_axis
 
@@ -45,7 +45,7 @@ def new_shape(shape: Any, size: int) -> tuple[int, ...]:
 
 @implements(np.reshape)
 def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None) -> Any:
-    """A view where NumPy makes one. Where that view is none of the C-ordered root, a copy that must not be written."""
+    """A view where NumPy makes one. Where that view is none of the root, a copy that must not be written."""
     sizes = new_shape(shape, a.size)
     if order == "F":
         return reshape(a.T, sizes[::-1], copy=copy).T
@@ -61,10 +61,8 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None)
     if a.scalar:
         return _copied(a, sizes)
     found = _copied(a, sizes)
-    found.locked = (
-        "NumPy would share its memory, which is not in C order, with another array; use .copy() before the reshape"
-    )
-    a.root.locked = a.root.locked or found.locked
+    found.locked = MISSED
+    a.root.locked = a.root.locked or MISSED
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine import nnfunctions as nn
+from einsum_engine.trees import flatten
 
 A = np.arange(12.0).reshape(3, 4) / 5
 I = np.arange(12, dtype="i4").reshape(3, 4)  # noqa: E741
@@ -325,21 +326,56 @@ def test_read_only_arguments():
     assert not engine.jit(lambda a: a[1:])(x).flags.writeable
 
 
-def test_reshape_of_another_order_is_a_copy_that_is_not_written():
+REORDERED = {
+    "read": lambda a: (a.T.reshape(-1) * 2, a),
+    "written": lambda a: a.T.reshape(-1).__setitem__(slice(1, 7, 2), 0),
+    "the array it comes from is written": lambda a: (a.T.reshape(-1), a.__setitem__(0, 5))[0] + 1,
+    "a part of it is written": lambda a: (lambda flat: (flat[2:].__iadd__(1), flat.sum())[1])(a.T.reshape(-1)),
+    "steps lead over a gap": lambda a: a.T[:, ::2].reshape(-1).__setitem__(slice(3, None), 3),
+    "returned": lambda a: a.T.reshape(-1),
+    "returned with another": lambda a: (a.T.reshape(-1), a[1:], a * 2),
+    "in a branch": lambda a: engine.cond(
+        a.sum() > 0, lambda: (a.T.reshape(-1).__setitem__(0, 7), a.sum())[1], lambda: a.min()
+    ),
+    "in a loop": lambda a: engine.while_loop(
+        lambda i: i < 3, lambda i: (a.T.reshape(-1).__iadd__(1), i + 1)[1], np.int64(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REORDERED)
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: np.arange(12.0).reshape(4, 3).T,
+        lambda: np.arange(48.0).reshape(8, 6)[::2, ::2].T,
+        lambda: np.arange(12.0).reshape(4, 3)[::-1, ::-1].T,
+        lambda: np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0),
+        lambda: np.arange(24.0).reshape(2, 3, 4).T,
+        lambda: np.arange(12.0).astype(">f8").reshape(4, 3).T,
+        lambda: np.arange(16).reshape(4, 4)[:, :3].T,
+    ],
+    ids=["Fortran", "steps", "reversed", "three axes", "three in Fortran order", "byte-swapped", "gaps"],
+)
+def test_reshape_of_another_order(how, computed, given):
+    """Where NumPy's reshape is a view of memory that is not in C order, it is written and returned as one."""
+
     def function(a):
-        b = a.T + 1
-        flat = b.T.reshape(-1)  # NumPy: a view, since b is laid out as a.T
-        return flat * 2, b
+        b = a + 1 if computed else a  # which is laid out as a is
+        found = REORDERED[how](b)
+        return (found, b) if computed else found
 
-    assert_traced(function, A)
-
-    def writes(a):
-        b = a.T + 1
-        b.T.reshape(-1)[0] = 0
-        return b
-
-    with pytest.raises(engine.EngineValueError, match="NumPy would share its memory, which is not in C order"):
-        engine.jit(writes)(A)
+    eager, memory = given(), given()
+    wanted, found = function(eager), engine.jit(function)(memory)
+    assert_same(wanted, found)
+    assert np.array_equal(eager, memory)
+    arrays = [[x for x in flatten(result)[0] if isinstance(x, np.ndarray)] for result in (wanted, found)]
+    for k, (one, two) in enumerate(zip(*arrays, strict=True)):
+        assert one.flags.writeable == two.flags.writeable
+        assert np.shares_memory(one, eager) == np.shares_memory(two, memory), k
+        for left, right in zip(arrays[0][:k], arrays[1][:k]):
+            assert np.shares_memory(one, left) == np.shares_memory(two, right), k
 
 
 def test_byte_swapped_arguments():
