@@ -8,7 +8,8 @@
         stores of whole vectors, elements in their order again
 
 Each colour is every second element of a row, so nothing is computed that is not wanted. Neighbours along a row are the
-other vector as it is, or shifted by one.
+other vector as it is, or shifted by one. Vectors of one colour have their elements in the `order` in which instructions
+take two vectors apart and put them together.
 
 The last row has its first colour, which the next pairs need, as they need that colour of the row above it. Both wait in
 scratch for them, so each row is loaded and stored once: fewer lines go between the first level of cache and the second,
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Callable
 
 from ..fused_structure import Point, row_reach
+from ..isa import ISA
 from . import fused_abi as ua
 from .emit import I1, Val, Var, vector_type
 from .fused_near import VectorRows
@@ -95,6 +97,7 @@ class _Rows(VectorRows):
         self.vectors = self.steps * 2
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
+        self.order = order(w, self.size // w, kernel.isa)
         self.kept = _Kept(self, self._needed_above())
 
     def emit(self) -> None:
@@ -152,8 +155,15 @@ class _Rows(VectorRows):
         for point, row in span.placed(self.points):
             for down, along in point.structure.near:
                 _, shift = _place(point, along)
+                if point.stage == 0 and self._again(row + down):
+                    shift = 0
                 reads.setdefault(row + down, [{0}, set()])[point.stage].add(shift)
         return reads
+
+    def _again(self, row: int) -> bool:
+        """Whether what the first colour reads of a row, shifted, is loaded once more. Of AVX2 that takes one instruction
+        besides, and shifting two vectors two or three, whose results come late."""
+        return self.order != list(range(self.w)) and row not in self.kept.rows
 
     def _lines(self, j: Val, span: _Span, reads: dict[int, list[set[int]]], reaches: dict) -> dict[int, _Line]:
         """The rows of a span, as they are before its first step. Of those that the next pairs need, what lies before
@@ -203,13 +213,13 @@ class _Rows(VectorRows):
             for k in (step * 2, step * 2 + 1)
         )
         low, high = (self.f.bitcast(value, self.bits) for value in (low, high))
-        return [self.f.shuffle(low, high, range(first, 2 * self.w, 2)) for first in (0, 1)]
+        return [self.f.shuffle(low, high, [2 * k + first for k in self.order]) for first in (0, 1)]
 
     def _store(self, row: int, at: Val, halves: Halves, step: Val, edge: bool) -> None:
         f, w = self.f, self.w
-        order = [lane // 2 + w * (lane % 2) for lane in range(2 * w)]
+        taken = [self.order.index(lane // 2) + w * (lane % 2) for lane in range(2 * w)]
         for half, k in enumerate((step * 2, step * 2 + 1)):
-            value, mask = f.shuffle(*halves, order[half * w : (half + 1) * w]), None
+            value, mask = f.shuffle(*halves, taken[half * w : (half + 1) * w]), None
             value = f.bitcast(value, vector_type(self.elem, w))
             if edge:
                 mask = self._covered(row % 2, k)
@@ -235,7 +245,10 @@ class _Rows(VectorRows):
     def _mine(self, point: Point, step: Val) -> Val:
         """Of the vector of its colour, those that are a point's."""
         first = (self.head + (point.element - point.element % 2)) // 2
-        return self.mask(step, first, first + self.k.no)
+        return self.mask(step, first, first + self.k.no, self.order)
+
+    def window(self, low: Val, high: Val, first: int) -> Val:
+        return super().window(low, high, first, self.order)
 
     def _step(self, i: Val, lines: dict[int, _Line], span: _Span, edge: bool) -> None:
         """Row by row, so that each is in registers for a short time."""
@@ -247,10 +260,10 @@ class _Rows(VectorRows):
                 states[row] = _State(line, loaded)
             for point in self._at(row - 1, 0, span):
                 half, state = point.element % 2, states[row - 1]
-                value = self._value(point, lambda down: states[row - 1 + down].first())
+                value = self._value(point, lambda down, *place: self._first(states[row - 1 + down], *place, i, edge))
                 state.now[half] = self.f.select(self._mine(point, i), value, state.now[half]) if edge else value
             for point in self._at(row - 2, 1, span):
-                value = self._value(point, lambda down: states[row - 2 + down].second())
+                value = self._value(point, lambda down, *place: self._shifted(states[row - 2 + down].second(), *place))
                 states[row - 2].final[point.element % 2] = value
             if row - 2 in span.second:
                 # a step late: loads have the same place in a page as what is stored in rows that are pages apart
@@ -263,14 +276,24 @@ class _Rows(VectorRows):
     def _at(self, row: int, stage: int, span: _Span) -> list[Point]:
         return [point for point, place in span.placed(self.points) if place == row and point.stage == stage]
 
-    def _value(self, point: Point, read: Callable[[int], tuple[Halves, Halves, Halves]]) -> Val:
-        """``read``: what lies to the left, there and to the right, so many rows down."""
-        w, s, values = self.w, point.structure, []
-        for down, along in s.near:
-            half, shift = _place(point, along)
-            left, middle, right = (halves[half] for halves in read(down))
-            pair, first = ((left, middle), w - 1) if shift < 0 else ((middle, right), shift)
-            values.append(self.window(*pair, first))
+    def _first(self, state: _State, half: int, shift: int, i: Val, edge: bool) -> Val:
+        """What the first colour reads of a row."""
+        if not shift or not self._again(state.line.row):
+            return self._shifted(state.first(), half, shift)
+        (low, high), by = state.line.exists, 2 * shift
+        found = self._load(state.line.at + by * (self.size // self.w), (low - by, high - by), i, edge)
+        return self.f.bitcast(found[half], vector_type(self.elem, self.w))
+
+    def _shifted(self, beside: tuple[Halves, Halves, Halves], half: int, shift: int) -> Val:
+        """``beside``: what lies to the left, there and to the right."""
+        left, middle, right = (halves[half] for halves in beside)
+        pair, first = ((left, middle), self.w - 1) if shift < 0 else ((middle, right), shift)
+        return self.window(*pair, first)
+
+    def _value(self, point: Point, read: Callable[[int, int, int], Val]) -> Val:
+        """``read``: which half, so many elements further, so many rows down."""
+        s = point.structure
+        values = [read(down, *_place(point, along)) for down, along in s.near]
         self.k.compute(values, s=s)
         return self.f.bitcast(values[s.outputs[0].value], self.bits)
 
@@ -326,6 +349,16 @@ class _State:
         for variables, values in held:
             for var, value in zip(variables, values):
                 var.set(value)
+
+
+def order(lanes: int, item: int, isa: ISA) -> list[int]:
+    """The element of a colour in each lane. AVX2 moves elements of two vectors between lanes within 16 bytes in one
+    instruction, and in three or four otherwise: each 16 bytes take theirs of the first vector, then of the second."""
+    near = 16 // item
+    if isa.name != "avx2" or near < 2:
+        return list(range(lanes))
+    units = [range(first, first + near // 2) for first in range(0, lanes // 2, near // 2)]
+    return [lane for unit in units for lane in (*unit, *(lanes // 2 + lane for lane in unit))]
 
 
 def _place(point: Point, along: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ loaded before they are written. Vectors lie where those of the first row are ali
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Sequence
 
 from llvmlite import ir
 
@@ -120,15 +120,18 @@ class VectorRows(BoxRows):
         ahead = self.f.select(more, down * rows, self.f.i64(0))
         return Coming(self.f, first + ahead, down, self.vectors * size, rows * vectors * size)
 
-    def window(self, low: Val, high: Val, first: int) -> Val:
-        """The vector that begins with lane ``first`` of ``low`` and goes on in ``high``."""
-        value = self.f.shuffle(low, high, range(first, first + self.w)) if first else low
+    def window(self, low: Val, high: Val, first: int, order: Sequence[int] = ()) -> Val:
+        """The vector that begins with element ``first`` of ``low`` and goes on in ``high``; each has them in ``order``."""
+        order = list(order or range(self.w))
+        lanes = [order.index((k + first) % self.w) + (k + first) // self.w * self.w for k in order]
+        value = self.f.shuffle(low, high, lanes) if first else low
         return self.f.bitcast(value, vector_type(self.elem, self.w))
 
-    def mask(self, k: Val, first: Val, last: Val) -> Val:
-        """Lanes of vector k that lie between two elements, the first of which is not behind the last."""
+    def mask(self, k: Val, first: Val, last: Val, order: Sequence[int] = ()) -> Val:
+        """Lanes of vector k that lie between two elements, the first of which is not behind the last. ``order``: the
+        element in each lane, where they are not in order."""
         f, w = self.f, self.w
-        lanes = f.vector(I64, range(w)) + f.splat(k * w - first, w)
+        lanes = f.vector(I64, order or range(w)) + f.splat(k * w - first, w)
         return lanes.below(f.splat(last - first, w))
 
 
