@@ -148,7 +148,15 @@ class GemmAccess(GemmTables):
             return False
         along_k = RIGHT in self.known and self._along_k(RIGHT)
         streams = self.k_total // self.k_dims[0].size if along_k else self.k_total
-        return footprint <= IN_PLACE_BYTES or streams <= MOST_STREAMS
+        return streams <= MOST_STREAMS or footprint <= IN_PLACE_BYTES and not self._scattered_b(footprint)
+
+    def _scattered_b(self, footprint: int) -> bool:
+        """Whether B comes from memory, some columns of a row at a time, and rows are too far apart for a prefetcher, so
+        that each line is waited for; packed, rows are read as a whole."""
+        if RIGHT not in self.known or not self.k_dims or self._along_k(RIGHT):
+            return False
+        far = footprint * total(self.n_outer) * total(self.b_dims) > NEAR_BYTES
+        return far and abs(self.k_dims[0].stride(RIGHT)) > FETCHED_ROWS
 
     def _along_k(self, tensor: int) -> bool:
         return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.items[tensor]
