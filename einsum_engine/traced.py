@@ -69,6 +69,12 @@ class Traced:
         pairs = zip(self.groups, self.program.inputs)
         return tuple([len(group) > 1 or group[0][1].shape != var.shape for group, var in pairs])
 
+    @lazy
+    def filled(self) -> tuple[bool, ...]:
+        """Whether each input has the elements of one array and no others, each once: it is written in place."""
+        pairs = zip(self.groups, self.program.inputs)
+        return tuple([len(group) == 1 and group[0][1].covers(var.aval.size) for group, var in pairs])
+
     def route(self, strides: tuple[tuple[int, ...], ...], name: str) -> ProgramRoute | NoPlan:
         """How the program runs on inputs of these strides; made once."""
         found = self.routes.get(strides)
@@ -92,7 +98,9 @@ def run(traced: Traced, arrays: list[Any], name: str) -> tuple[Any, ProgramRoute
         left = {at: given[at] for at, _ in traced.written}
     for at, array in left.items():
         for array_at, view in traced.groups[at]:
-            if array is not arrays[array_at] and arrays[array_at].flags.writeable:
+            if traced.filled[at] and np.may_share_memory(array, arrays[array_at]):
+                continue
+            if arrays[array_at].flags.writeable:
                 arrays[array_at][...] = view.of(array) if traced.spans[at] else array
     return unflatten(traced.tree, [_leaf(leaf, made, arrays) for leaf in traced.leaves]), route
 
@@ -108,7 +116,7 @@ def inputs_of(traced: Traced, arrays: list[Any]) -> list[np.ndarray]:
         first = first if isinstance(first, np.ndarray) else np.asarray(first)
         if first.dtype != var.dtype:
             first = first.astype(var.dtype)
-        elif at in written and (traced.spans[at] or not injective(first)):
+        elif at in written and not (traced.filled[at] and injective(first)):
             first = np.array(first, order="C")
         found.append(first)
     return found

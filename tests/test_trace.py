@@ -10,6 +10,7 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine import nnfunctions as nn
+from einsum_engine.traced import inputs_of
 from einsum_engine.trees import flatten
 
 A = np.arange(12.0).reshape(3, 4) / 5
@@ -376,6 +377,50 @@ def test_reshape_of_another_order(how, computed, given):
         assert np.shares_memory(one, eager) == np.shares_memory(two, memory), k
         for left, right in zip(arrays[0][:k], arrays[1][:k]):
             assert np.shares_memory(one, left) == np.shares_memory(two, right), k
+
+
+def test_a_reshape_that_is_a_view_of_no_root():
+    """Strides of a field are no multiples of its elements: NumPy's view can be read, but not written."""
+    field = np.zeros((3, 4), [("value", "f8"), ("flag", "i4")])["value"].T
+    field[...] = np.arange(12.0).reshape(4, 3)
+    assert np.array_equal(engine.jit(lambda a: a.T.reshape(-1) + 1)(field), field.T.reshape(-1) + 1)
+    with pytest.raises(engine.EngineValueError, match="NumPy would share its memory, which is not in C order"):
+        engine.jit(lambda a: a.T.reshape(-1).__setitem__(0, 5.0))(field)
+
+
+def test_a_function_is_traced_again_only_where_it_writes_or_returns_what_it_reshaped():
+    given, calls = np.arange(12.0).reshape(4, 3).T, []
+
+    def function(a, write):
+        calls.append(write)
+        flat = a.T.reshape(-1)
+        if write:
+            flat[0] = 1
+        return flat.sum()
+
+    jitted = engine.jit(function)
+    for write in (False, True):
+        assert jitted(given, write) == function(given, write) and jitted(given, write) == function(given, write)
+    assert calls.count(False) == 1 + 2 and calls.count(True) == 2 + 2
+
+
+@pytest.mark.parametrize("gap, step", [(0, 1), (1, 2)])
+def test_what_is_written_in_the_order_of_memory_is_copied_only_where_it_has_gaps(gap, step):
+    """Between its elements others may write at the same time."""
+    memory = np.arange(4 * (3 + gap)).reshape(4, 3 + gap)
+    eager, array = memory[:, :3].copy().T, memory[:, :3].T
+
+    def function(a):
+        a.T[:, ::step].reshape(-1)[...] += 1
+        return a.T[:, ::step].reshape(-1)[::2] * 2
+
+    jitted = engine.jit(function)
+    traced, arrays = jitted._traced(*flatten(((array,), {})))
+    assert traced.spans == (True,)
+    assert np.shares_memory(inputs_of(traced, arrays)[0], memory) == (gap == 0)
+    eager[::step] += 1
+    assert np.array_equal(jitted(array), eager.T[:, ::step].reshape(-1)[::2] * 2)
+    assert np.array_equal(array, eager) and (memory[:, 3:] == np.arange(4 * (3 + gap)).reshape(4, -1)[:, 3:]).all()
 
 
 def test_byte_swapped_arguments():
