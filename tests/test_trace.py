@@ -10,8 +10,6 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine import nnfunctions as nn
-from einsum_engine.traced import inputs_of
-from einsum_engine.trees import flatten
 
 A = np.arange(12.0).reshape(3, 4) / 5
 I = np.arange(12, dtype="i4").reshape(3, 4)  # noqa: E741
@@ -325,102 +323,6 @@ def test_read_only_arguments():
     with pytest.raises(engine.EngineValueError, match="array argument 0 is read-only"):
         engine.jit(view_example)(x)
     assert not engine.jit(lambda a: a[1:])(x).flags.writeable
-
-
-REORDERED = {
-    "read": lambda a: (a.T.reshape(-1) * 2, a),
-    "written": lambda a: a.T.reshape(-1).__setitem__(slice(1, 7, 2), 0),
-    "the array it comes from is written": lambda a: (a.T.reshape(-1), a.__setitem__(0, 5))[0] + 1,
-    "a part of it is written": lambda a: (lambda flat: (flat[2:].__iadd__(1), flat.sum())[1])(a.T.reshape(-1)),
-    "steps lead over a gap": lambda a: a.T[:, ::2].reshape(-1).__setitem__(slice(3, None), 3),
-    "returned": lambda a: a.T.reshape(-1),
-    "returned with another": lambda a: (a.T.reshape(-1), a[1:], a * 2),
-    "in a branch": lambda a: engine.cond(
-        a.sum() > 0, lambda: (a.T.reshape(-1).__setitem__(0, 7), a.sum())[1], lambda: a.min()
-    ),
-    "in a loop": lambda a: engine.while_loop(
-        lambda i: i < 3, lambda i: (a.T.reshape(-1).__iadd__(1), i + 1)[1], np.int64(0)
-    ),
-}
-
-
-@pytest.mark.parametrize("how", REORDERED)
-@pytest.mark.parametrize("computed", [False, True])
-@pytest.mark.parametrize(
-    "given",
-    [
-        lambda: np.arange(12.0).reshape(4, 3).T,
-        lambda: np.arange(48.0).reshape(8, 6)[::2, ::2].T,
-        lambda: np.arange(12.0).reshape(4, 3)[::-1, ::-1].T,
-        lambda: np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0),
-        lambda: np.arange(24.0).reshape(2, 3, 4).T,
-        lambda: np.arange(12.0).astype(">f8").reshape(4, 3).T,
-        lambda: np.arange(16).reshape(4, 4)[:, :3].T,
-    ],
-    ids=["Fortran", "steps", "reversed", "three axes", "three in Fortran order", "byte-swapped", "gaps"],
-)
-def test_reshape_of_another_order(how, computed, given):
-    """Where NumPy's reshape is a view of memory that is not in C order, it is written and returned as one."""
-
-    def function(a):
-        b = a + 1 if computed else a  # which is laid out as a is
-        found = REORDERED[how](b)
-        return (found, b) if computed else found
-
-    eager, memory = given(), given()
-    wanted, found = function(eager), engine.jit(function)(memory)
-    assert_same(wanted, found)
-    assert np.array_equal(eager, memory)
-    arrays = [[x for x in flatten(result)[0] if isinstance(x, np.ndarray)] for result in (wanted, found)]
-    for k, (one, two) in enumerate(zip(*arrays, strict=True)):
-        assert one.flags.writeable == two.flags.writeable
-        assert np.shares_memory(one, eager) == np.shares_memory(two, memory), k
-        for left, right in zip(arrays[0][:k], arrays[1][:k]):
-            assert np.shares_memory(one, left) == np.shares_memory(two, right), k
-
-
-def test_a_reshape_that_is_a_view_of_no_root():
-    """Strides of a field are no multiples of its elements: NumPy's view can be read, but not written."""
-    field = np.zeros((3, 4), [("value", "f8"), ("flag", "i4")])["value"].T
-    field[...] = np.arange(12.0).reshape(4, 3)
-    assert np.array_equal(engine.jit(lambda a: a.T.reshape(-1) + 1)(field), field.T.reshape(-1) + 1)
-    with pytest.raises(engine.EngineValueError, match="NumPy would share its memory, which is not in C order"):
-        engine.jit(lambda a: a.T.reshape(-1).__setitem__(0, 5.0))(field)
-
-
-def test_a_function_is_traced_again_only_where_it_writes_or_returns_what_it_reshaped():
-    given, calls = np.arange(12.0).reshape(4, 3).T, []
-
-    def function(a, write):
-        calls.append(write)
-        flat = a.T.reshape(-1)
-        if write:
-            flat[0] = 1
-        return flat.sum()
-
-    jitted = engine.jit(function)
-    for write in (False, True):
-        assert jitted(given, write) == function(given, write) and jitted(given, write) == function(given, write)
-    assert calls.count(False) == 1 + 2 and calls.count(True) == 2 + 2
-
-
-@pytest.mark.parametrize("gap, step", [(0, 1), (1, 2)])
-def test_what_is_written_in_the_order_of_memory_is_copied_only_where_it_has_gaps(gap, step):
-    """Between its elements others may write at the same time."""
-    memory = np.arange(4 * (3 + gap)).reshape(4, 3 + gap)
-    eager, array = memory[:, :3].copy().T, memory[:, :3].T
-
-    def function(a):
-        a.T[:, ::step].reshape(-1)[...] += 1
-        return a.T[:, ::step].reshape(-1)[::2] * 2
-
-    jitted = engine.jit(function)
-    traced, arrays = jitted._traced(*flatten(((array,), {})))
-    assert traced.spans == (True,)
-    assert np.shares_memory(inputs_of(traced, arrays)[0], memory) == (gap == 0)
-    eager[::step] += 1
-    assert np.array_equal(jitted(array), eager.T[:, ::step].reshape(-1)[::2] * 2)
-    assert np.array_equal(array, eager) and (memory[:, 3:] == np.arange(4 * (3 + gap)).reshape(4, -1)[:, 3:]).all()
 
 
 def test_byte_swapped_arguments():
