@@ -180,7 +180,8 @@ def test_reshape_of_another_order(how, computed, given):
     wanted, found = function(eager), engine.jit(function)(memory)
     assert np.array_equal(eager, memory)
     for one, two in zip(flatten(wanted)[0], flatten(found)[0], strict=True):
-        assert type(one) is type(two) and np.array_equal(one, two) and getattr(one, "dtype", 0) == getattr(two, "dtype", 0)
+        assert type(one) is type(two) and np.array_equal(one, two)
+        assert getattr(one, "dtype", None) == getattr(two, "dtype", None)
     arrays = [[x for x in flatten(result)[0] if isinstance(x, np.ndarray)] for result in (wanted, found)]
     for k, (one, two) in enumerate(zip(*arrays, strict=True)):
         assert one.flags.writeable == two.flags.writeable
