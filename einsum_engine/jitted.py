@@ -335,8 +335,8 @@ def _traced_once(
         inputs.append(scope.builder.input(Aval(shape, dtype)))
         scope.add(roots[-1], inputs[-1])
         members.append(tuple(zip(group, views)))
+        shared = not is_alone(arrays, group, tracing.ordered)
         for at, view in members[-1]:
-            shared = not is_alone(arrays, group, tracing.ordered)
             tracers[at] = _argument(arrays[at], at, roots[-1], view, shared)
     numbers = iter(range(len(arrays)))
     given = [tracers[next(numbers)] if isinstance(leaf, (np.ndarray, np.generic)) else leaf for leaf in leaves]

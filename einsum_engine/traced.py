@@ -64,7 +64,8 @@ class Traced:
 
     @lazy
     def spans(self) -> tuple[bool, ...]:
-        """Whether each input is memory around arrays that overlap, or around one whose elements do."""
+        """Whether each input is memory around arrays: several that overlap, one whose elements do, or one that was traced in
+        the order of its memory."""
         # Of one axis, stride 0 alone repeats elements, and the memory around is one element.
         pairs = zip(self.groups, self.program.inputs)
         return tuple([len(group) > 1 or group[0][1].shape != var.shape for group, var in pairs])

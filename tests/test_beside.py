@@ -248,6 +248,7 @@ def test_rows_that_small_products_gather_are_predicted_to_cost_more(n, k):
         assert f.plan.steps[-1].family == "small"
         return f.plan.steps[-1].seconds
 
-    # Twice as much of vectors of 16 lanes; of 8 lanes 1.65, measured 1.5.
-    assert predicted("bnk") > 1.5 * predicted("bkn")
+    # 16 columns are two vectors of 8 lanes, from two gathers: 1.65, measured 1.5.
+    least = 1.5 if n == 16 and isa.host_isas()[0].vector_bits < 512 else 2
+    assert predicted("bnk") > least * predicted("bkn")
     assert predicted("bnk") < 1e-3

@@ -4,8 +4,6 @@ import numpy as np
 import oracle
 import pytest
 from plan_cases import plan, run
-
-import einsum_engine as engine
 from einsum_engine.kernels import isa
 
 CASES = [  # expression, sizes: dots of what does not run along K, one row or few with a few columns
@@ -37,16 +35,26 @@ def test_results(row, dtype, step, flush):
 
 
 @pytest.mark.parametrize(
-    "text, shapes, in_place",
+    "text, shapes, in_place, name",
     [
-        ("a,a->", [(10**6,), (10**6,)], True),
-        ("ka,kb->ab", [(10**5, 8), (10**5, 4)], True),  # one tile of all instruction sets
-        ("ka,kb->ab", [(10**5, 64), (10**5, 40)], False),  # several tiles, panels of both
-        ("ka,kb->ab", [(10**5, 9), (10**5, 14)], False),  # more columns than streams that hardware follows
+        ("a,a->", [(10**6,), (10**6,)], True, ""),
+        ("ka,kb->ab", [(10**5, 16), (10**5, 8)], True, "avx512"),  # several tiles of others
+        ("ka,kb->ab", [(10**5, 8), (10**5, 4)], True, ""),
+        ("ka,kb->ab", [(10**5, 64), (10**5, 40)], False, ""),  # several tiles, panels of both
+        ("ka,kb->ab", [(10**5, 9), (10**5, 14)], False, ""),  # more columns than streams that hardware follows
     ],
 )
-def test_one_tile_that_reads_b_once(text, shapes, in_place):
+def test_one_tile_that_reads_b_once(text, shapes, in_place, name):
+    """With the tiles of ``name``, or with those of this machine."""
     arrays = [np.empty((*rows, 2 * last), np.float32)[..., ::2] for *rows, last in shapes]  # nothing of them is read
-    steps = engine.compile(text, *arrays, threads=1).steps
+    steps = plan(text, arrays, isa=name or isa.host_isas()[0].name, threads=1).steps
     kernels = [step.kernel for step in steps]
     assert (len(kernels) == 1 and kernels[0].endswith("d")) == in_place, kernels
+
+
+@pytest.mark.parametrize("size, packed", [(168, True), (40, False)])
+def test_a_b_of_an_outer_loop_whose_rows_lie_apart_is_packed_where_it_comes_from_memory(size, packed):
+    """A block of it for one a, 225 KB, is as much as may be read in place; all of it is 38 MB, or half a megabyte."""
+    steps = plan("adb,cd->cba", [np.empty((size,) * 3), np.empty((24, size))], isa="avx2", threads=1).steps
+    (kernel,) = [step.kernel for step in steps if step.family == "gemm"]
+    assert kernel.endswith("pp") == packed, kernel

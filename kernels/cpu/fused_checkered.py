@@ -97,7 +97,7 @@ class _Rows(VectorRows):
         self.vectors = self.steps * 2
         self.every = [f.vector(I1, [int(lane % 2 == first) for lane in range(w)]) for first in (0, 1)]
         self.none = f.zero(self.bits)
-        self.order = order(w, self.size // w, kernel.isa)
+        self.order = order(w, self.item(0), kernel.isa)
         self.kept = _Kept(self, self._needed_above())
 
     def emit(self) -> None:
@@ -281,7 +281,7 @@ class _Rows(VectorRows):
         if not shift or not self._again(state.line.row):
             return self._shifted(state.first(), half, shift)
         (low, high), by = state.line.exists, 2 * shift
-        found = self._load(state.line.at + by * (self.size // self.w), (low - by, high - by), i, edge)
+        found = self._load(state.line.at + by * self.item(0), (low - by, high - by), i, edge)
         return self.f.bitcast(found[half], vector_type(self.elem, self.w))
 
     def _shifted(self, beside: tuple[Halves, Halves, Halves], half: int, shift: int) -> Val:
