@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 from plan_cases import plan, run
+
 from einsum_engine.kernels import isa
 
 CASES = [  # expression, sizes: dots of what does not run along K, one row or few with a few columns
