@@ -153,12 +153,24 @@ class Floats:
         shifted = x + self.magic
         return shifted - self.magic, self.to_bits(shifted) - self.to_bits(self.c(self.magic))
 
-    def nearest_power(self, x: Val) -> tuple[Val, Val]:
-        """``x`` rounded as by `nearest`, and the same as `scale` wants it."""
+    def _nearest_above(self, x: Val, factor: float, more: int) -> tuple[Val, Val]:
+        """``k``, ``x * factor`` rounded to a whole number, and an integer that ends in the bits of ``k + more``."""
+        above = self.magic + more
+        shifted = self.fma(x, factor, above) if factor != 1.0 else x + above
+        return shifted - above, self.to_bits(shifted)
+
+    def nearest_power(self, x: Val, factor: float = 1.0) -> tuple[Val, Val]:
+        """``x * factor`` rounded to a whole number, and the same as `scale` wants it: what one instruction multiplies
+        by, or the bits of what is above the magic number and twice the bias."""
         if not self._scales:
-            return self.nearest(x)
-        whole = self.f.intrinsic("rint", [x])
+            return self._nearest_above(x, factor, 2 * self.bias)
+        whole = self.f.intrinsic("rint", [x * factor])
         return whole, whole
+
+    def power_near(self, x: Val, factor: float) -> tuple[Val, Val]:
+        """``k``, ``x * factor`` rounded to a whole number, and ``2**k``, for k of the range of exponents."""
+        k, bits = self._nearest_above(x, factor, self.bias)
+        return k, self.of_bits(bits << self.mantissa)
 
     @property
     def _scales(self) -> bool:
@@ -236,20 +248,36 @@ class Floats:
         """``k - n``, for a k of `nearest_power`."""
         return k - (float(n) if self._scales else n)
 
-    def limit_power(self, k: Val, most: int) -> Val:
-        """A k of `nearest_power`, at least ``-most`` and at most ``most``."""
-        high, low = (self.c(m) if self._scales else self.f.const(self.int_type, m) for m in (most, -most))
-        return self.f.select(k > high, high, self.f.select(k < low, low, k))
+    def limit_power(self, k: Val, most: int) -> tuple[Val, Val]:
+        """A k of `nearest_power` as a sum: of what is at least ``-most`` and at most ``most``, and the rest."""
+        zero = 0 if self._scales else self._bits_of(self.magic + 2 * self.bias)
+        high, low = (self.f.const(k.type, zero + limit) for limit in (most, -most))
+        first = self.f.select(k > high, high, self.f.select(k < low, low, k))
+        return first, k - first if self._scales else k - first + zero
 
     def power_of_two(self, k: Val) -> Val:
         return self.of_bits((k + self.bias) << self.mantissa)
 
     def scale(self, value: Val, k: Val) -> Val:
-        """``value * 2**k``, rounded once, for any k (of `nearest_power`) of twice the range of exponents."""
+        """``value * 2**k``, rounded once, for a k of `nearest_power` of twice the range of exponents."""
         if self._scales:
             return self.f.scalef(value, k)
-        half = Val(self.f, self.f.b.ashr(k.v, self.f.const(self.int_type, 1).v))
-        return value * self.power_of_two(half) * self.power_of_two(k - half)
+        first, second = self._powers(k)
+        return value * first * second
+
+    def scale_above_one(self, more: Val, k: Val) -> Val:
+        """``(1 + more) * 2**k`` in the same way."""
+        if self._scales:
+            return self.f.scalef(more + 1.0, k)
+        first, second = self._powers(k)
+        return self.fma(more, first, first) * second
+
+    def _powers(self, k: Val) -> tuple[Val, Val]:
+        """Two powers of two, which floats hold, whose product is ``2**k``: of half of k, rounded down, and of the rest.
+
+        Half of twice the bias is the bias, and a shift leaves nothing of the magic number, nor of its half."""
+        half = k >> 1
+        return self.of_bits(half << self.mantissa), self.of_bits((k - half) << self.mantissa)
 
     def round(self, x: Val, how: str = "rint") -> Val:
         """To a whole number: ``rint`` (ties to even), ``floor``, ``ceil``, ``trunc``; keeps the sign of zero."""

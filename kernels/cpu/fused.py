@@ -77,7 +77,7 @@ class RowFunction:
         self.unroll = unroll(price)
         many = self.many = vectors_at_once(structure, isa)
         self.wide = Ops(f, isa, many * self.w) if many > 1 else None
-        if goes_in_pairs(structure, isa) and isa.schedule:
+        if goes_in_pairs(structure) and isa.schedule:
             f.schedule_for(isa.schedule)
         self.args = f.args[0]
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)

@@ -28,8 +28,6 @@ from .fused_rows import BoxRows, Kernel
 from .storage import STORAGES
 from .stream import LINE
 
-_MANY = 32  # registers, from which two vectors of long functions go in turn (`fused.goes_in_pairs`)
-
 
 @dataclass(frozen=True)
 class _Slot:
@@ -174,10 +172,9 @@ class _Rows:
         self._finish(level, totals)
 
     def _chunks(self, slots: list[_Slot], levels: Iterable[int]) -> list[dict[int, _Slot]]:
-        """Slots, by number, whose instructions go in turn: two where functions are long and registers many."""
+        """Slots, by number, whose instructions go in turn: two where functions are long."""
         long = any(price(self.s, value) >= LONG for level in levels for value in self.p.computed[level])
-        size = 2 if long and self.k.isa.registers >= _MANY else 1
-        numbered = list(enumerate(slots))
+        numbered, size = list(enumerate(slots)), 2 if long else 1
         return [dict(numbered[at : at + size]) for at in range(0, len(slots), size)]
 
     def _accumulators(self, level: int, count: int, ops: Ops) -> dict[int, list[Var]]:

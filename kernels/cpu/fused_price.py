@@ -32,7 +32,7 @@ def width(structure: Structure, isa: ISA) -> int:
 def vectors_at_once(structure: Structure, isa: ISA) -> int:
     """Of which each instruction is for all in turn, of floats of one size: two of long functions, and those that have one
     test for all their quotients (`quotient`)."""
-    if goes_in_pairs(structure, isa):
+    if goes_in_pairs(structure):
         return 2
     ops = {node.op for node in structure.nodes}
     if "quotient" not in ops or ops & _SINGLE or not isa.fma or not _of_one_size(structure):
@@ -61,11 +61,12 @@ def _of_one_size(structure: Structure) -> bool:
     return len(dtypes) == 1 and dtypes <= {*FLOATS}
 
 
-def goes_in_pairs(structure: Structure, isa: ISA) -> bool:
-    """Floats of one size with long functions, where registers are many.
+def goes_in_pairs(structure: Structure) -> bool:
+    """Floats of one size with long functions.
 
     What a function takes is the way through it, one instruction after the other. A processor looks so far ahead that it
-    has begun one or two of the vectors behind; the instructions of two in turn leave it as much to do again."""
-    few = isa.registers < 32 or not _of_one_size(structure)
+    has begun one or two of the vectors behind; the instructions of two in turn leave it as much to do again. Where there
+    are 16 registers, some wait in memory, which costs less."""
     most = _TWO + 1 if structure.reduces else HEAVY  # there are results of the lanes that are unrolled
-    return not few and LONG <= cost(structure) < most and not _SINGLE & {node.op for node in structure.nodes}
+    long = LONG <= cost(structure) < most and not _SINGLE & {node.op for node in structure.nodes}
+    return long and _of_one_size(structure)

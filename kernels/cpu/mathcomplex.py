@@ -92,8 +92,8 @@ class ComplexMath:
     def _grown(self, value: Val, k: Val, part: Val) -> Val:
         """``value * 2**k * part`` for k of twice the range of exponents; no product on the way leaves the range."""
         v, most = self.v, 1000 if self.v.bits == 64 else 120
-        first = v.limit_power(k, most)
-        return v.scale(v.scale(value, first) * part, k - first)
+        first, rest = v.limit_power(k, most)
+        return v.scale(v.scale(value, first) * part, rest)
 
     def exp(self, z: Pair) -> Pair:
         """``exp(x) (cos(y) + i sin(y))``, the power of two last."""

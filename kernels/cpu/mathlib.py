@@ -20,6 +20,7 @@ _EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 # The same of exp2; where sinh and cosh are inf
 _EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1080.0, 1030.0)}
 _SINH_RANGE = {32: 91.0, 64: 712.0}
+_TANH_ONE = {32: mathpieces.TANH_32.most, 64: mathpieces.TANH_64.most}  # from where on it is 1
 _SMALLEST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
 _RAISE = {32: 24, 64: 54}  # denormals are multiplied by this power of 2
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}  # bits
@@ -32,13 +33,17 @@ class Math:
         self.v, self.f, self.bits = floats, floats.f, floats.bits
 
     # -- exp -------------------------------------------------------------------------------------------------
-    def reduced(self, x: Val) -> tuple[Val, Val, Val]:
-        """``r, k, exp(r) - 1`` with ``x = k log(2) + r``."""
+    def reduced(self, x: Val) -> tuple[Val, Val]:
+        """``k, exp(r) - 1`` with ``x = k log(2) + r``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
-        kf, k = v.nearest_power(x * LOG2E)
+        kf, k = v.nearest_power(x, LOG2E)
         r = v.fma(kf, -low, v.fma(kf, -high, x))
+        return k, self._near_expm1(r)
+
+    def _near_expm1(self, r: Val) -> Val:
+        """``exp(r) - 1`` for r of no more than half of log(2)."""
         z = r * r
-        return r, k, v.fma(z, v.poly_by_squares("EXP", r, z), r)
+        return self.v.fma(z, self.v.poly_by_squares("EXP", r, z), r)
 
     def exp(self, x: Val, low: Val | None = None) -> Val:
         """``exp(x + low)``, where ``low`` is below an ulp of x."""
@@ -46,17 +51,17 @@ class Math:
         limited = v.at_most(v.at_least(x, least), most)
         if v.looks_up:
             return v.scale(*self._of_sixteenth(limited, low))
-        _, k, p = self.reduced(limited)
-        value = p + 1.0
-        if low is not None:  # what 1 + p lost counts as much
-            value = value + v.fma(value, low, p - (value - 1.0))
-        return v.scale(value, k)
+        k, p = self.reduced(limited)
+        if low is None:
+            return v.scale_above_one(p, k)
+        value = p + 1.0  # what this loses counts as much as low
+        return v.scale(value + v.fma(value, low, p - (value - 1.0)), k)
 
     def power(self, x: Val) -> tuple[Val, Val]:
         """``exp(x) / 2**k, k`` for x of no more than the range of `exp`, right to 0.75 ulp."""
         if self.v.looks_up and self.bits == 64:  # in float32 a table leaves 1.0
             return self._of_sixteenth(x)
-        _, k, p = self.reduced(x)
+        k, p = self.reduced(x)
         return p + 1.0, k
 
     def _of_sixteenth(self, x: Val, low: Val | None = None) -> tuple[Val, Val]:
@@ -79,7 +84,7 @@ class Math:
         x = v.at_most(v.at_least(x, least), most)
         if not v.looks_up:
             p, k = self.fraction_power(x)
-            return v.scale(p + 1.0, k)
+            return v.scale_above_one(p, k)
         k, start = v.nearest_sixteenth(x)
         return v.scale(self._times_exp(start, v.fma(x - k, LN2, -SIXTEENTHS_SHIFT[self.bits])), k)
 
@@ -93,8 +98,8 @@ class Math:
 
     def half_exp(self, x: Val) -> Val:
         """``exp(x) / 2`` for x >= 0: finite wherever sinh is."""
-        _, k, p = self.reduced(self.v.at_most(x, _SINH_RANGE[self.bits]))
-        return self.v.scale(p + 1.0, self.v.less(k, 1))
+        k, p = self.reduced(self.v.at_most(x, _SINH_RANGE[self.bits]))
+        return self.v.scale_above_one(p, self.v.less(k, 1))
 
     def sinh(self, x: Val) -> Val:
         return self.sinh_of(x, self.half_exp(self.v.abs(x)))
@@ -152,8 +157,8 @@ class Math:
         """``1 / (1 + e)`` or ``e / (1 + e)``, corrected by what ``1 + e`` lost."""
         v = self.v
         # an ulp of exp is one of the value, or two: a table would leave too little
-        _, k, p = self.reduced(v.at_least(v.neg(v.abs(x)), _EXP_RANGE[self.bits][0]))
-        small, negative = v.scale(p + 1.0, k), x < 0.0
+        k, p = self.reduced(v.at_least(v.neg(v.abs(x)), _EXP_RANGE[self.bits][0]))
+        small, negative = v.scale_above_one(p, k), x < 0.0
         total = small + 1.0
         lost = (v.c(1.0) - total) + small
         value = v.select(negative, small, 1.0) / total
@@ -169,10 +174,16 @@ class Math:
             by_pieces = self._tanh_by_polynomials if self.bits == 32 else self._tanh_by_differences
             return v.copysign(by_pieces(v.abs(x)), x)
         size, z = v.abs(x), x * x
-        near, below = size < 0.625, self.exp(size + size) + 1.0
+        near, below = size < 0.625, self._exp_above_one(v.at_most(size, _TANH_ONE[self.bits]))
         ratio = v.select(near, z * v.poly("TANH", z), 2.0) / v.select(near, v.poly("TANH_BELOW", z), below)
         size = v.select(near, size, 1.0)
         return v.copysign(v.fma(v.neg(size), ratio, size), x)
+
+    def _exp_above_one(self, x: Val) -> Val:
+        """``exp(2 x) + 1`` for x from 0 to where tanh is 1, which needs the less of it the larger it is: log(2) is one float."""
+        v, twice = self.v, x + x
+        k, power = v.power_near(twice, LOG2E)
+        return v.fma(self._near_expm1(v.fma(k, -LN2, twice)), power, power + 1.0)
 
     def _tanh_by_polynomials(self, size: Val) -> Val:
         return self.v.of_pieces(mathpieces.TANH_32, self.v.at_most(size, mathpieces.TANH_32.most))
