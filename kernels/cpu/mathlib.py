@@ -35,10 +35,13 @@ class Math:
     # -- exp -------------------------------------------------------------------------------------------------
     def reduced(self, x: Val) -> tuple[Val, Val]:
         """``k, exp(r) - 1`` with ``x = k log(2) + r``."""
+        kf, k = self.v.nearest_power(x, LOG2E)
+        return k, self._near_expm1(self._less_powers(x, kf))
+
+    def _less_powers(self, x: Val, k: Val) -> Val:
+        """``x - k log(2)``."""
         v, (high, low) = self.v, LN2_PIECES[self.bits]
-        kf, k = v.nearest_power(x, LOG2E)
-        r = v.fma(kf, -low, v.fma(kf, -high, x))
-        return k, self._near_expm1(r)
+        return v.fma(k, -low, v.fma(k, -high, x))
 
     def _near_expm1(self, r: Val) -> Val:
         """``exp(r) - 1`` for r of no more than half of log(2)."""
@@ -180,10 +183,12 @@ class Math:
         return v.copysign(v.fma(v.neg(size), ratio, size), x)
 
     def _exp_above_one(self, x: Val) -> Val:
-        """``exp(2 x) + 1`` for x from 0 to where tanh is 1, which needs the less of it the larger it is: log(2) is one float."""
+        """``exp(2 x) + 1`` for x from 0 to where tanh is 1: the larger it is the less of it counts. So log(2) may be one
+        float where no product is rounded, and powers of two are in the range of floats."""
         v, twice = self.v, x + x
         k, power = v.power_near(twice, LOG2E)
-        return v.fma(self._near_expm1(v.fma(k, -LN2, twice)), power, power + 1.0)
+        r = v.fma(k, -LN2, twice) if v.isa.fma else self._less_powers(twice, k)
+        return v.fma(self._near_expm1(r), power, power + 1.0)
 
     def _tanh_by_polynomials(self, size: Val) -> Val:
         return self.v.of_pieces(mathpieces.TANH_32, self.v.at_most(size, mathpieces.TANH_32.most))
