@@ -150,8 +150,8 @@ class Floats:
     # -- whole numbers ---------------------------------------------------------------------------------------
     def nearest(self, x: Val) -> tuple[Val, Val]:
         """``x`` rounded to a whole number, as float and as integer; below 2^22 (float32) or 2^51 in size."""
-        shifted = x + self.magic
-        return shifted - self.magic, self.to_bits(shifted) - self.to_bits(self.c(self.magic))
+        whole, bits = self._nearest_above(x, 1.0, 0)
+        return whole, bits - self.to_bits(self.c(self.magic))
 
     def _nearest_above(self, x: Val, factor: float, more: int) -> tuple[Val, Val]:
         """``k``, ``x * factor`` rounded to a whole number, and an integer that ends in the bits of ``k + more``."""
