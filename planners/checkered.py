@@ -19,9 +19,10 @@ from ..kernels.nest_rows import share
 from ..kernels.row import Operand
 from .blocking import runs
 from .groups import FusedGroup, FusedPlan, Scheduled, Stored, fused_plan
-from .late import FEWEST, LONGEST, SHORTEST
+from .late import FEWEST, LONGEST
 from .operations import itemsize
 
+SHORTEST = 256  # bytes of a row: in steps of their own, colours take vectors apart that they put together again
 TASKS = 1  # for each thread: pairs between them take steps of their own
 COLOURS = 4  # of a checkerboard that is every second element of every second row, with either colour in both rows
 
