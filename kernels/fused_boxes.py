@@ -56,9 +56,10 @@ def choose_map(
         orders[(*mine, *without(dims, mine))] = None
     found = [first]
     for order in orders:
-        o, left = take(order, min(entries, GATHERED))
-        j, outer = take(sorted(left, key=by_output), max(1, entries // o.count))
-        found.append((o, j, outer))
+        for along in dict.fromkeys((order, order[:1])):  # elements may be evenly apart along the first loop alone
+            o, left = take(along, min(entries, GATHERED))
+            j, outer = take(sorted([*left, *order[len(along) :]], key=by_output), max(1, entries // o.count))
+            found.append((o, j, outer))
         o, left = take(order, entries)
         if not any(_moved(o, x, item, x < outputs) and any(d[1 + x] for d in left) for x, item in enumerate(items)):
             rows = -(-budget // o.count)  # rounded up: else there is one box more than tasks, for what is left of each

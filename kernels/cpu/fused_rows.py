@@ -150,7 +150,10 @@ class ApartRows(BoxRows):
     whether it is written or not, and the next vectors of neighbours that a stencil reads begin there."""
 
     def emit(self) -> None:
-        if not (self.k.isa.masks and self.k.w > 1):
+        if not self.k.isa.masks:
+            self._gathered()
+            return
+        if self.k.w == 1:
             self._elements()
             return
         f, k = self.f, self.k
@@ -200,17 +203,51 @@ class ApartRows(BoxRows):
         for number, (out, value) in enumerate(zip(k.s.outputs, values, strict=True)):
             k.ops.store(k.s.dtype(out.value), value, at[number] + i * self.item(number), mask)
 
-    def _elements(self) -> None:
-        """One by one, where there are no masks."""
-        f, k, one = self.f, self.k, Ops(self.f, self.k.isa, 1)
+    def _gathered(self) -> None:
+        """Where there are no masks: vectors of what is wanted alone, whose elements are stored one by one."""
+        f, k = self.f, self.k
         with f.range(0, k.nj) as j:
-            at = self.at(j)
-            with f.range(0, k.no) as o:
-                here = []
-                for number, address in enumerate(at):
-                    step = f.select(self.one[number], f.i64(0), f.i64(2 * self.item(number)))
-                    here.append(address + o * step)
-                values: list[Value] = [one.load(name, here[n]) for n, name in enumerate(k.s.inputs, k.outputs)]
-                k.compute(values, one)
-                for number, out in enumerate(k.s.outputs):
-                    one.store(k.s.dtype(out.value), values[out.value], here[number])
+            at, done = self.at(j), f.var(0)
+            if k.w > 1:
+                places, steps = self._repeated(at)
+                with f.range(0, k.no - (k.w - 1), k.w) as o:
+                    self._put(self._taken(places, steps, o * 2), at, o * 2)
+                    done.set(o + k.w)
+            self._row_elements(at, done.get())
+
+    def _taken(self, at: list[Val], steps: list[Val], i: Val) -> list[Value]:
+        """What the outputs are for every second element from i on. Even lanes are those of the first vector, odd ones of
+        one that ends with the last element: nothing behind that is read, and one instruction brings them together."""
+        f, k, values = self.f, self.k, []
+        lanes = [lane + lane % 2 * k.w for lane in range(k.w)]
+        for number, dtype in enumerate(k.s.inputs, k.outputs):
+            pair = [at[number] + ((i + first) & steps[number]) * self.item(number) for first in (0, k.w - 1)]
+            both = zip(*(parts_of(k.ops.load(dtype, place)) for place in pair), strict=True)
+            values.append(joined([f.shuffle(low, high, lanes) for low, high in both]))
+        k.compute(values)
+        return [values[out.value] for out in k.s.outputs]
+
+    def _put(self, values: list[Value], at: list[Val], i: Val) -> None:
+        f, k, one = self.f, self.k, Ops(self.f, self.k.isa, 1)
+        for number, (out, value) in enumerate(zip(k.s.outputs, values, strict=True)):
+            for lane in range(k.w):
+                element = joined([f.extract(part, lane) for part in parts_of(value)])
+                place = at[number] + (i + lane + lane % 2 * (k.w - 1)) * self.item(number)
+                one.store(k.s.dtype(out.value), element, place)
+
+    def _elements(self) -> None:
+        """One by one."""
+        with self.f.range(0, self.k.nj) as j:
+            self._row_elements(self.at(j), self.f.i64(0))
+
+    def _row_elements(self, at: list[Val], first: Val) -> None:
+        f, k, one = self.f, self.k, Ops(self.f, self.k.isa, 1)
+        with f.range(first, k.no) as o:
+            here = []
+            for number, address in enumerate(at):
+                step = f.select(self.one[number], f.i64(0), f.i64(2 * self.item(number)))
+                here.append(address + o * step)
+            values: list[Value] = [one.load(name, here[n]) for n, name in enumerate(k.s.inputs, k.outputs)]
+            k.compute(values, one)
+            for number, out in enumerate(k.s.outputs):
+                one.store(k.s.dtype(out.value), values[out.value], here[number])

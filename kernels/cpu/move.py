@@ -12,8 +12,8 @@ promise:
     MOVE_ELEMENTS  none
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
     MOVE_APART     dst adjacent along o, src ``run`` bytes apart: vectors, of which every second, third or fourth element
-                   is taken; what lies between two elements may be read             (dst_o unused)
-    MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors   (src_o unused)
+                   is taken, or all in reverse; what lies between two elements may be read (dst_o unused)
+    MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors, or reversed ones (src_o unused)
     MOVE_REPEAT    dst adjacent along o, src in the first ``run`` entries, which are repeated (src_o, dst_o unused)
     MOVE_SEVERAL   dst adjacent along o, ``run`` bytes of it one element of src, which are adjacent: vectors with each
                    element twice or four times                                      (dst_o unused)
@@ -157,12 +157,12 @@ class BoxMover:
         with f.range(whole, self.no) as o:
             m.copy(source(o), target(o))
 
-    # -- every second, third or fourth element ---------------------------------------------------------------
+    # -- every second, third or fourth element, or all in reverse --------------------------------------------
     def _apart(self) -> None:
         self._steps(self._vectors(), self._take, self._gather)
 
     def _spread(self) -> None:
-        self._steps(self._vectors() if self.m.masked else (), self._put, self._scatter)
+        self._steps([step for step in self._vectors() if step < 0 or self.m.masked], self._put, self._scatter)
 
     def _each_several(self) -> None:
         self._steps([times for times in na.TIMES if times <= self.m.block], self._put_again, self._gather)
@@ -206,11 +206,15 @@ class BoxMover:
 
     def _starts(self, step: int) -> list[int]:
         """Where the vectors begin that hold a vector of elements ``step`` apart: the last one ends with the last."""
+        if step < 0:
+            return [1 - self.m.block]
         return [*(n * self.m.block for n in range(step - 1)), (step - 1) * (self.m.block - 1)]
 
     def _take(self, step: int, src: Val, dst: Val, at: Val) -> None:
         m, starts = self.m, self._starts(step)
         first, *more = [m.load(src + at * (step * self.item) + start * self.item, m.block) for start in starts]
+        if step < 0:
+            first = self._reversed(first)
         found = [step * e if step * e < m.block else 0 for e in range(m.block)]
         for number, vector in enumerate(more, 1):
             lanes = []
@@ -224,12 +228,18 @@ class BoxMover:
     def _put(self, step: int, src: Val, dst: Val, at: Val) -> None:
         f, m = self.f, self.m
         value = m.load(src + at * self.item, m.block)
+        if step < 0:
+            m.store(self._reversed(value), dst + (at * step + self._starts(step)[0]) * self.item)
+            return
         for start in self._starts(step):
             places = range(start, start + m.block)
             mask = [int(place % step == 0) for place in places for _ in range(m.group)]
             spread = self._shuffle(value, value, [place // step for place in places])
             to = dst + at * (step * self.item) + start * self.item
             f.store_masked(spread, to, f.vector(I1, mask))
+
+    def _reversed(self, value: Val) -> Val:
+        return self._shuffle(value, value, list(reversed(range(self.m.block))))
 
     def _shuffle(self, a: Val, b: Val, lanes: list[int]) -> Val:
         """`Fn.shuffle` by elements."""

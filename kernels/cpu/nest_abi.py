@@ -61,7 +61,7 @@ CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
 MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_PAST = 6, 7, 8, 9, 10, 11
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
-STEPS = (2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
+STEPS = (-1, 2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
 TIMES = (2, 4)  # of MOVE_SEVERAL and MOVE_WEAVE
 
 # sum: how a box is added up
