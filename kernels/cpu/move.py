@@ -13,7 +13,8 @@ promise:
     MOVE_SCATTER   src adjacent along o                                            (src_o unused)
     MOVE_APART     dst adjacent along o, src ``run`` bytes apart: vectors, of which every second, third or fourth element
                    is taken, or all in reverse; what lies between two elements may be read (dst_o unused)
-    MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: masked vectors, or reversed ones (src_o unused)
+    MOVE_SPREAD    src adjacent along o, dst ``run`` bytes apart: vectors, stored by mask or element by element, or
+                   reversed                                                         (src_o unused)
     MOVE_REPEAT    dst adjacent along o, src in the first ``run`` entries, which are repeated (src_o, dst_o unused)
     MOVE_SEVERAL   dst adjacent along o, ``run`` bytes of it one element of src, which are adjacent: vectors with each
                    element twice or four times                                      (dst_o unused)
@@ -162,7 +163,7 @@ class BoxMover:
         self._steps(self._vectors(), self._take, self._gather)
 
     def _spread(self) -> None:
-        self._steps([step for step in self._vectors() if step < 0 or self.m.masked], self._put, self._scatter)
+        self._steps(self._vectors(), self._put, self._scatter)
 
     def _each_several(self) -> None:
         self._steps([times for times in na.TIMES if times <= self.m.block], self._put_again, self._gather)
@@ -230,6 +231,10 @@ class BoxMover:
         value = m.load(src + at * self.item, m.block)
         if step < 0:
             m.store(self._reversed(value), dst + (at * step + self._starts(step)[0]) * self.item)
+            return
+        if not m.masked:
+            for e in range(m.block):
+                m.store(self._shuffle(value, value, [e]), dst + (at + e) * (step * self.item))
             return
         for start in self._starts(step):
             places = range(start, start + m.block)
