@@ -129,6 +129,19 @@ def test_casts(isa, source, target):
     np.testing.assert_array_equal(got, expected)
 
 
+@ISAS
+def test_bytes_of_a_bool_that_are_neither_0_nor_1_are_true(isa):
+    """All triples of some bytes; no two have a bit in common but 255 with each."""
+    grid = np.stack(np.meshgrid(*[np.array([0, 1, 2, 128, 255], "uint8")] * 3)).reshape(3, -1)
+    g = fs.Graph(("bool",) * 3)
+    both = g.op("and", 0, 1)
+    structure = g.structure(g.op("and", both, 2), g.cast(both, "float32"))
+    every, cast = np.zeros(125, bool), np.zeros(125, "float32")
+    fused_case.run(isa, structure, [every, cast], [row.copy().view(bool) for row in grid])
+    np.testing.assert_array_equal(every.view("uint8"), (grid != 0).all(axis=0))
+    np.testing.assert_array_equal(cast, (grid[:2] != 0).all(axis=0))
+
+
 def lay(rng, values: np.ndarray, how: str) -> strided.Strided:
     """One loop over ``values`` in guarded memory, in one of the `CLASSES`."""
     item, count = values.itemsize, min(1, len(values)) if how == "one" else len(values)

@@ -32,6 +32,16 @@ _HOMES |= dict.fromkeys(("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "ar
 _ROUND = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc"}
 
 
+class _Tested(Val):
+    """Which bytes are not 0."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Val):
+        super().__init__(raw.f, raw.ne(0).v)
+        self.raw = raw
+
+
 class Ops:
     """Operations on ``w`` elements at once."""
 
@@ -54,7 +64,7 @@ class Ops:
         if dtype in COMPLEX:
             c = self.converter
             return c._deinterleave(raw, 0), c._deinterleave(raw, 1)
-        return raw.ne(0) if dtype == "bool" else raw
+        return _Tested(raw) if dtype == "bool" else raw
 
     def pack(self, dtype: str, value: Value) -> Val:
         f = self.f
@@ -206,13 +216,19 @@ class Ops:
         return rest.get()
 
     # -- bool ------------------------------------------------------------------------------------------------
+    def _both(self, x: Val, y: Val) -> Val:
+        """Without masks, of bytes one test of the least in place of two."""
+        if self.isa.masks or self.w == 1 or not (isinstance(x, _Tested) and isinstance(y, _Tested)):
+            return x & y
+        return _Tested(self.f.intrinsic("umin", [x.raw, y.raw]))
+
     def _bool(self, op: str, args: list[Val]) -> Val:
         x, y = args[0], args[-1]
         one = self.f.const(x.type, 1)
         return {
             "not": lambda: x ^ one,
             "invert": lambda: x ^ one,
-            "and": lambda: x & y,
+            "and": lambda: self._both(x, y),
             "or": lambda: x | y,
             "xor": lambda: x ^ y,
             "min": lambda: x & y,
