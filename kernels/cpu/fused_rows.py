@@ -150,11 +150,8 @@ class ApartRows(BoxRows):
     whether it is written or not, and the next vectors of neighbours that a stencil reads begin there."""
 
     def emit(self) -> None:
-        if not self.k.isa.masks:
+        if not (self.k.isa.masks and self.k.w > 1):
             self._gathered()
-            return
-        if self.k.w == 1:
-            self._elements()
             return
         f, k = self.f, self.k
         reach = k.no * 2 - 1
@@ -213,7 +210,7 @@ class ApartRows(BoxRows):
                 with f.range(0, k.no - (k.w - 1), k.w) as o:
                     self._put(self._taken(places, steps, o * 2), at, o * 2)
                     done.set(o + k.w)
-            self._row_elements(at, done.get())
+            self._elements(at, done.get())
 
     def _taken(self, at: list[Val], steps: list[Val], i: Val) -> list[Value]:
         """What the outputs are for every second element from i on. Even lanes are those of the first vector, odd ones of
@@ -235,12 +232,8 @@ class ApartRows(BoxRows):
                 place = at[number] + (i + lane + lane % 2 * (k.w - 1)) * self.item(number)
                 one.store(k.s.dtype(out.value), element, place)
 
-    def _elements(self) -> None:
-        """One by one."""
-        with self.f.range(0, self.k.nj) as j:
-            self._row_elements(self.at(j), self.f.i64(0))
-
-    def _row_elements(self, at: list[Val], first: Val) -> None:
+    def _elements(self, at: list[Val], first: Val) -> None:
+        """One by one, from the first that is not there yet."""
         f, k, one = self.f, self.k, Ops(self.f, self.k.isa, 1)
         with f.range(first, k.no) as o:
             here = []
