@@ -30,6 +30,7 @@ from .launch import Launch
 
 _SECONDS = 0.002  # one run; short and many, so that some fall between the turns of other programs
 _RUNS = 20
+_SIZING_RUNS = 3  # of which the best says how many repetitions fill a run
 _QUICK_SECONDS, _QUICK_RUNS = 2e-4, 12
 _QUICK_FOOTPRINTS = {"cache_bandwidth": 1 << 19, "memory_bandwidth": 1 << 25}
 _SMALLEST_FOOTPRINT = 4096
@@ -217,7 +218,8 @@ def _repeats(call: Callable[[int], None], target: float) -> int:
     seconds, repeats = 0.0, 1
     while seconds < target / 2 and repeats < 1 << 40:
         repeats = repeats if not seconds else min(max(2 * repeats, int(repeats * target / seconds)), 64 * repeats)
-        seconds = _run([call], repeats)
+        # A run that another program stopped looks as if a few repetitions filled it.
+        seconds = min(_run([call], repeats) for _ in range(_SIZING_RUNS))
     return repeats
 
 

@@ -148,11 +148,11 @@ def test_rates_count_the_operations_of_one_repetition(dtype, threads, monkeypatc
 
 
 def test_the_best_of_all_runs_counts(monkeypatch):
-    seconds = iter([1e-9, 1.0, 0.5, 0.25, 2.0])  # two to find out how many repetitions fill a run
+    seconds = iter([*[1e-9] * 3, *[1.0] * 3, 0.5, 0.25, 2.0])  # six to find out how many repetitions fill a run
     seen = []
     monkeypatch.setattr(calibrate, "_run", lambda calls, repeats: seen.append(repeats) or next(seconds))
     assert calibrate._best_rate([lambda repeats: None], 1.0, 3) == seen[-1] / 0.25
-    assert seen[0] == 1 and len(set(seen[1:])) == 1
+    assert seen[:3] == [1] * 3 and len(set(seen[3:])) == 1
 
 
 def test_what_the_first_call_compiles_is_not_counted(monkeypatch):
@@ -166,6 +166,18 @@ def test_what_the_first_call_compiles_is_not_counted(monkeypatch):
     monkeypatch.setattr(calibrate.time, "perf_counter", lambda: clock[0])
     assert 50 <= calibrate._repeats(call, 0.1) <= 100
     assert calibrate._best_rate([call], 0.1, 1) == pytest.approx(1000)
+
+
+@pytest.mark.parametrize("stopped", range(9))
+def test_a_run_that_is_stopped_does_not_fill_a_run(stopped, monkeypatch):
+    """Else the time of a call counted for that of a repetition: here a hundred times as long."""
+    runs = iter(range(100))
+
+    def run(calls, repeats):
+        return 1e-6 + 1e-8 * repeats + (1.0 if next(runs) == stopped else 0.0)
+
+    monkeypatch.setattr(calibrate, "_run", run)
+    assert calibrate._repeats(lambda repeats: None, 2e-4) * 1e-8 == pytest.approx(2e-4, rel=0.2)
 
 
 def test_unknown_microkernel_names_those_there_are():
