@@ -6,6 +6,7 @@ import pytest
 
 from einsum_engine.kernels import fused_structure, isa, tiles
 from einsum_engine.kernels.cpu import codegen, generators
+from einsum_engine.kernels.cpu.tile import TileSpec, several_terms
 
 # The instruction of one multiply-add on a whole vector, per ISA, and vector registers that are saved to the stack.
 FMA = {
@@ -53,12 +54,24 @@ def _foreign_calls(text: str) -> list[str]:
 
 @pytest.mark.parametrize("row, dtype, tile", list(_kernels()))
 def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
-    text = _assembly(row, f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp")
-    expected = tile[0] * tile[1] * (2 if dtype in tiles.COMPLEX else 1)
+    spec = TileSpec.from_name(f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp")
+    text = _assembly(row, spec.name)
+    term = tile[0] * tile[1] * (2 if dtype in tiles.COMPLEX else 1)
     counts = [(sum(bool(re.search(FMA[row.name], line)) for line in loop), loop) for loop in _loops(text)]
-    found = [loop for count, loop in counts if count == expected]
-    assert len(found) == 2  # all of K at once, and a piece of it
-    assert not [line for loop in found for line in loop if re.search(SPILL, line)]
+    turn = several_terms(spec, row) * term
+    assert [count for count, _ in counts if count >= turn] == [turn] * 2  # all of K at once, and a piece of it
+    assert not [line for count, loop in counts if count >= term for line in loop if re.search(SPILL, line)]
+
+
+@pytest.mark.parametrize("tile", [(2, 6), (3, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_several_terms_a_turn_take_little_but_multiply_adds(dtype, tile):
+    """Per term: the multiply-adds, a load of each vector of A, a broadcast of each column of B, less than two for the loop."""
+    loops = _loops(_assembly(isa.get("avx2"), f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp"))
+    turn = [loop for loop in loops if sum(bool(re.search(FMA["avx2"], line)) for line in loop) == 4 * tile[0] * tile[1]]
+    assert len(turn) == 2
+    for loop in turn:
+        assert len(loop) < 4 * (tile[0] * tile[1] + sum(tile) + 2)
 
 
 @pytest.mark.parametrize(

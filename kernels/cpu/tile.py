@@ -22,6 +22,7 @@ from .turned import Turned
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
 WIDE_FROM = 12  # and from which on to ask for more than that, beside a packed B
+SEVERAL = 4  # terms in a turn of the K loop, with vectors of less than 512 bits
 ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
@@ -50,6 +51,12 @@ class TileSpec:
         mv, nr = map(int, tile.split("x"))
         a_packed, b_packed = (mode == "p" for mode in modes)
         return cls(dtype=dtype, mv=mv, nr=nr, a_packed=a_packed, b_packed=b_packed, timed=name != plain)
+
+
+def several_terms(spec: TileSpec, isa: ISA) -> int:
+    """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant."""
+    narrow = isa.fma and isa.vector_bits < 512
+    return SEVERAL if narrow and spec.a_packed and spec.b_packed and spec.dtype.startswith(("float", "complex")) else 1
 
 
 def in_pairs(isa: ISA, dtype: str) -> bool:
@@ -169,22 +176,31 @@ class TileEmitter:
         """The loop over K; in pieces where something is done between them."""
         f = self.f
         if beside is None:
-            with f.range(0, klen) as k:
-                term(k)
+            self._turns(f.i64(0), klen, term)
             return
         with f.if_else(beside.split) as (pieces, whole):
             with pieces:
                 start = f.var(0)
                 with f.while_() as leave:
                     end = f.min(start.get() + beside.piece, klen)
-                    with f.range(start.get(), end) as k:
-                        term(k)
+                    self._turns(start.get(), end, term)
                     start.set(end)
                     leave(end >= klen)
                     beside.ask()
             with whole:
-                with f.range(0, klen) as k:
-                    term(k)
+                self._turns(f.i64(0), klen, term)
+
+    def _turns(self, start: Val, stop: Val, term: Callable[[Val], None]) -> None:
+        """Terms from ``start`` on, several a turn: counting and jumping are a fifth of the instructions of a single term, and what
+        shares the core takes its part of decoding them."""
+        f, several = self.f, several_terms(self.spec, self.isa)
+        behind = stop - (stop - start) % several if several > 1 else start
+        if several > 1:
+            with f.range(start, behind, several) as k:
+                for n in range(several):
+                    term(k + n)
+        with f.range(behind, stop) as k:
+            term(k)
 
     @property
     def follows(self) -> bool:
