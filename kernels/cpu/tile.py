@@ -54,9 +54,13 @@ class TileSpec:
 
 
 def several_terms(spec: TileSpec, isa: ISA) -> int:
-    """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant."""
-    narrow = isa.fma and isa.vector_bits < 512
-    return SEVERAL if narrow and spec.a_packed and spec.b_packed and spec.dtype.startswith(("float", "complex")) else 1
+    """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant.
+    One vector of complex numbers loses by four."""
+    if not (isa.fma and isa.vector_bits < 512 and spec.a_packed and spec.b_packed):
+        return 1
+    if spec.dtype.startswith("complex"):
+        return SEVERAL // 2 if spec.mv == 1 else SEVERAL
+    return SEVERAL if spec.dtype.startswith("float") else 1
 
 
 def in_pairs(isa: ISA, dtype: str) -> bool:
