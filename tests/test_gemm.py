@@ -12,6 +12,7 @@ from einsum_engine.executor import bind
 from einsum_engine.kernels import diskcache, gemm, isa, launch, tiles
 from einsum_engine.kernels.cpu import codegen, generators, library
 from einsum_engine.kernels.cpu.coming import NEAR_BYTES, PIECE
+from einsum_engine.kernels.cpu.tile import SEVERAL, TileSpec, several_terms
 from einsum_engine.planners.build import build_plan
 
 MODES = ("dd", "pp", "dp", "pd")
@@ -155,6 +156,21 @@ def test_k_around_its_blocks(row, dtype):
             case = Case(dtype=dtype, tile=tile, valid=(height, 1), n=tile[1] + 1, k=k, kc=kc, accumulate=accumulate)
             for pack in ("LANES_RUN", "panels", "K_RUN"):
                 run(build(with_modes(case, modes, pack), row), row)
+
+
+def _of_several_terms():
+    """Kernels with several terms in a turn of their K loop, which read panels only."""
+    for row, dtype, tile, _ in KERNELS:
+        name = f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp"
+        if several_terms(TileSpec.from_name(name), row) > 1:
+            yield row, dtype, tile, "pp"
+
+
+@_each(tuple(dict.fromkeys(_of_several_terms())))
+def test_k_around_turns_of_several_terms(row, dtype, tile, modes):
+    for k in range(1, 2 * SEVERAL + 2):
+        case = Case(dtype=dtype, tile=tile, valid=(_height(row, dtype, tile), 1), n=tile[1] + 1, k=k)
+        run(build(with_modes(case, modes, "panels", "K_RUN"), row), row)
 
 
 @every_isa

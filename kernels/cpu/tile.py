@@ -15,7 +15,7 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import TIMED, follows, turns
+from ..tiles import COMPLEX, TIMED, follows, turns
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 from .turned import Turned
 
@@ -56,11 +56,10 @@ class TileSpec:
 def several_terms(spec: TileSpec, isa: ISA) -> int:
     """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant.
     One vector of complex numbers loses by four."""
-    if not (isa.fma and isa.vector_bits < 512 and spec.a_packed and spec.b_packed):
+    panels = spec.a_packed and spec.b_packed
+    if not (panels and isa.fma and isa.vector_bits < 512 and spec.dtype.startswith(("float", "complex"))):
         return 1
-    if spec.dtype.startswith("complex"):
-        return SEVERAL // 2 if spec.mv == 1 else SEVERAL
-    return SEVERAL if spec.dtype.startswith("float") else 1
+    return SEVERAL // 2 if spec.dtype in COMPLEX and spec.mv == 1 else SEVERAL
 
 
 def in_pairs(isa: ISA, dtype: str) -> bool:
@@ -195,15 +194,16 @@ class TileEmitter:
                 self._turns(f.i64(0), klen, term)
 
     def _turns(self, start: Val, stop: Val, term: Callable[[Val], None]) -> None:
-        """Terms from ``start`` on, several a turn: counting and jumping are a fifth of the instructions of a single term, and what
-        shares the core takes its part of decoding them."""
+        """Terms from ``start`` on, several a turn where that pays: counting and jumping are a fifth of the instructions of a single
+        term, which is what a busy core is short of. The rest of them, one by one, comes behind."""
         f, several = self.f, several_terms(self.spec, self.isa)
-        behind = stop - (stop - start) % several if several > 1 else start
         if several > 1:
+            behind = stop - (stop - start) % several
             with f.range(start, behind, several) as k:
                 for n in range(several):
                     term(k + n)
-        with f.range(behind, stop) as k:
+            start = behind
+        with f.range(start, stop) as k:
             term(k)
 
     @property
