@@ -63,15 +63,20 @@ def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     assert not [line for count, loop in counts if count >= term for line in loop if re.search(SPILL, line)]
 
 
-@pytest.mark.parametrize("tile", [(2, 6), (3, 4)])
+@pytest.mark.parametrize(
+    "name, tile, terms",
+    [("avx2", (2, 6), 4), ("avx2", (3, 4), 4), ("avx512", (4, 6), 2), ("avx512", (3, 8), 2), ("avx512", (2, 8), 4)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_several_terms_a_turn_take_little_but_multiply_adds(dtype, tile):
-    """Per term: the multiply-adds, a load of each vector of A, a broadcast of each column of B, less than two for the loop."""
-    loops = _loops(_assembly(isa.get("avx2"), f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp"))
-    turn = [loop for loop in loops if sum(bool(re.search(FMA["avx2"], line)) for line in loop) == 4 * tile[0] * tile[1]]
+def test_several_terms_a_turn_take_little_but_multiply_adds(name, dtype, tile, terms):
+    """Per term: the multiply-adds, a load of each vector of A, a broadcast of each column of B; per turn less than eight for
+    the loop."""
+    loops = _loops(_assembly(isa.get(name), f"gemm_{dtype}_{tile[0]}x{tile[1]}_pp"))
+    count = terms * tile[0] * tile[1]
+    turn = [loop for loop in loops if sum(bool(re.search(FMA[name], line)) for line in loop) == count]
     assert len(turn) == 2
     for loop in turn:
-        assert len(loop) < 4 * (tile[0] * tile[1] + sum(tile) + 2)
+        assert len(loop) < terms * (tile[0] * tile[1] + sum(tile)) + 8
 
 
 @pytest.mark.parametrize(

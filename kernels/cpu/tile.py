@@ -22,7 +22,8 @@ from .turned import Turned
 
 FETCHED_FROM = 6  # columns of a tile from which on asking for the lanes of a later panel costs little
 WIDE_FROM = 12  # and from which on to ask for more than that, beside a packed B
-SEVERAL = 4  # terms in a turn of the K loop, with vectors of less than 512 bits
+SEVERAL = 4  # terms in a turn of the K loop
+MOST_IN_TURN = 80  # multiply-adds of 512 bits in a turn: with more, four terms gain less than two
 ADDRESSES = 10  # of vectors and columns, with which asking does not take registers from the K loop
 
 
@@ -55,11 +56,16 @@ class TileSpec:
 
 def several_terms(spec: TileSpec, isa: ISA) -> int:
     """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant.
-    One vector of complex numbers loses by four."""
+    With narrower vectors one vector of complex numbers loses by four."""
     panels = spec.a_packed and spec.b_packed
-    if not (panels and isa.fma and isa.vector_bits < 512 and spec.dtype.startswith(("float", "complex"))):
+    if not (panels and isa.fma and spec.dtype.startswith(("float", "complex"))):
         return 1
-    return SEVERAL // 2 if spec.dtype in COMPLEX and spec.mv == 1 else SEVERAL
+    parts = 2 if spec.dtype in COMPLEX else 1
+    if isa.vector_bits == 512:
+        few = SEVERAL * spec.mv * spec.nr * parts > MOST_IN_TURN
+    else:
+        few = parts == 2 and spec.mv == 1
+    return SEVERAL // 2 if few else SEVERAL
 
 
 def in_pairs(isa: ISA, dtype: str) -> bool:
