@@ -147,14 +147,37 @@ def runnable(machine: str, flags: frozenset[str]) -> tuple[ISA, ...]:
     return tuple(isa for isa in ISAS.values() if isa.triple_arch == arch and flags.issuperset(isa.host_flags))
 
 
+def host_maker() -> str:
+    """Who made this machine's CPU, as it says itself: ``GenuineIntel``; empty where it does not."""
+    return parse_maker(_cpuinfo())
+
+
 @lru_cache(maxsize=1)
 def _host_flags() -> frozenset[str]:
-    """Flags of the first CPU in /proc/cpuinfo; none elsewhere than on Linux, which leaves the baseline sets."""
+    """Flags of the first CPU; where there is no such file, none, which leaves the baseline sets."""
+    return parse_cpuinfo(_cpuinfo())
+
+
+@lru_cache(maxsize=1)
+def _cpuinfo() -> str:
+    """/proc/cpuinfo, empty elsewhere than on Linux."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")  # names of models may be anything
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")  # names of models may be anything
     except OSError:
-        return frozenset()
-    return parse_cpuinfo(text)
+        return ""
+
+
+def parse_maker(text: str) -> str:
+    """The maker in the text of /proc/cpuinfo (``vendor_id``, which ARM has not).
+
+    >>> parse_maker("processor\\t: 0\\nvendor_id\\t: AuthenticAMD\\n")
+    'AuthenticAMD'
+    """
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "vendor_id":
+            return value.strip()
+    return ""
 
 
 def parse_cpuinfo(text: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import Sequence
 from llvmlite import ir
 
 from ..isa import ISA
+from . import cores
 from .emit import F32, F64, I1, I32, I64, Fn, Val, vector_type
 from .mathconst import HALF_EXPS, HALF_EXPS_BESIDE, INVERSES, INVERSES_LOG, INVERSES_LOG_REST, LN2, LOG_PIECES
 from .mathconst import POLYNOMIALS, SIXTEENTHS
@@ -220,6 +221,16 @@ class Floats:
     def _bits_of(self, value: float) -> int:
         form, whole = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
         return unpack(whole, pack(form, value))[0]
+
+    def near_quotient(self, x: Val, d: Val) -> Val:
+        """``x / d`` to about an ulp, for d far from both ends of the range, of float64 where `looks_up`. Where the divider
+        is slow, it has no part in it: of an inverse that is off by e, 2^-14, there are left e^4."""
+        if not cores.here().slow_divider:
+            return x / d
+        start = self.f.about_inverse(d)
+        e = self.fma(self.neg(start), d, 1.0)
+        first = self.fma(start, e, start)
+        return x * self.fma(first, e * e, first)
 
     def near_inverse(self, x: Val) -> NearInverse:
         """Where `looks_up`."""

@@ -3,6 +3,7 @@ elements are two apart."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..fused_structure import Structure
@@ -13,6 +14,31 @@ from .convert import Converter
 from .emit import I1, Fn, Val, Var, vector_type
 from .fused_ops import Ops, Value
 from .storage import STORAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """One operand in one row: ``at`` its first element; ``step``: -1 where it runs along o, 0 where it is one element."""
+
+    dtype: str
+    at: Val
+    step: Val
+
+    @property
+    def item(self) -> int:
+        return STORAGES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Elements i .. i + w - 1 of a row, those of ``mask`` (None: all); ``past``: the caches; ``lane``: which of the
+    accumulators; ``places``: where the operands are instead of in the row."""
+
+    i: Val
+    mask: Val | None = None
+    past: bool = False
+    lane: int = 0
+    places: list[Val] | None = None
 
 
 class Kernel(Protocol):

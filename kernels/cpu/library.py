@@ -19,7 +19,7 @@ from ... import config
 from ...locks import anew
 from .. import diskcache, fused_structure
 from ..isa import ISA
-from . import image, llvm_lock, svml
+from . import cores, image, llvm_lock, svml
 
 _lock = anew(globals(), "_lock", threading.RLock)
 _addresses: dict[tuple[str, str], int] = {}
@@ -51,7 +51,7 @@ def source_digest() -> str:
 
 def address(name: str, isa: ISA) -> int:
     """Address of a kernel, compiled if no cache has it."""
-    key = (name + _calls(name), isa.name)
+    key = (name + _variant(name), isa.name)
     found = _addresses.get(key)
     if found is None:
         with _lock:
@@ -73,12 +73,15 @@ def _load(name: str, isa: ISA) -> int:
 
 def path(name: str, isa: ISA) -> Path:
     """Where a kernel is on disk, or will be."""
-    return diskcache.folder(isa.name, source_digest()) / f"{name}{_calls(name)}.o"
+    return diskcache.folder(isa.name, source_digest()) / f"{name}{_variant(name)}.o"
 
 
-def _calls(name: str) -> str:
-    """What a kernel's file is called besides: where the library is used, it is one of those that may call it."""
-    return ".svml" if name.startswith("fused_") and svml.used() else ""
+def _variant(name: str) -> str:
+    """What a kernel's file is called besides: where functions of a library are used, it is one of those that may call
+    it, and where cores have a row of their own, one of theirs."""
+    if not name.startswith("fused_"):
+        return ""
+    return (".svml" if svml.used() else "") + cores.here().suffix
 
 
 def store(name: str, isa: ISA) -> bytes:

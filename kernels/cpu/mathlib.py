@@ -206,7 +206,7 @@ class Math:
         above = v.poly("TANH_NEAR", z)
         more = v.fma(value * r, above, z * v.poly("TANH_NEAR_MORE", z))
         first = v.fma(v.neg(value), value, 1.0) * r
-        return value + v.fma(v.neg(first), more / (more + above), first)
+        return value + v.fma(v.neg(first), v.near_quotient(more, more + above), first)
 
     # -- log -------------------------------------------------------------------------------------------------
     def _split(self, x: Val) -> tuple[Val, Val]:

@@ -1,0 +1,35 @@
+"""What kernels do otherwise on the cores of some makers: a row for each. Nothing here loads LLVM.
+
+An instruction set does not say how long its instructions take, nor how far ahead a core reads by itself
+(docs/performance-fused.md#cores).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ..isa import host_maker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """``suffix``: of the files of kernels that are made for it.
+
+    ``ahead``: bytes in front of its loads that a loop over large arrays asks for; 0: it asks for nothing.
+    ``slow_divider``: a quotient that need not be rounded right takes less time by products."""
+
+    suffix: str = ""
+    ahead: int = 0
+    slow_divider: bool = False
+
+
+PLAIN = Core()
+# By what a processor says of its maker. The others are what was measured on AuthenticAMD.
+MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, slow_divider=True)}
+
+
+@cache
+def here() -> Core:
+    """Whose kernels are made now."""
+    return MAKERS.get(host_maker(), PLAIN)

@@ -1,0 +1,121 @@
+"""What kernels do otherwise on the cores of some makers: which have it, and what it gives."""
+
+from __future__ import annotations
+
+import re
+
+import fused_case
+import numpy as np
+import oracle
+import pytest
+import test_mathlib as own
+from test_assembly import _loops
+from test_mathlib import EXTENDED, NEEDS_EXTENDED, WIDE
+
+from einsum_engine.kernels import fused_structure, isa
+from einsum_engine.kernels.nest_rows import STREAM_BYTES
+from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
+
+# A store past the caches, a request for a line
+PAST, ASKED = r"v?movntps|stnp", r"prefetch|prfm"
+ROWS = pytest.mark.parametrize("row", isa.ISAS.values(), ids=lambda row: row.name)
+own_functions = own.own_functions
+
+
+ROWS_OF_CORES = [cores.PLAIN, *cores.MAKERS.values()]
+CORES = pytest.mark.parametrize("core", ROWS_OF_CORES, ids=[row.suffix or "plain" for row in ROWS_OF_CORES], indirect=True)
+
+
+@pytest.fixture
+def core(request, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("maker", [*cores.MAKERS, "AuthenticAMD", ""])
+def test_rows_by_maker(monkeypatch, maker):
+    monkeypatch.setattr(cores, "host_maker", lambda: maker)
+    assert cores.here.__wrapped__() is cores.MAKERS.get(maker, cores.PLAIN)
+    assert len({row.suffix for row in ROWS_OF_CORES}) == len(ROWS_OF_CORES)  # of files
+
+
+def test_the_maker_of_a_processor():
+    assert isa.parse_maker("processor\t: 0\nvendor_id\t: A B\nflags\t\t: a\n\nvendor_id\t: C\n") == "A B"
+    assert isa.parse_maker("processor\t: 0\nFeatures\t: fp asimd\n") == "" == isa.parse_maker("")
+
+
+@CORES
+@ROWS
+def test_which_kernels_have_products_in_place_of_quotients(core, row):
+    """tanh of float64 on AVX-512 alone; what a caller divides is rounded right anywhere."""
+    found = {
+        (op, dtype): "rcp14" in str(generators.build(fused_structure.name(fused_case.single(op, (dtype,) * arity)), row))
+        for op, arity in (("tanh", 1), ("div", 2), ("sigmoid", 1), ("rsqrt", 1))
+        for dtype in ("float32", "float64")
+    }
+    assert {key for key, has in found.items() if has} == (
+        {("tanh", "float64")} if core.slow_divider and row.name == "avx512" else set()
+    )
+
+
+@CORES
+def test_their_kernels_have_files_of_their_own(core):
+    row = isa.active_isa()
+    assert library.path("fused_" + 32 * "0", row).name.endswith(f"0{'.svml' if svml.used() else ''}{core.suffix}.o")
+    assert library.path("walk", row).name == "walk.o"
+
+
+@CORES
+@own.ISAS
+def test_tanh_of_float64(core, isa):
+    """The bound of all its ways; NaN, infinities and zeros with their signs (`test_mathlib.errors`)."""
+    x = own.arguments(np.random.default_rng(3), "float64")
+    x = np.concatenate([x, np.random.default_rng(4).uniform(-20, 20, 500_000)])
+    found = fused_case.apply(isa, "tanh", x)
+    if EXTENDED:
+        own.check(found, np.tanh(x.astype(WIDE)), own.BOUNDS["tanh"], (x,), isa.name)
+    assert (np.abs(found[~np.isnan(x)]) <= 1).all()
+
+
+@CORES
+@own.ISAS
+@NEEDS_EXTENDED
+def test_tanh_where_pieces_meet_and_near_one(core, isa):
+    own.test_tanh_of_float64_where_pieces_meet(isa)
+    own.test_tanh_near_one(isa, "float64", 25, 19.1)
+
+
+@CORES
+@own.ISAS
+def test_a_tail_is_what_a_vector_gives(core, isa):
+    """Elements by mask, one vector and two at once: the same bits."""
+    x = np.random.default_rng(5).uniform(-3, 3, 67)
+    whole = fused_case.apply(isa, "tanh", x)
+    for first, last in ((0, 3), (5, 13), (1, 18), (0, 40)):
+        assert (fused_case.apply(isa, "tanh", x[first:last].copy()) == whole[first:last]).all()
+
+
+@CORES
+@ROWS
+@pytest.mark.parametrize("text", ["add 0 1 float32", "tanh 0 float32; add 2 1 float32"], ids=["light", "a long function"])
+def test_loops_past_the_caches_ask_for_each_line_that_they_load(core, row, text):
+    """And those that store in the caches for nothing."""
+    structure = fused_structure.parse(f"float32 float32; {text}; -> {2 + text.count(';')}")
+    loops = _loops(codegen.assembly(generators.build(fused_structure.name(structure), row), row))
+    counts = [[sum(bool(re.match(code, line)) for line in loop) for code in (PAST, ASKED)] for loop in loops]
+    found = [(stores, asked) for stores, asked in counts if stores]
+    assert found and all((asked > 0) == (core.ahead > 0) for _, asked in found)
+    if core.ahead and row.triple_arch == "x86_64":  # elsewhere a store takes two vectors
+        assert all(asked == 2 * -(-stores * row.vector_bits // 512) for stores, asked in found)
+    if "tanh" not in text:  # where a long function stores is decided in its only loop
+        assert [asked for stores, asked in counts if not stores and asked] == []
+
+
+def test_what_comes_behind_an_operand_is_not_read(monkeypatch):
+    """Asking for it is no reading: the last page of each operand is followed by one that may not be touched."""
+    monkeypatch.setattr(cores, "here", lambda: cores.MAKERS["GenuineIntel"])
+    count = (STREAM_BYTES + (1 << 20)) // 8
+    x, out = oracle.guarded(count * 8).view("float64"), oracle.guarded(count * 8).view("float64")
+    x[:] = np.arange(count) % 7
+    fused_case.run(isa.active_isa(), fused_case.single("tanh", ("float64",)), [out], [x], threads=2)
+    assert (out == fused_case.apply(isa.active_isa(), "tanh", np.arange(7.0))[np.arange(count) % 7]).all()
