@@ -31,7 +31,7 @@ from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_over import OverRows
 from .fused_price import HEAVY, cost, goes_in_pairs, unroll, vectors_at_once, width
-from .fused_rows import ApartRows, Operand, Part, PlainRows, ShortRows, joined, parts_of
+from .fused_rows import ApartRows, RowOperand, RowPart, PlainRows, ShortRows, joined, parts_of
 from .fused_tile import build_stage, build_tile
 from .quotient import PERIOD, Periodic
 from .storage import STORAGES
@@ -180,18 +180,18 @@ class _Row:
                     for lane in range(kernel.unroll):
                         self.totals[number, lane] = [Var(self.f, part) for part in parts_of(start)]
 
-    def _operand(self, number: int, dtype: str, j: Val) -> Operand:
+    def _operand(self, number: int, dtype: str, j: Val) -> RowOperand:
         """An input that is one element is repeated in a vector of its own."""
         f, words = self.f, self.k.args + 8 * (ua.R_OPERANDS + ua.R_WORDS * number)
         at = f.word(words, ua.R_BASE) + f.word(f.word(words, ua.R_TABLE), j)
         if number < self.k.outputs:
-            return Operand(dtype=dtype, at=at, step=f.i64(-1))
+            return RowOperand(dtype=dtype, at=at, step=f.i64(-1))
         one, place = f.word(words, ua.R_KIND).eq(na.BROADCAST), Var(f, at)
         with f.if_(one):
             raw = Converter(f, self.isa, 1).load(dtype, at)
             f.store(self.ops.converter.splat(raw), self.k.slots[number])
             place.set(self.k.slots[number])
-        return Operand(dtype=dtype, at=place.get(), step=f.select(one, f.i64(0), f.i64(-1)))
+        return RowOperand(dtype=dtype, at=place.get(), step=f.select(one, f.i64(0), f.i64(-1)))
 
     # -- the loop over o -------------------------------------------------------------------------------------
     def emit(self, start: Val | int = 0) -> None:
@@ -222,7 +222,7 @@ class _Row:
         """Divisors and their inverses from this element on, if they repeat themselves; whether all are finite."""
         found, finite = {}, self.f.const(I1, 1)
         for number in sorted(self.k.divisors):
-            name, parts = self.operands[number].dtype, [Part(i=start + n * self.w) for n in range(PERIOD)]
+            name, parts = self.operands[number].dtype, [RowPart(i=start + n * self.w) for n in range(PERIOD)]
             found[number] = Periodic(self.f, [self.ops.load(name, self._at(number, part, False)) for part in parts])
             if number - self.k.outputs in self.s.inverses:
                 finite = finite & found[number].finite(self.ops.floats(name))
@@ -253,11 +253,11 @@ class _Row:
             if self.k.divisors or not self.k.wide:
                 with f.range(done.get(), end - (step - 1), step) as i:
                     for lane in range(self.k.unroll):
-                        self._part(Part(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
+                        self._part(RowPart(i=i + lane * self.w, lane=lane, past=past), plain=not steps)
                     done.set(i + step)
             if not past:  # short rows have many of these
                 with f.range(done.get(), end - (self.w - 1), self.w) as i:
-                    self._part(Part(i=i), plain=not steps)
+                    self._part(RowPart(i=i), plain=not steps)
                     done.set(i + self.w)
 
         def either(steps: bool) -> None:
@@ -285,15 +285,15 @@ class _Row:
             if self.k.unroll == 1 and not self.s.reduces:
                 # a heavy structure has this loop alone
                 whole = past & count.eq(self.w) & (i >= head)
-                self._part(Part(i=i, mask=mask), past=whole)
+                self._part(RowPart(i=i, mask=mask), past=whole)
             else:
-                self._part(Part(i=i, mask=mask))
+                self._part(RowPart(i=i, mask=mask))
         else:
             self._copied(i, count, past & (i >= head))
         done.set(i + count)
 
     def _copied(self, i: Val, count: Val, past: Val) -> None:
-        """Part of a vector lies on the stack while it is computed."""
+        """RowPart of a vector lies on the stack while it is computed."""
         f, part = self.f, count < self.w
         places = []
         for number, (operand, slot) in enumerate(zip(self.operands, self.k.slots, strict=True)):
@@ -306,7 +306,7 @@ class _Row:
             places.append(place)
         mask = f.lane_mask(count, self.w) if self.w > 1 and self.s.reduces else None
         at = [place.get() for place in places]
-        self._part(Part(i=i, mask=mask, places=at), past=past & count.eq(self.w))
+        self._part(RowPart(i=i, mask=mask, places=at), past=past & count.eq(self.w))
         with f.if_(part):
             for number, (operand, slot) in enumerate(zip(self.operands[: self.k.outputs], self.k.slots)):
                 if not (self.mode == ua.ROWS and self.s.outputs[number].reduce):
@@ -324,7 +324,7 @@ class _Row:
             f.store(f.load(_INTS[unit], src + n * unit), dst + n * unit)
 
     # -- elements --------------------------------------------------------------------------------------------
-    def _part(self, part: Part, *, plain: bool = False, past: Val | None = None) -> None:
+    def _part(self, part: RowPart, *, plain: bool = False, past: Val | None = None) -> None:
         """Loads, arithmetic and stores of a vector; ``plain``: all inputs but divisors run along o. ``past``,
         where it is given, decides at run time."""
         load_mask = part.mask if part.places is None else None
@@ -334,7 +334,7 @@ class _Row:
         self._keep(dict(enumerate(values)), at, part, load_mask, past)
 
     def _keep(
-        self, values: dict[int, Value], at: list[Val], part: Part, load_mask: Val | None, past: Val | None
+        self, values: dict[int, Value], at: list[Val], part: RowPart, load_mask: Val | None, past: Val | None
     ) -> None:
         """Store the outputs among the values at these addresses, or combine them with what is there."""
         f, s, ops = self.f, self.s, self.ops
@@ -364,10 +364,10 @@ class _Row:
                 done.set(i + step)
 
     def _several(self, i: Val, past: bool | Val, plain: bool, divisors: dict[int, Periodic]) -> None:
-        """Vectors from i on, each instruction of all in turn. ``past`` as in `Part`, or decided at run time."""
+        """Vectors from i on, each instruction of all in turn. ``past`` as in `RowPart`, or decided at run time."""
         f, s, w, wide = self.f, self.s, self.w, self.k.wide
         assert wide is not None
-        parts = [Part(i=i + lane * w, lane=lane) for lane in range(self.k.many)]
+        parts = [RowPart(i=i + lane * w, lane=lane) for lane in range(self.k.many)]
         at = [[self._at(number, part, plain) for number in range(len(self.operands))] for part in parts]
         for lane, places in enumerate(at):
             self._ask(places, lane, past)
@@ -426,7 +426,7 @@ class _Row:
     def _can_stream(self, number: int) -> bool:
         return self.w * self.operands[number].item % 16 == 0
 
-    def _at(self, number: int, part: Part, plain: bool) -> Val:
+    def _at(self, number: int, part: RowPart, plain: bool) -> Val:
         operand = self.operands[number]
         if part.places is not None:
             return part.places[number]
@@ -438,7 +438,7 @@ class _Row:
         return self.f.splat(bit, self.w)
 
     # -- reductions ------------------------------------------------------------------------------------------
-    def _gather(self, number: int, value: Value, part: Part) -> None:
+    def _gather(self, number: int, value: Value, part: RowPart) -> None:
         """Combine a vector with its accumulators."""
         out, ops = self.s.outputs[number], self.ops
         dtype = self.s.dtype(out.value)

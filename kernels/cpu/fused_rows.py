@@ -17,7 +17,7 @@ from .storage import STORAGES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operand:
+class RowOperand:
     """One operand in one row: ``at`` its first element; ``step``: -1 where it runs along o, 0 where it is one element."""
 
     dtype: str
@@ -30,7 +30,7 @@ class Operand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RowPart:
     """Elements i .. i + w - 1 of a row, those of ``mask`` (None: all); ``past``: the caches; ``lane``: which of the
     accumulators; ``places``: where the operands are instead of in the row."""
 
