@@ -31,7 +31,7 @@ from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_over import OverRows
 from .fused_price import HEAVY, cost, goes_in_pairs, unroll, vectors_at_once, width
-from .fused_rows import ApartRows, RowOperand, RowPart, PlainRows, ShortRows, joined, parts_of
+from .fused_rows import ApartRows, PlainRows, RowOperand, RowPart, ShortRows, joined, parts_of
 from .fused_tile import build_stage, build_tile
 from .quotient import PERIOD, Periodic
 from .storage import STORAGES
@@ -293,7 +293,7 @@ class _Row:
         done.set(i + count)
 
     def _copied(self, i: Val, count: Val, past: Val) -> None:
-        """RowPart of a vector lies on the stack while it is computed."""
+        """Part of a vector lies on the stack while it is computed."""
         f, part = self.f, count < self.w
         places = []
         for number, (operand, slot) in enumerate(zip(self.operands, self.k.slots, strict=True)):
