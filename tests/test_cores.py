@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 import fused_case
 import numpy as np
@@ -12,9 +13,11 @@ import test_mathlib as own
 from test_assembly import _loops
 from test_mathlib import EXTENDED, NEEDS_EXTENDED, WIDE
 
+import einsum_engine as engine
 from einsum_engine.kernels import fused_structure, isa
-from einsum_engine.kernels.nest_rows import STREAM_BYTES
 from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
+from einsum_engine.kernels.cpu.nest_abi import MOVE_COMING
+from einsum_engine.kernels.nest_rows import STREAM_BYTES
 
 # A store past the caches, a request for a line
 PAST, ASKED = r"v?movntps|stnp", r"prefetch|prfm"
@@ -62,6 +65,7 @@ def test_which_kernels_have_products_in_place_of_quotients(core, row):
 def test_their_kernels_have_files_of_their_own(core):
     row = isa.active_isa()
     assert library.path("fused_" + 32 * "0", row).name.endswith(f"0{'.svml' if svml.used() else ''}{core.suffix}.o")
+    assert library.path("nest_copy", row).name == f"nest_copy{core.suffix}.o"
     assert library.path("walk", row).name == "walk.o"
 
 
@@ -119,3 +123,37 @@ def test_what_comes_behind_an_operand_is_not_read(monkeypatch):
     x[:] = np.arange(count) % 7
     fused_case.run(isa.active_isa(), fused_case.single("tanh", ("float64",)), [out], [x], threads=2)
     assert (out == fused_case.apply(isa.active_isa(), "tanh", np.arange(7.0))[np.arange(count) % 7]).all()
+
+
+SHAPES = [((300, 70, 110), (2, 1, 0)), ((37, 16, 5, 31, 27), (4, 3, 0, 2, 1)), ((2100, 1050), (1, 0)), ((64,) * 4, (3, 2, 1, 0))]
+
+
+@CORES
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape, axes", SHAPES, ids=str)
+def test_permutations_past_the_caches(core, shape, axes, threads, monkeypatch):
+    """Boxes of all kinds, the last ones smaller; between pages that may not be touched."""
+    monkeypatch.setattr(library, "_addresses", {})
+    for dtype in ("float32", "complex128"):
+        kind = np.dtype(dtype)
+        x = oracle.guarded(prod(shape) * kind.itemsize).view(dtype).reshape(shape)
+        x.real = np.arange(x.size).reshape(shape) % 65521
+        out = oracle.guarded(x.nbytes).view(dtype).reshape([shape[axis] for axis in axes])
+        assert x.nbytes >= STREAM_BYTES
+        letters = "abcdef"[: len(shape)]
+        expr = f"{letters}->{''.join(letters[axis] for axis in axes)}"
+        engine.compile(expr, x, threads=threads)(x, out=out)
+        assert (out == x.transpose(axes)).all()
+    row = isa.active_isa()
+    assert (f"nest_copy{core.suffix}", row.name) in library._addresses
+
+
+@CORES
+def test_who_asks_for_a_box_to_come(core):
+    """The move function has both kinds of tiles; the copy says which, and asks itself for the other kinds of boxes."""
+    row = isa.get("avx512")
+    text = codegen.assembly(generators.build("nest_move_4", row), row)
+    loops = [sum("prefetcht1" in code for code in loop) for loop in _loops(text)]
+    assert max(loops) == 16 and loops.count(0) > len(loops) // 2
+    copies = codegen.assembly(generators.build("nest_copy", row), row)
+    assert f"${MOVE_COMING}, " in copies if core.tiles_ask else f"${MOVE_COMING}, " not in copies

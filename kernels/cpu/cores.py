@@ -17,16 +17,18 @@ class Core:
     """``suffix``: of the files of kernels that are made for it.
 
     ``ahead``: bytes in front of its loads that a loop over large arrays asks for; 0: it asks for nothing.
+    ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
     ``slow_divider``: a quotient that need not be rounded right takes less time by products."""
 
     suffix: str = ""
     ahead: int = 0
+    tiles_ask: bool = False
     slow_divider: bool = False
 
 
 PLAIN = Core()
 # By what a processor says of its maker. The others are what was measured on AuthenticAMD.
-MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, slow_divider=True)}
+MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, tiles_ask=True, slow_divider=True)}
 
 
 @cache

@@ -20,6 +20,7 @@ promise:
                    element twice or four times                                      (dst_o unused)
     MOVE_WEAVE     dst adjacent along o, ``run`` bytes of it one element of each of two or four rows of src, which are
                    adjacent: vectors of each, put together                          (dst_o unused)
+    MOVE_COMING    MOVE_TILE, where each whole tile asks for what lies ``dst_o`` bytes (a number) from what it loads
     MOVE_PAST      dst a line along o, src adjacent along j, more than a tile of it: blocks transposed in registers
                    leave past the caches                                            (dst_o unused)
 
@@ -64,6 +65,7 @@ class BoxMover:
             (na.MOVE_SEVERAL, self._each_several),
             (na.MOVE_WEAVE, self._weave),
             (na.MOVE_PAST, self._past),
+            (na.MOVE_COMING, lambda: self._tile(self.dst_o)),
         )
         self._choose(modes)
 
@@ -251,12 +253,13 @@ class BoxMover:
         return self.f.shuffle(a, b, [lane * self.m.group + g for lane in lanes for g in range(self.m.group)])
 
     # -- tiles -----------------------------------------------------------------------------------------------
-    def _tile(self) -> None:
+    def _tile(self, coming: Val | None = None) -> None:
+        """``coming``: how far from what is loaded lies what is asked for."""
         f = self.f
         with f.range(0, self.nj, self.run) as j:
-            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block)
+            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block, coming)
 
-    def _tile_run(self, j: Val, count: Val, size: int) -> None:
+    def _tile_run(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """``no x count`` elements in tiles of ``size`` or, where a side is shorter, smaller ones."""
         f = self.f
         if size < 2:
@@ -266,15 +269,15 @@ class BoxMover:
             return
         with f.if_else((self.no >= size) & (count >= size)) as (then, otherwise):
             with then:
-                self._tiles(j, count, size)
+                self._tiles(j, count, size, coming)
             with otherwise:
-                self._tile_run(j, count, size // 2)
+                self._tile_run(j, count, size // 2, coming)
 
-    def _tiles(self, j: Val, count: Val, size: int) -> None:
+    def _tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
         f = self.f
         with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
-            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size)
+            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming=coming)
 
     def _past(self) -> None:
         """All tiles but the first and the last begin with a line of ``src``, if its rows do alike: none is read twice."""
@@ -290,10 +293,15 @@ class BoxMover:
         with self.f.range(0, self.no, self.m.block) as o:
             self._move_tile(o, j, self.m.block, self.f.stream)
 
-    def _move_tile(self, o: Val, j: Val, size: int, store: Callable[[Val, Val], None] | None = None) -> None:
+    def _move_tile(
+        self, o: Val, j: Val, size: int, store: Callable[[Val, Val], None] | None = None, coming: Val | None = None
+    ) -> None:
         f, m = self.f, self.m
         src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
         sources = [src + f.word(self.src_o, o + k) for k in range(size)]
+        if coming is not None and size == m.block:
+            for source in sources:
+                f.prefetch(source + coming, locality=2)
         rows = m.transpose([m.load(source, size) for source in sources])
         for k, row in enumerate(rows):
             (store or m.store)(row, dst + f.word(self.dst_j, j + k))

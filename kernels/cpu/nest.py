@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..isa import ISA
+from . import cores
 from . import nest_abi as na
 from .convert import Converter
-from .emit import F64, I64, Fn, Val, Var, vector_type
+from .emit import F64, I1, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
 from .nest_frame import BOXES_AHEAD, OUT, A, Arithmetic, B, Box, Carry, Frame, Stage, emit_row, emit_row_past, row_width
@@ -42,6 +43,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
     apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
+    tiles_ask = streamed & fetched.eq(0) & mode.eq(na.STAGED + na.MOVE_TILE) & f.const(I1, int(cores.here().tiles_ask))
 
     def body(box: Box) -> None:
         out, a, _ = box.at
@@ -51,12 +53,15 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         with f.if_(apart & box.begun):
             _take_over(frame, box, scratch)
         with f.if_(move.ne(0)):
-            f.call(move, [target, source.get(), box.no, box.nj, out_o, a_o, out_j, a_j, mode - na.STAGED, run])
+            how = f.select(tiles_ask, f.i64(na.MOVE_COMING), mode - na.STAGED)
+            first = f.select(tiles_ask, box.coming - a, out_o)
+            f.call(move, [target, source.get(), box.no, box.nj, first, a_o, out_j, a_j, how, run])
 
-    def after(box: Box, ahead: Val) -> None:
+    def after(box: Box) -> None:
         a = box.at[1]
         with f.if_(streamed):
-            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, ahead, ahead.ne(a)))
+            wanted = box.coming.ne(a) & tiles_ask.eq(0)
+            _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, box.coming, wanted))
 
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
     first, last = frame.share(frame.word(na.N_BOXES))
@@ -113,7 +118,8 @@ class Ahead:
 def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) -> None:
     """Runs of the output, whole lines past the caches; beside them the source of a box to come is asked for.
 
-    Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing.
+    Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing. On
+    some cores (`cores.Core.tiles_ask`) tiles ask for it, nothing is asked for here.
     Where boxes continue each other's runs, N_OWN bytes of a run are a box's own. What of them is behind the last line
     boundary is left to the next box, which finds it in the line before its own bytes in scratch.
     """

@@ -63,8 +63,8 @@ class Frame:
     ) -> None:
         """``body(box)`` for each box; ``box.at[i]`` is the address of operand ``operands[i]``.
 
-        ``after(box, ahead)`` comes next, with the address of the last operand ``distance`` boxes on (that of the last
-        box, if there are fewer).
+        ``after(box)`` comes next. Where it does, ``box.coming`` is the address of the last operand ``distance`` boxes on
+        (that of the last box, if there are fewer).
         """
         f = self.f
         at = [Var(f, self.operand(which)) for which in self.operands]
@@ -82,10 +82,12 @@ class Frame:
             no = self._extent(na.N_O, na.N_O_TOTAL, chunk)
             nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
             goes_on = (index - carry.step >= first) & (chunk > 0), (index + carry.step < last) & (chunk + 1 < chunks)
-            box = Box(at=[v.get() for v in at], no=no, nj=nj, begun=goes_on[0], unfinished=goes_on[1])
+            here = [v.get() for v in at]
+            coming = scout.at[0].get() if after else here[-1]
+            box = Box(at=here, no=no, nj=nj, begun=goes_on[0], unfinished=goes_on[1], coming=coming)
             body(box)
             if after:
-                after(box, scout.at[0].get())
+                after(box)
                 with f.if_(index + distance + 1 < last):
                     scout.advance()
             with f.if_(index + 1 < last):
@@ -117,13 +119,14 @@ class Carry:
 @dataclass(frozen=True, kw_only=True)
 class Box:
     """``begun``, ``unfinished``: the box before, and the one after, is of the same task and has the chunk of O before,
-    and after, this one's."""
+    and after, this one's. ``coming``: where a box to come has the last operand, in `Frame.boxes` with ``after``."""
 
     at: list[Val]
     no: Val
     nj: Val
     begun: Val
     unfinished: Val
+    coming: Val
 
 
 class Odometer:
