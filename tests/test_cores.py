@@ -150,10 +150,12 @@ def test_permutations_past_the_caches(core, shape, axes, threads, monkeypatch):
 
 @CORES
 def test_who_asks_for_a_box_to_come(core):
-    """The move function has both kinds of tiles; the copy says which, and asks itself for the other kinds of boxes."""
+    """Move functions of long elements have both kinds of tiles; the copy says which, and asks itself for the other kinds of
+    boxes."""
     row = isa.get("avx512")
-    text = codegen.assembly(generators.build("nest_move_4", row), row)
-    loops = [sum("prefetcht1" in code for code in loop) for loop in _loops(text)]
-    assert max(loops) == 16 and loops.count(0) > len(loops) // 2
+    for item, asked in ((4, 0), (8, 8), (16, 4)):  # a request for each row of a tile
+        text = codegen.assembly(generators.build(f"nest_move_{item}", row), row)
+        loops = [sum("prefetcht1" in code for code in loop) for loop in _loops(text)]
+        assert max(loops) == asked and loops.count(0) > len(loops) // 2
     copies = codegen.assembly(generators.build("nest_copy", row), row)
     assert f"${MOVE_COMING}, " in copies if core.tiles_ask else f"${MOVE_COMING}, " not in copies

@@ -20,7 +20,8 @@ promise:
                    element twice or four times                                      (dst_o unused)
     MOVE_WEAVE     dst adjacent along o, ``run`` bytes of it one element of each of two or four rows of src, which are
                    adjacent: vectors of each, put together                          (dst_o unused)
-    MOVE_COMING    MOVE_TILE, where each whole tile asks for what lies ``dst_o`` bytes (a number) from what it loads
+    MOVE_COMING    MOVE_TILE, where each whole tile asks for what lies ``dst_o`` bytes (a number) from what it loads;
+                   elements of `nest_abi.COMING_BYTES` and more
     MOVE_PAST      dst a line along o, src adjacent along j, more than a tile of it: blocks transposed in registers
                    leave past the caches                                            (dst_o unused)
 
@@ -65,8 +66,9 @@ class BoxMover:
             (na.MOVE_SEVERAL, self._each_several),
             (na.MOVE_WEAVE, self._weave),
             (na.MOVE_PAST, self._past),
-            (na.MOVE_COMING, lambda: self._tile(self.dst_o)),
         )
+        if self.item >= na.COMING_BYTES:
+            modes += ((na.MOVE_COMING, lambda: self._tile(self.dst_o)),)
         self._choose(modes)
 
     def _choose(self, modes) -> None:

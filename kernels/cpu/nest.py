@@ -43,8 +43,9 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
     apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
-    # elements of 8 bytes and more: tiles of shorter ones have 16 rows, of which as many boxes lost as gained
-    tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & (frame.word(na.N_A_WIDE) >= 3)
+    # tiles of shorter elements have 16 rows or more, of which as many boxes lost as gained
+    long = f.i64(1) << frame.word(na.N_A_WIDE) >= na.COMING_BYTES
+    tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & long
     tiles_ask = tiles_ask & streamed & fetched.eq(0) & mode.eq(na.STAGED + na.MOVE_TILE)
 
     def body(box: Box) -> None:

@@ -60,6 +60,7 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
 MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_PAST, MOVE_COMING = 6, 7, 8, 9, 10, 11, 12
+COMING_BYTES = 8  # of an element, from which there is MOVE_COMING
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (-1, 2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
 TIMES = (2, 4)  # of MOVE_SEVERAL and MOVE_WEAVE
