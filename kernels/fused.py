@@ -351,10 +351,11 @@ class _Lowering:
         return {ua.U_LATE: nbytes, ua.U_LATE_STAGE: place, ua.U_LATE_STRIDE: stride}
 
     def _over(self) -> dict[int, int]:
-        """Words of the values of a row that its passes keep in scratch."""
-        place, nbytes = self.scratch, self.o.count * self.items[0]
+        """Words of the values of a row that its passes keep in scratch, a line behind what is staged, which may begin and end
+        that much later (`_aligns`)."""
+        place, nbytes = self.scratch + (LINE if self.scratch else 0), self.o.count * self.items[0]
         rows = TOGETHER if nbytes <= LONG_ROW else 1
-        self.scratch += len(passes(self.s).kept) * rows * -(-nbytes // LINE) * LINE
+        self.scratch = place + len(passes(self.s).kept) * rows * -(-nbytes // LINE) * LINE
         return {ua.U_NEAR_STAGE: place}
 
     def _chunks(self, group: Group) -> Dim:

@@ -106,6 +106,21 @@ def test_rows_of_more_than_one_loop_that_do_not_follow_each_other(isa, dtype, le
 
 @ISAS
 @FLOATS
+@pytest.mark.parametrize("shift", [0, 16, 40, 56])
+def test_what_is_staged_of_long_rows_ends_before_what_is_kept(isa, dtype, shift):
+    """Staged rows begin in their line where the output does, so the last one ends up to a line later."""
+    structure, size = softmax_structure(dtype), np.dtype(dtype).itemsize
+    for nbytes in (4096, 4416 - size, 4416, 5000):
+        x = np.asfortranarray(np.random.default_rng(nbytes).standard_normal((3, nbytes // size)).astype(dtype))
+        ones, memory = np.ones((3, 1), dtype), np.zeros(x.nbytes + 128, np.uint8)
+        out = np.ndarray(x.shape, dtype, memory, -memory.ctypes.data % 64 + shift)
+        run(isa, structure, [out, *(np.empty((3, 1), dtype) for _ in "ab")], [x, ones])
+        wanted = evaluate_structure(structure, [x.astype(np.longdouble), ones])[0]
+        np.testing.assert_allclose(out, wanted, rtol=16 * np.finfo(dtype).eps)
+
+
+@ISAS
+@FLOATS
 @pytest.mark.parametrize("length", [16, 24, 64, 128, 136])
 def test_past_the_caches(isa, dtype, length, monkeypatch):
     """Rows of whole lines, and others, of outputs that begin with a line or do not."""
