@@ -7,8 +7,8 @@ in each pass that needs it, unless it takes longer than to store and to load it:
 >>> g = Graph(("float32",))
 >>> e = g.op("exp", g.op("sub", 0, g.over(0, "max")))
 >>> found = passes(g.structure(g.op("div", e, g.over(e, "sum"))))
->>> found.wanted, found.kept, sorted(found.numbers)
-(((0,), (3,), (5,)), (3,), [1, 4])
+>>> found.wanted, found.kept, sorted(found.numbers), found.dearest
+(((0,), (3,), (5,)), (3,), [1, 4], 1)
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LONG_ROW = 256  # bytes, up to which they are: longer ones are read in order, wh
 class Passes:
     """``wanted``: of each pass, the values that are reduced in it, or stored in the last; ``known``: of each value, how
     many passes are over when it can be computed; ``numbers``: values that are one number for a row, whatever the inputs
-    are; ``kept``: values that a pass leaves to others; ``computed``: the values of each pass, kept ones loaded."""
+    are; ``kept``: values that a pass leaves to others; ``computed``: the values of each pass, kept ones loaded;
+    ``dearest``: the pass that computes most, in which memory has least to do."""
 
     wanted: tuple[tuple[int, ...], ...]
     known: tuple[int, ...]
@@ -35,6 +36,7 @@ class Passes:
     kept: tuple[int, ...]
     computed: tuple[tuple[int, ...], ...]
     loaded: tuple[tuple[int, ...], ...]
+    dearest: int
 
 
 @lru_cache(maxsize=1024)
@@ -61,6 +63,7 @@ def passes(s: Structure) -> Passes:
         loaded.append(tuple(sorted(values & dear & before)))
         before |= values
     kept = sorted(set().union(*map(set, loaded)))
+    prices = [sum(price(s, value) for value in {*all_} - {*there}) for all_, there in zip(computed, loaded, strict=True)]
     return Passes(
         wanted=tuple(tuple(sorted(each)) for each in wanted),
         known=tuple(known),
@@ -68,6 +71,7 @@ def passes(s: Structure) -> Passes:
         kept=tuple(kept),
         computed=tuple(computed),
         loaded=tuple(loaded),
+        dearest=max(range(len(prices)), key=lambda number: (prices[number], number)),
     )
 
 

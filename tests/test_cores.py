@@ -10,6 +10,8 @@ import numpy as np
 import oracle
 import pytest
 import test_mathlib as own
+import test_over as over
+import test_quotient as quotients
 from test_assembly import _loops
 from test_mathlib import EXTENDED, NEEDS_EXTENDED, WIDE
 
@@ -17,6 +19,7 @@ import einsum_engine as engine
 from einsum_engine.kernels import fused_structure, isa
 from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
 from einsum_engine.kernels.cpu.nest_abi import MOVE_COMING
+from einsum_engine.kernels.fused_over import TOGETHER
 from einsum_engine.kernels.nest_rows import STREAM_BYTES
 
 # A store past the caches, a request for a line
@@ -123,6 +126,73 @@ def test_what_comes_behind_an_operand_is_not_read(monkeypatch):
     x[:] = np.arange(count) % 7
     fused_case.run(isa.active_isa(), fused_case.single("tanh", ("float64",)), [out], [x], threads=2)
     assert (out == fused_case.apply(isa.active_isa(), "tanh", np.arange(7.0))[np.arange(count) % 7]).all()
+
+
+def by_one_number(dtype, op="div"):
+    """Rows of the first input by the largest element of the second."""
+    g = fused_structure.Graph((dtype,) * 2)
+    return g.structure(g.op(op, 0, g.over(1, "max")))
+
+
+def check_rows(isa, x, d):
+    out = np.empty_like(x)
+    over.run(isa, by_one_number(x.dtype.name), [out], [x, d])
+    with np.errstate(all="ignore"):
+        quotients.same(out, x / d)
+
+
+@CORES
+@ROWS
+@quotients.FLOATS
+def test_which_rows_are_divided_by_products(core, row, dtype):
+    text = str(generators.build(fused_structure.name(by_one_number(dtype)), row))
+    assert ("llvm.fma" in text) == (core.slow_divider and row.fma)
+    assert "llvm.fma" not in str(generators.build(fused_structure.name(fused_case.single("div", (dtype,) * 2)), row))
+
+
+@CORES
+@own.ISAS
+@quotients.FLOATS
+def test_rows_by_one_number_have_the_bits_of_a_division(core, isa, dtype):
+    """All sizes by all divisors, also those that have no finite inverse, and quotients next to the middle of two numbers."""
+    rng = np.random.default_rng(7)
+    d = np.concatenate([quotients.borders(dtype), quotients.any_bits(rng, dtype, 40), rng.random(40).astype(dtype) + 0.5])
+    for length in (3, 100, 333):
+        for x in (quotients.any_bits(rng, dtype, d.size * length), rng.standard_normal(d.size * length).astype(dtype)):
+            check_rows(isa, x.reshape(d.size, length), d[:, None])
+    x, d = quotients.hard(rng, dtype, 1000)
+    check_rows(isa, np.ascontiguousarray(np.broadcast_to(x[:, None], (len(x), 128))), np.ascontiguousarray(d[:, None]))
+
+
+@CORES
+@ROWS
+@quotients.FLOATS
+def test_rows_over_rows_ask_for_rows_that_come(core, row, dtype):
+    """In the pass that computes most (`Passes.dearest`): each line once, into L1 or into L2."""
+    g = fused_structure.Graph((dtype,))
+    e = g.op("exp", g.op("sub", 0, g.over(0, "max")))
+    softmax = g.structure(g.op("div", e, g.over(e, "sum")))
+    g = fused_structure.Graph((dtype,))
+    light = g.structure(g.op("sub", 0, g.over(0, "max")))
+    rows = min(TOGETHER, row.vector_bits // np.finfo(dtype).bits)
+    slots = [rows, TOGETHER, 1]  # of several rows, of one, one by one at its end
+    for structure in (softmax, light):
+        text = str(generators.build(fused_structure.name(structure), row))
+        asked = [text.count(f"i32 0, i32 {locality}, i32 1)") for locality in (2, 3)]
+        assert asked == ([sum(slots)] * 2 if core.ahead else [0, 0])
+
+
+@CORES
+@own.ISAS
+@pytest.mark.parametrize("count, length", [(9, 17), (1, 300), (3, 1100), (2, 5000), (1, 20_000)], ids=str)
+def test_rows_that_come_need_not_be_there(core, isa, count, length):
+    """Neither behind the last row nor before the first one: pages that may not be touched."""
+    rng = np.random.default_rng(length)
+    for dtype, make, flush in (("float32", over.softmax_structure, "end"), ("float64", over.norm_structure, "start")):
+        x = rng.standard_normal((count, length)).astype(dtype)
+        other = np.ones((count, 1) if make is over.softmax_structure else (1, length), dtype)
+        over.check(isa, make(dtype), [x, other], (count,), length, flush)
+        over.check(isa, make(dtype), [x[::-1, ::-1].copy()[::-1, ::-1], other], (count,), length, flush)
 
 
 SHAPES = [((300, 70, 110), (2, 1, 0)), ((37, 16, 5, 31, 27), (4, 3, 0, 2, 1)), ((2100, 1050), (1, 0)), ((64,) * 4, (3, 2, 1, 0))]

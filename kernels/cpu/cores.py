@@ -16,9 +16,11 @@ from ..isa import host_maker
 class Core:
     """``suffix``: of the files of kernels that are made for it.
 
-    ``ahead``: bytes in front of its loads that a loop over large arrays asks for; 0: it asks for nothing.
+    ``ahead``: bytes in front of its loads that a loop over large arrays asks for, and one over rows for rows that come;
+    0: it asks for nothing.
     ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
-    ``slow_divider``: a quotient that need not be rounded right takes less time by products."""
+    ``slow_divider``: a quotient that need not be rounded right takes less time by products, and most of those by a number
+    of their row."""
 
     suffix: str = ""
     ahead: int = 0

@@ -19,14 +19,18 @@ from dataclasses import dataclass
 from typing import Iterable
 
 from ..fused_over import LONG_ROW, TOGETHER, passes, price
-from ..fused_structure import LONG, Node
+from ..fused_structure import FLOATS, LONG, Node
+from . import cores
 from . import fused_abi as ua
 from .convert import Converter
 from .emit import Val, Var
 from .fused_ops import Ops
 from .fused_rows import BoxRows, Kernel
+from .quotient import inverse, quotient
 from .storage import STORAGES
 from .stream import LINE
+
+_NEAR_ROW = 8 << 10  # bytes, up to which the next row comes into L1, beside this one, what is kept of it and its results
 
 
 @dataclass(frozen=True)
@@ -48,29 +52,43 @@ class OverRows(BoxRows):
         nbytes = kernel.no * self.size
         self.keep = self.f.word(kernel.args, ua.R_KEEP)
         self.pitch = (nbytes + (LINE - 1)) & ~(LINE - 1)
-        self.short = nbytes <= LONG_ROW
+        self.short, self.long = nbytes <= LONG_ROW, nbytes > _NEAR_ROW
         self.past = kernel.past & (nbytes & (LINE - 1)).eq(0)
         for base, out in zip(self.bases, kernel.s.outputs):
             if out.value not in self.p.numbers:
                 self.past = self.past & (base & (LINE - 1)).eq(0)
+        self.divisors = self._divisors()
         nbytes = self.several * kernel.w * self.size
         self.slots = [self.f.stack(nbytes) for _ in self.s.inputs]
 
+    def _divisors(self) -> dict[int, str]:
+        """The numbers that all elements of a row are divided by, and their dtypes, where products take less time."""
+        if not cores.here().slow_divider:
+            return {}
+        nodes = [node for value, node in enumerate(self.s.nodes, self.first) if value not in self.p.numbers]
+        return {n.args[1]: n.dtype for n in nodes if n.op == "div" and n.dtype in FLOATS and n.args[1] in self.p.numbers}
+
     def emit(self) -> None:
         f, k, done = self.f, self.k, self.f.var(0)
-        if self.several > 1:
-            end = f.select(self.short, k.nj, f.i64(0))
+        end = f.select(self.short, k.nj, f.i64(0))
+
+        def several(mask: Val | None = None) -> None:
             with f.range(0, end - (self.several - 1), self.several) as j:
                 rows = _Rows(self, [j + number for number in range(self.several)])
-                if k.isa.masks:
-                    with f.if_else(k.no <= k.w) as (one, more):
-                        with one:
-                            rows.in_registers(k.mask(f.min(k.no, k.w)))
-                        with more:
-                            rows.in_passes()
-                else:
+                if mask is None:
                     rows.in_passes()
+                else:
+                    rows.in_registers(mask)
                 done.set(j + self.several)
+
+        if self.several > 1 and k.isa.masks:
+            with f.if_else(k.no <= k.w) as (one, more):
+                with one:
+                    several(k.mask(f.min(k.no, k.w)))
+                with more:
+                    several()
+        elif self.several > 1:
+            several()
         with f.range(done.get(), k.nj) as j:
             _Rows(self, [j]).in_passes()
 
@@ -94,10 +112,13 @@ class _Rows:
     def __init__(self, rows: OverRows, numbers: list[Val]):
         self.rows, self.f, self.k, self.s, self.p = rows, rows.f, rows.k, rows.s, rows.p
         self.count, self.w, self.ops, self.one = len(numbers), rows.k.w, rows.k.ops, rows.one_lane
-        at = [rows.at(j) for j in numbers]
-        self.inputs = [rows.places(row, each) for row, each in enumerate(at)]
-        self.outputs = [each[: rows.k.outputs] for each in at]
+        self.j, self.at = numbers[0], [rows.at(j) for j in numbers]
+        self.inputs = [rows.places(row, each) for row, each in enumerate(self.at)]
+        self.outputs = [each[: rows.k.outputs] for each in self.at]
+        self.coming: list[dict[int, Val]] = []
         self.numbers: dict[int, Val] = {}
+        self.divisors = rows.divisors if self.count == 1 else {}  # a test for quotients of several rows takes what it saves
+        self.inverses: dict[int, Val] = {}
         self._know(0)
 
     # -- numbers
@@ -107,6 +128,9 @@ class _Rows:
             if value in self.p.numbers and self.p.known[value] == level and node.op != "over":
                 args = [self.numbers[a] for a in node.args]
                 self.numbers[value] = self.ops.apply(node, args, [self.s.dtype(a) for a in node.args])
+        for value, dtype in self.divisors.items():
+            if self.p.known[value] == level:
+                self.inverses[value] = inverse(self.ops.floats(dtype), self.numbers[value])
 
     def _results(self) -> None:
         """Outputs that are one number."""
@@ -125,6 +149,34 @@ class _Rows:
         nodes = enumerate(self.s.nodes, self.rows.first)
         return [(value, node) for value, node in nodes if node.op == "over" and self.p.known[value] == level + 1]
 
+    # -- rows that come
+    def _coming(self) -> list[dict[int, Val]]:
+        """Of each row, where the inputs of the first pass, by number, begin in one that comes: the next, or of short ones
+        so many further. Rows of a box are taken to be as far apart as the next two, and in a box of one to follow each
+        other."""
+        f, k, rows, found = self.f, self.k, self.rows, []
+        nbytes, last = k.no * rows.size, f.min(self.j + 1, k.nj - 1)
+        further = f.i64(1) if self.count == 1 else f.i64(cores.here().ahead) // f.max(nbytes, 1)
+        for number in self.p.computed[0]:
+            if number < rows.first:
+                table = rows.tables[k.outputs + number]
+                step = f.word(table, last) - f.word(table, f.max(last - 1, 0))
+                found.append((number, f.select(k.nj > 1, step, nbytes) * further))
+        return [{number: each[k.outputs + number] + step for number, step in found} for each in self.at]
+
+    def _ask(self, i: Val, slots: list[_Slot]) -> None:
+        """For what rows that come have where these vectors are, in L1 where it waits there for the next row."""
+        places = []
+        for slot in slots:
+            for number, at in self.coming[slot.row].items():
+                _, step = self.inputs[slot.row][number]
+                places.append(at + ((i + slot.shift) & step) * self.rows.size)
+        with self.f.if_else(self.rows.long) as (far, near):
+            for branch, locality in ((far, 2), (near, 3)):
+                with branch:
+                    for place in places:
+                        self.f.prefetch(place, locality=locality)
+
     # -- passes
     def in_registers(self, mask: Val) -> None:
         """Rows of one vector, or of the part of it that ``mask`` says."""
@@ -138,6 +190,8 @@ class _Rows:
         self._results()
 
     def in_passes(self) -> None:
+        if cores.here().ahead:
+            self.coming = self._coming()
         for level in range(len(self.p.wanted)):
             self._pass(level)
         self._results()
@@ -172,9 +226,11 @@ class _Rows:
         self._finish(level, totals)
 
     def _chunks(self, slots: list[_Slot], levels: Iterable[int]) -> list[dict[int, _Slot]]:
-        """Slots, by number, whose instructions go in turn: two where functions are long."""
-        long = any(price(self.s, value) >= LONG for level in levels for value in self.p.computed[level])
-        numbered, size = list(enumerate(slots)), 2 if long else 1
+        """Slots, by number, whose instructions go in turn: two where functions are long, all where quotients are products."""
+        values = {value for level in levels for value in self.p.computed[level]}
+        long = any(price(self.s, value) >= LONG for value in values)
+        multiplied = any(self._is_multiplied(value) for value in values)
+        numbered, size = list(enumerate(slots)), 2 if long else TOGETHER if multiplied else 1
         return [dict(numbered[at : at + size]) for at in range(0, len(slots), size)]
 
     def _accumulators(self, level: int, count: int, ops: Ops) -> dict[int, list[Var]]:
@@ -224,6 +280,8 @@ class _Rows:
         """What a pass does with these vectors, from element i on. ``known``: values that are in registers; ``ops``: of
         one element."""
         part = _Part(self, i, chunk, mask, ops or Ops(self.f, self.k.isa, len(chunk) * self.w))
+        if mask is None and ops is None and level == self.p.dearest and self.coming:
+            self._ask(i, part.slots)
         values = {} if known is None else known
         for value in self.p.computed[level]:
             if value not in values:
@@ -245,7 +303,14 @@ class _Rows:
             return part.input(value)
         node = self.s.nodes[value - self.rows.first]
         args = [self._value(part, values, a) for a in node.args]
+        if self._is_multiplied(value):
+            return quotient(ops.floats(node.dtype), *args, part.repeated(self.inverses[node.args[1]]), finite=False)
         return ops.apply(node, args, [self.s.dtype(a) for a in node.args])
+
+    def _is_multiplied(self, value: int) -> bool:
+        """A quotient whose divisor is one number of a row, as a value of elements."""
+        node = self.s.nodes[value - self.rows.first] if value >= self.rows.first else None
+        return node is not None and node.op == "div" and node.args[1] in self.divisors
 
     def _value(self, part: _Part, values: dict[int, Val], value: int) -> Val:
         """In vectors; a number is repeated."""

@@ -54,9 +54,9 @@ def inverse(v: Floats, d: Val) -> Val:
     return v.select(inside, v.c(1.0) / d, inf)
 
 
-def quotient(v: Floats, x: Val, d: Val, z: Val) -> Val:
-    """``x / d``, of several vectors at once: a test for each vector would cost what the products save. Their inverses ``z``
-    are finite."""
+def quotient(v: Floats, x: Val, d: Val, z: Val, *, finite: bool = True) -> Val:
+    """``x / d``, of several vectors at once: a test for each vector would cost what the products save. ``finite``: their
+    inverses ``z`` are; else these are looked at, too, which costs nothing where they are the same for all of a loop."""
     f = v.f
     if not v.isa.fma or v.lanes * v.bits <= v.isa.vector_bits:
         return x / d
@@ -65,8 +65,11 @@ def quotient(v: Floats, x: Val, d: Val, z: Val) -> Val:
     divides = [n % DIVIDED[v.bits] == DIVIDED[v.bits] - 1 for n in range(len(vectors))]
     parts = [a / b if divided else _products(one, a, b, c) for (a, b, c), divided in zip(vectors, divides, strict=True)]
     result = Var(f, f.joined(parts))
-    multiplied = [a for (a, _, _), divided in zip(vectors, divides, strict=True) if not divided]
-    with f.if_(_unusual(one, multiplied), likely=False):
+    multiplied = [each for each, divided in zip(vectors, divides, strict=True) if not divided]
+    unusual = _unusual(one, [x for x, _, _ in multiplied])
+    if not finite:
+        unusual = unusual | one.any(reduce(lambda a, b: a | b, [z.eq(inf) for _, _, z in multiplied]))
+    with f.if_(unusual, likely=False):
         result.set(x / d)
     return result.get()
 
