@@ -7,8 +7,8 @@ in each pass that needs it, unless it takes longer than to store and to load it:
 >>> g = Graph(("float32",))
 >>> e = g.op("exp", g.op("sub", 0, g.over(0, "max")))
 >>> found = passes(g.structure(g.op("div", e, g.over(e, "sum"))))
->>> found.wanted, found.kept, sorted(found.numbers), found.dearest
-(((0,), (3,), (5,)), (3,), [1, 4], 1)
+>>> found.wanted, found.kept, sorted(found.numbers), found.dearest, found.between
+(((0,), (3,), (5,)), (3,), [1, 4], 1, 1)
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Passes:
     """``wanted``: of each pass, the values that are reduced in it, or stored in the last; ``known``: of each value, how
     many passes are over when it can be computed; ``numbers``: values that are one number for a row, whatever the inputs
     are; ``kept``: values that a pass leaves to others; ``computed``: the values of each pass, kept ones loaded;
-    ``dearest``: the pass that computes most, in which memory has least to do."""
+    ``dearest``: the pass that computes most, in which memory has least to do; ``between``: of those that neither come
+    first, and wait for memory, nor last, and store, where there are such."""
 
     wanted: tuple[tuple[int, ...], ...]
     known: tuple[int, ...]
@@ -37,6 +38,7 @@ class Passes:
     computed: tuple[tuple[int, ...], ...]
     loaded: tuple[tuple[int, ...], ...]
     dearest: int
+    between: int
 
 
 @lru_cache(maxsize=1024)
@@ -71,8 +73,14 @@ def passes(s: Structure) -> Passes:
         kept=tuple(kept),
         computed=tuple(computed),
         loaded=tuple(loaded),
-        dearest=max(range(len(prices)), key=lambda number: (prices[number], number)),
+        dearest=_dearest(prices, range(len(prices))),
+        between=_dearest(prices, range(1, len(prices) - 1)),
     )
+
+
+def _dearest(prices: list[int], passes: range) -> int:
+    """The last one of those that cost most; where there are none, of all."""
+    return max(passes or range(len(prices)), key=lambda number: (prices[number], number))
 
 
 def price(s: Structure, value: int) -> int:

@@ -168,18 +168,18 @@ def test_rows_by_one_number_have_the_bits_of_a_division(core, isa, dtype):
 @ROWS
 @quotients.FLOATS
 def test_rows_over_rows_ask_for_rows_that_come(core, row, dtype):
-    """In the pass that computes most (`Passes.dearest`): each line once, into L1 or into L2."""
+    """In one pass (`Passes.dearest`, `Passes.between`), each line once: those of long rows into L2, of others into L1."""
     g = fused_structure.Graph((dtype,))
     e = g.op("exp", g.op("sub", 0, g.over(0, "max")))
     softmax = g.structure(g.op("div", e, g.over(e, "sum")))
     g = fused_structure.Graph((dtype,))
     light = g.structure(g.op("sub", 0, g.over(0, "max")))
     rows = min(TOGETHER, row.vector_bits // np.finfo(dtype).bits)
-    slots = [rows, TOGETHER, 1]  # of several rows, of one, one by one at its end
+    wanted = [TOGETHER + 1, rows + TOGETHER + 1]  # vectors of a row, and one by one at its end; of several short rows
     for structure in (softmax, light):
         text = str(generators.build(fused_structure.name(structure), row))
         asked = [text.count(f"i32 0, i32 {locality}, i32 1)") for locality in (2, 3)]
-        assert asked == ([sum(slots)] * 2 if core.ahead else [0, 0])
+        assert asked == (wanted if core.ahead else [0, 0])
 
 
 @CORES

@@ -164,18 +164,19 @@ class _Rows:
                 found.append((number, f.select(k.nj > 1, step, nbytes) * further))
         return [{number: each[k.outputs + number] + step for number, step in found} for each in self.at]
 
-    def _ask(self, i: Val, slots: list[_Slot]) -> None:
-        """For what rows that come have where these vectors are, in L1 where it waits there for the next row."""
-        places = []
+    def _asking(self, level: int) -> tuple[int | None, int | None]:
+        """Where a pass asks for rows that come to, if it does (2: L2, 3: L1): of long rows and of others, which wait in L1
+        for the row after this one, so that nothing should be stored meanwhile."""
+        there = bool(self.coming and self.coming[0])
+        far = there and self.count == 1 and level == self.p.dearest
+        return 2 if far else None, 3 if there and level == self.p.between else None
+
+    def _ask(self, i: Val, slots: list[_Slot], locality: int) -> None:
+        """For what rows that come have where these vectors are."""
         for slot in slots:
             for number, at in self.coming[slot.row].items():
                 _, step = self.inputs[slot.row][number]
-                places.append(at + ((i + slot.shift) & step) * self.rows.size)
-        with self.f.if_else(self.rows.long) as (far, near):
-            for branch, locality in ((far, 2), (near, 3)):
-                with branch:
-                    for place in places:
-                        self.f.prefetch(place, locality=locality)
+                self.f.prefetch(at + ((i + slot.shift) & step) * self.rows.size, locality=locality)
 
     # -- passes
     def in_registers(self, mask: Val) -> None:
@@ -205,11 +206,25 @@ class _Rows:
         if self.count == 1:
             turns.insert(0, ([_Slot(0, number * w) for number in range(TOGETHER)], TOGETHER * w))
         totals = self._accumulators(level, len(turns[0][0]), self.ops)
-        for slots, step in turns:
-            with f.range(done.get(), k.no - (step - 1), step) as i:
-                for chunk in self._chunks(slots, [level]):
-                    self._part(level, i, chunk, totals)
-                done.set(i + step)
+
+        def loops(locality: int | None) -> None:
+            for slots, step in turns:
+                with f.range(done.get(), k.no - (step - 1), step) as i:
+                    if locality is not None:
+                        self._ask(i, slots, locality)
+                    for chunk in self._chunks(slots, [level]):
+                        self._part(level, i, chunk, totals)
+                    done.set(i + step)
+
+        far, near = self._asking(level)
+        if self.count > 1 or far == near:
+            loops(near)
+        else:
+            with f.if_else(self.rows.long) as (long, other):
+                with long:
+                    loops(far)
+                with other:
+                    loops(near)
         if k.isa.masks and w > 1:
             with f.if_(done.get() < k.no):
                 for chunk in self._chunks(rows, [level]):
@@ -280,8 +295,6 @@ class _Rows:
         """What a pass does with these vectors, from element i on. ``known``: values that are in registers; ``ops``: of
         one element."""
         part = _Part(self, i, chunk, mask, ops or Ops(self.f, self.k.isa, len(chunk) * self.w))
-        if mask is None and ops is None and level == self.p.dearest and self.coming:
-            self._ask(i, part.slots)
         values = {} if known is None else known
         for value in self.p.computed[level]:
             if value not in values:
