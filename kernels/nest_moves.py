@@ -133,7 +133,21 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
         words[na.N_OWN_PLACE] = builder.reserve(LINE * box.runs * step)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
     _ahead(builder, inside, item, na.RUNS_AHEAD if fetched else None)
+    strips = (builder.j.chunks, *outer) if box.shared != ONE and not row else ()
+    words[na.N_COMING] = _coming(builder, item, strips)
     return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _coming(builder: RowBuilder, item: int, strips: Iterable[Dim]) -> int:
+    """Which byte of a whole tile's rows tiles ask for, from 1 on; 0: there are none. Where boxes along the output follow
+    each other, ``strips`` are the loops over these; if the next strip continues the rows of one, it finds their first lines,
+    which both have, in cache."""
+    run = item * builder.words[na.N_A_RUN]
+    moved = builder.words[na.N_A_MODE] == na.STAGED + na.MOVE_TILE and item >= na.COMING_BYTES
+    if not moved or min(item * builder.o.count, run) < LINE:
+        return 0
+    following = next((d for d in strips if d[0] > 1), ONE)
+    return LINE if 0 < abs(following[1 + A]) <= run else 1
 
 
 def _starts(inside: list[Dim], item: int) -> np.ndarray:

@@ -43,10 +43,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
     apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
-    # tiles of shorter elements have 16 rows or more, of which as many boxes lost as gained
-    long = f.i64(1) << frame.word(na.N_A_WIDE) >= na.COMING_BYTES
-    tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & long
-    tiles_ask = tiles_ask & streamed & fetched.eq(0) & mode.eq(na.STAGED + na.MOVE_TILE)
+    tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & streamed & fetched.eq(0)
+    tiles_ask = tiles_ask & frame.word(na.N_COMING).ne(0)
 
     def body(box: Box) -> None:
         out, a, _ = box.at
@@ -57,7 +55,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             _take_over(frame, box, scratch)
         with f.if_(move.ne(0)):
             how = f.select(tiles_ask, f.i64(na.MOVE_COMING), mode - na.STAGED)
-            first = f.select(tiles_ask, box.coming - a, out_o)
+            first = f.select(tiles_ask, box.coming - a + (frame.word(na.N_COMING) - 1), out_o)
             f.call(move, [target, source.get(), box.no, box.nj, first, a_o, out_j, a_j, how, run])
 
     def after(box: Box) -> None:

@@ -52,6 +52,7 @@ N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes 
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_LINES = 56  # which outputs the row is for: all, or
 ONLY_LINES, NO_LINES = 1, 2  # those that begin with a line, those that do not
+N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
@@ -60,7 +61,7 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
 MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_PAST, MOVE_COMING = 6, 7, 8, 9, 10, 11, 12
-COMING_BYTES = 8  # of an element, from which there is MOVE_COMING
+COMING_BYTES = 4  # of an element, from which there is MOVE_COMING
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (-1, 2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
 TIMES = (2, 4)  # of MOVE_SEVERAL and MOVE_WEAVE
