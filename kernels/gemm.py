@@ -20,7 +20,7 @@ import numpy as np
 from ..dtypes import as_numpy
 from ..records import lazy, quick
 from . import packs
-from .cpu import abi
+from .cpu import abi, cores
 from .cpu import unpack_abi as ub
 from .cpu.units import LINE
 from .row import Operand, Row, operand_words
@@ -153,8 +153,8 @@ def lower(p: GemmProblem) -> Row:
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode
         + 4 * p.b_pack_mode
-        + abi.FETCH_A * p.fetch_a
-        + abi.FETCH_B * p.fetch_b
+        + abi.FETCH_A * _asks(p.fetch_a, p.a_mode)
+        + abi.FETCH_B * _asks(p.fetch_b, p.b_mode)
         + abi.FAR_B * p.far_b
         + abi.NESTED_A * p.a_nested,
         abi.G_B_SCRATCH: scratch_a,
@@ -237,6 +237,11 @@ def packed_bytes(p: GemmProblem) -> int:
 
 def _whole_lines(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE
+
+
+def _asks(wanted: bool, mode: str) -> bool:
+    """Of what is packed, on cores where that pays."""
+    return wanted and (mode != "pack" or cores.here().blocks_ask)
 
 
 def _scratch_a(p: GemmProblem) -> int:

@@ -23,7 +23,7 @@ FOLDERS = {
 
 # Modules beside the code generator that hold numbers only.
 CPU_TABLES = ("abi", "nest_abi", "dot_abi", "batched_abi", "small_abi", "fused_abi", "storage")
-CPU_TABLES += ("indexed_abi", "random_abi", "sort_abi", "guard_abi", "unpack_abi")
+CPU_TABLES += ("indexed_abi", "random_abi", "sort_abi", "guard_abi", "unpack_abi", "cores")
 CPU_TABLES += ("entry_abi", "pool_abi", "result_abi", "units")
 
 TRACE_PARTS = (

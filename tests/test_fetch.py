@@ -11,7 +11,7 @@ from plan_cases import plan
 import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa
-from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.cpu import abi, cores
 from einsum_engine.planners import gemm_access, gemm_tables, packing
 from einsum_engine.planners.build import build_plan
 
@@ -27,6 +27,12 @@ CASES = {
     "b is packed by tasks": ("xkm,xkn->xmn", dict(x=6, m=90, n=110, k=80)),
     "a batch last": ("mkx,nkx->xmn", dict(x=5, m=70, n=60, k=64)),
 }
+
+
+@pytest.fixture(autouse=True)
+def core(monkeypatch):
+    """Cores on which tiles ask for blocks, whatever is here."""
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
 
 
 def words(compiled):
@@ -132,6 +138,20 @@ def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
     made = plan(text, [np.empty(shape, "float32") for shape in shapes], isa="avx512", threads=1)
     rows = [step.args.words for step in made.steps if step.family == "gemm"]
     assert [bool(row[abi.G_PACK_MODE] & abi.FETCH_A) for row in rows] == [fetched]
+
+
+@pytest.mark.parametrize("maker", cores.MAKERS)
+def test_some_cores_ask_for_no_block(maker, monkeypatch, always):
+    """Rows that are read in place are asked for everywhere."""
+    monkeypatch.setattr(cores, "here", lambda: cores.MAKERS[maker])
+    assert not cores.MAKERS[maker].blocks_ask
+    for name in CASES:
+        for step in compiled(name, "float32", 1)[0].plan.steps:
+            if step.family == "gemm" and abi.G_PACK in step.args.kernels:
+                assert not step.args.words[abi.G_PACK_MODE] & (abi.FETCH_A | abi.FETCH_B), name
+    made = plan("ad,db->ba", [np.empty((40000, 64), "float32"), np.empty((64, 8), "float32")], isa="avx512", threads=1)
+    (row,) = (step.args.words for step in made.steps if step.family == "gemm")
+    assert row[abi.G_PACK_MODE] & abi.FETCH_A
 
 
 @pytest.mark.parametrize("threads", [1, 2])
