@@ -44,11 +44,14 @@ def _in_groups(case, row, adjacent: int, last: int, groups: int):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("flush", ["start", "end"])
 def test_groups_of_tiles_are_turned_round(row, dtype, flush):
-    """Parts of blocks in both directions, runs between pages that end the process, whole blocks past the caches."""
-    tile = tiles.tiles(row, dtype)[-1]
+    """Parts of blocks in both directions, runs between pages that end the process, whole blocks past the caches, runs that
+    are put together since they do not begin with a line, and longer ones."""
+    tile, item = tiles.tiles(row, dtype)[-1], tiles.ITEMSIZE[dtype]
     block = max(2, min(tiles.elements(row, dtype), 16))
     mr = tile[0] * tiles.elements(row, dtype)
-    for adjacent, last in ((1, 1), (block - 1, mr), (block, max(1, mr - 1)), (block + 3, mr // 2 + 1), (2 * block, mr)):
+    pairs = [(1, 1), (block - 1, mr), (block, max(1, mr - 1)), (block + 3, mr // 2 + 1), (2 * block, mr)]
+    pairs += [(128 // item, mr), (200 // item, max(1, mr - 1)), (1024 // item, mr), (1024 // item + 1, mr)]
+    for adjacent, last in pairs:
         given = dict(dtype=dtype, tile=tile, n=tile[1] + 1, k=3, b="panels", flush=flush, stream=True)
         case = gemm_cases.Case(valid=(), **given)
         gemm_cases.run(_in_groups(case, row, adjacent, last, groups=2), row)
