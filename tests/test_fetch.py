@@ -12,7 +12,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi, cores
-from einsum_engine.planners import gemm_access, gemm_tables, packing
+from einsum_engine.planners import gemm_access, gemm_tables, memo, packing
 from einsum_engine.planners.build import build_plan
 
 # expression, sizes: packed along lanes, along k, across panels; few columns and many; sums in several loops
@@ -31,8 +31,11 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def core(monkeypatch):
-    """Cores on which tiles ask for blocks, whatever is here."""
+    """Cores on which tiles ask for blocks, whatever is here, and no rows that were made for others."""
     monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    memo.forget()
+    yield
+    memo.forget()
 
 
 def words(compiled):
