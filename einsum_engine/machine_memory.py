@@ -1,13 +1,15 @@
-"""The memory that this process may use: the machine's, or what its control group has of it."""
+"""The memory that this process may use: the machine's, or what its control group has of it; its last cache."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MACHINE = Path("/proc/meminfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 class _GroupFiles(NamedTuple):
@@ -39,6 +41,21 @@ def share_left(groups: Path = _GROUPS, machine: Path = _MACHINE) -> float:
     What cannot be read is all there.
     """
     return min([_left_of_machine(machine), *(_left_of_group(groups, version) for version in _VERSIONS)])
+
+
+@cache
+def last_cache(folder: Path = _CACHES) -> int:
+    """Bytes of the last cache of the first core; 0 where the system does not tell."""
+    return max([_kilobytes(file) for file in folder.glob("index*/size")], default=0) << 10
+
+
+def _kilobytes(file: Path) -> int:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return 0
+    units = {"K": 1, "M": 1 << 10, "G": 1 << 20}
+    return int(text[:-1]) * units[text[-1]] if text[:-1].isdigit() and text[-1] in units else 0
 
 
 def _of_the_machine() -> int:

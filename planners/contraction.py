@@ -53,6 +53,7 @@ class BinaryContraction:
     constant_left: bool = False  # never changes: packed once, whatever that costs
     constant_right: bool = False
     accumulate: bool = False
+    again: bool = False  # the output is read by other steps
     flip: bool = False  # the lanes side is the other one than the output suggests
     across: bool = False  # lanes run along the left operand, not along the output
     near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
@@ -86,6 +87,7 @@ class BinaryContraction:
             self.only_panels,
             self.nested,
             self.accumulate,
+            self.again,
         )
 
     @lazy
@@ -154,6 +156,7 @@ class BinaryContraction:
             constant_left=self.constant_right,
             constant_right=self.constant_left,
             accumulate=self.accumulate,
+            again=self.again,
             flip=self.flip,
             across=self.across,
             near_left=self.near_right,
@@ -253,6 +256,7 @@ def asked(
     conj: tuple[bool, bool],
     constant: tuple[bool, bool],
     panels: tuple[bool, bool, bool, bool],
+    again: bool = False,
 ) -> BinaryContraction:
     """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
 
@@ -280,6 +284,7 @@ def asked(
         panels_right=panels[1],
         only_panels=panels[2],
         nested=panels[3],
+        again=again,
     )
     found.question, found.ranks, found.terms, found.names  # before those with sizes
     return found

@@ -15,6 +15,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
+from ..machine_memory import last_cache
 from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
@@ -49,6 +50,7 @@ INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
 LONG_SUM = 128  # terms from which on packing B costs more than storing C anywhere
 LEAST_RUN = 4  # columns that are moved together
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
+AGAIN_BYTES, AGAIN_SHARE = 32 << 20, 16  # intermediates larger than this, or than this part of the last cache
 
 
 @quick
@@ -453,8 +455,10 @@ class _Planner(GemmAccess):
         return run if run < 64 else 32
 
     def _stream(self, kc: int) -> bool:
-        """C is written once, and is larger than what its reader could find in cache."""
-        return kc >= self.k_total and self._bytes_of_c > STREAM_BYTES
+        """C is written once, and is larger than what its reader could find in cache: a step may in the last one, of which the
+        machine's other cores have theirs."""
+        found = max(STREAM_BYTES, min(AGAIN_BYTES, last_cache() // AGAIN_SHARE)) if self.c.again else STREAM_BYTES
+        return kc >= self.k_total and self._bytes_of_c > found
 
     @lazy
     def _bytes_of_c(self) -> int:

@@ -73,6 +73,7 @@ def question(operation: Operation, parts: bool, products: frozenset[int], layout
         (x.conj, y.conj),
         (x.constant, y.constant),
         (x.number in panels, y.number in panels, layouts in ("panels", "nested"), layouts == "nested"),
+        output.kind == "arena",
     )
 
 

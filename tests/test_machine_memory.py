@@ -68,3 +68,12 @@ def test_what_cannot_be_read_is_all_there(text, tmp_path):
 
 def test_here():
     assert 0 < machine_memory.share_left() <= 1 and 0 < machine_memory.total() <= PAGES
+
+
+def test_the_last_cache_is_the_largest(tmp_path):
+    for number, text in enumerate(("48K\n", "2048K\n", "32M\n", "", "?K\n")):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(text)
+    (tmp_path / "index9").mkdir()  # without a size
+    assert machine_memory.last_cache(tmp_path) == 32 << 20
+    assert machine_memory.last_cache(tmp_path / "index9") == 0

@@ -21,6 +21,7 @@ from einsum_engine.plan import Axis
 from einsum_engine.planners import arena
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
 from einsum_engine.planners.build import PlanBuilder
+from einsum_engine.planners import gemm as planners_gemm
 from einsum_engine.planners.gemm import BinaryContraction, plan_gemm
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.sides import LEFT, OUT, axis_table, flat_table, fused_dims, make_panels, total
@@ -421,3 +422,14 @@ def test_a_wrong_kernel_in_the_library_is_caught(wrong, monkeypatch):
     assert len(calls) == 1
     with pytest.raises(AssertionError, match="ab,bc->ac"):
         _agrees(made, operands, place=_roomy)
+
+
+@pytest.mark.parametrize("last_cache, past", [(480 << 20, [0, 1]), (32 << 20, [1, 1]), (0, [1, 1])])
+def test_intermediates_that_the_last_cache_holds_are_stored_there(monkeypatch, last_cache, past):
+    """Of an intermediate and a result of 9 MB each; lanes are those of either side."""
+    monkeypatch.setattr(planners_gemm, "last_cache", lambda: last_cache)
+    arrays = [np.empty(shape, "float32") for shape in ((8000, 40), (40, 300), (300, 300))]
+    for text in ("ab,bc,cd->ad", "ab,bc,cd->da"):
+        with plan_cases.made_anew():
+            steps = plan_cases.plan(text, arrays, optimize=[(0, 1), (0, 1)]).steps
+            assert [step.args.words[abi.G_STREAM] & 1 for step in steps if step.family == "gemm"] == past
