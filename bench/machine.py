@@ -10,12 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ..machine_memory import caches
 from .threads import available_cpus
 
 _PACKAGES = ("numpy", "llvmlite", "numba", "opt_einsum", "cotengra")
 _PACKAGES += ("torch", "jax", "pytblis", "threadpoolctl", "numexpr")
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def describe() -> dict[str, Any]:
@@ -56,21 +55,6 @@ def widest_isa_name() -> str:
     from ..kernels.isa import host_isas
 
     return str(host_isas()[0].name)
-
-
-def caches(folder: Path = _CACHES) -> list[dict[str, Any]]:
-    """Data and unified caches of the first core: level, kind and bytes; empty where the system does not tell."""
-    found = []
-    for index in sorted(folder.glob("index*")):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            size = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction" and size:
-            found.append({"level": level, "kind": kind, "bytes": int(size[1]) * _UNITS[size[2]]})
-    return found
 
 
 def versions() -> dict[str, str]:

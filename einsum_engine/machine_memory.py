@@ -1,15 +1,17 @@
-"""The memory that this process may use: the machine's, or what its control group has of it; its last cache."""
+"""The memory that this process may use: the machine's, or what its control group has of it; and its caches."""
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MACHINE = Path("/proc/meminfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 class _GroupFiles(NamedTuple):
@@ -43,19 +45,25 @@ def share_left(groups: Path = _GROUPS, machine: Path = _MACHINE) -> float:
     return min([_left_of_machine(machine), *(_left_of_group(groups, version) for version in _VERSIONS)])
 
 
+def caches(folder: Path = _CACHES) -> list[dict[str, Any]]:
+    """Data and unified caches of the first core: level, kind and bytes; empty where the system does not tell."""
+    found = []
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            size = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size:
+            found.append({"level": level, "kind": kind, "bytes": int(size[1]) * _UNITS[size[2]]})
+    return found
+
+
 @cache
 def last_cache(folder: Path = _CACHES) -> int:
-    """Bytes of the last cache of the first core; 0 where the system does not tell."""
-    return max([_kilobytes(file) for file in folder.glob("index*/size")], default=0) << 10
-
-
-def _kilobytes(file: Path) -> int:
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return 0
-    units = {"K": 1, "M": 1 << 10, "G": 1 << 20}
-    return int(text[:-1]) * units[text[-1]] if text[:-1].isdigit() and text[-1] in units else 0
+    """Bytes of the last of them; 0 where the system does not tell."""
+    return max([each["bytes"] for each in caches(folder)], default=0)
 
 
 def _of_the_machine() -> int:

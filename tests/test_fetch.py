@@ -143,15 +143,17 @@ def test_what_is_large_and_in_short_rows_is_asked_for(text, shapes, fetched):
     assert [bool(row[abi.G_PACK_MODE] & abi.FETCH_A) for row in rows] == [fetched]
 
 
-@pytest.mark.parametrize("maker", cores.MAKERS)
-def test_some_cores_ask_for_no_block(maker, monkeypatch, always):
+ROWS_OF_CORES = [cores.PLAIN, *cores.MAKERS.values()]
+
+
+@pytest.mark.parametrize("here", ROWS_OF_CORES, ids=[row.suffix or "plain" for row in ROWS_OF_CORES])
+def test_which_cores_ask_for_blocks(here, monkeypatch, always):
     """Rows that are read in place are asked for everywhere."""
-    monkeypatch.setattr(cores, "here", lambda: cores.MAKERS[maker])
-    assert not cores.MAKERS[maker].blocks_ask
-    for name in CASES:
-        for step in compiled(name, "float32", 1)[0].plan.steps:
-            if step.family == "gemm" and abi.G_PACK in step.args.kernels:
-                assert not step.args.words[abi.G_PACK_MODE] & (abi.FETCH_A | abi.FETCH_B), name
+    monkeypatch.setattr(cores, "here", lambda: here)
+    steps = [step for name in CASES for step in compiled(name, "float32", 1)[0].plan.steps if step.family == "gemm"]
+    packed = [step.args.words[abi.G_PACK_MODE] for step in steps if abi.G_PACK in step.args.kernels]
+    asked = [each for each in packed if each & (abi.FETCH_A | abi.FETCH_B)]
+    assert packed and bool(asked) == here.blocks_ask
     made = plan("da,db->ba", [np.empty((1000, 10000), "float32"), np.empty((1000, 3), "float32")], isa="avx512", threads=1)
     (row,) = (step.args.words for step in made.steps if step.family == "gemm")
     assert row[abi.G_PACK_MODE] & abi.FETCH_A

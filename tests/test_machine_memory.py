@@ -73,7 +73,8 @@ def test_here():
 def test_the_last_cache_is_the_largest(tmp_path):
     for number, text in enumerate(("48K\n", "2048K\n", "32M\n", "", "?K\n")):
         (tmp_path / f"index{number}").mkdir()
-        (tmp_path / f"index{number}" / "size").write_text(text)
+        for name, written in dict(type="Unified\n", level=f"{number}\n", size=text).items():
+            (tmp_path / f"index{number}" / name).write_text(written)
     (tmp_path / "index9").mkdir()  # without a size
     assert machine_memory.last_cache(tmp_path) == 32 << 20
     assert machine_memory.last_cache(tmp_path / "index9") == 0

@@ -19,9 +19,9 @@ from einsum_engine.kernels.cpu import abi, library
 from einsum_engine.kernels.row import Row
 from einsum_engine.plan import Axis
 from einsum_engine.planners import arena
+from einsum_engine.planners import gemm as planners_gemm
 from einsum_engine.planners.arena import ALIGNMENT, Lifetime, allocate
 from einsum_engine.planners.build import PlanBuilder
-from einsum_engine.planners import gemm as planners_gemm
 from einsum_engine.planners.gemm import BinaryContraction, plan_gemm
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.sides import LEFT, OUT, axis_table, flat_table, fused_dims, make_panels, total
