@@ -41,6 +41,11 @@ LEFT_BYTES = 160 << 10
 # write to scratch in two parts. Fitted to the times of 4800 boxes of the bench's permutations.
 BOX_NS, WRITE_NS, END_NS, CARRY_NS, NEAR_NS, ASK_NS = 20, 3.5, 13, 3.6, 0.8, 2
 ROW_NS, LOAD_NS, ELEMENT_NS, PAGE_NS, SPLIT_NS = 4, 0.2, 0.3, 15, 0.5
+# Nanoseconds of a run of the input that is one line, where boxes do not go along the input.
+LONE_NS = 1
+# Nanoseconds of each line of such runs of the input as fall into the same set of the first cache, beyond those that it
+# holds: bytes of a page apart.
+L1_WAYS, CROWD_NS = 8, 2
 # Bytes at which lines fall into the same set of the last cache, and lines that a set holds. Where more runs of the input
 # fall together in a box, boxes have runs of so many bytes, which are copied before they are moved.
 SETS_BYTES, WAYS = 1 << 20, 16
@@ -194,7 +199,15 @@ def _best_boxes(dims: list[Dim], item: int) -> "Boxes":
     for goals in product(LONG_OUT, LONG_IN):
         for boxes in _drafts(dims, item, *goals):
             found.setdefault(boxes.key, boxes)
-    return min(found.values(), key=Boxes.cost)
+    costs = {boxes: boxes.cost() for boxes in found.values()}
+    best, least = None, inf
+    for boxes in sorted(costs, key=costs.get):
+        if best is not None and costs[boxes] >= least:
+            break  # crowding, which takes longer to count, would only add to that
+        cost = costs[boxes] + boxes.crowding()
+        if best is None or cost < least:
+            best, least = boxes, cost
+    return best
 
 
 def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator["Boxes"]:
@@ -272,7 +285,7 @@ def _moving(o: list[Dim], first: list[Dim], mode: int, entries: int, item: int) 
     return tiles * size * size.bit_length() * LOAD_NS
 
 
-@dataclass
+@dataclass(eq=False)
 class Boxes:
     """Equal boxes that cover the loops ``dims``, and hold runs of about ``long_out`` and ``long_in`` bytes. Those
     ``along`` a run continue it.
@@ -401,10 +414,18 @@ class Boxes:
         if mode == na.MOVE_TILE and len(o) < len(runs) and prod(d[0] for d in o) * self.item % LINE:
             spilt += SPLIT_NS
         moved = _moving(o, first, mode, entries, self.item)
-        read = entries // near * NEAR_NS + max(0.0, asked - lines) * ASK_NS
+        lone = near * self.item <= LINE and not self.order(1)[1]
+        read = entries // near * (NEAR_NS + lone * LONE_NS) + max(0.0, asked - lines) * ASK_NS
         each = BOX_NS + lines * (WRITE_NS + spilt) + ends + read + moved
         left = PAGE / min(run * self.item * self.shared[0], PAGE) - 1
         return boxes * (each + entries * self.item / PAGE * left * PAGE_NS)
+
+    def crowding(self) -> float:
+        """Nanoseconds that all boxes wait for lines of runs of the input that push each other out of the first cache."""
+        inside = self.staged()
+        together = int(np.bincount(_starts(inside, self.item) % PAGE // LINE).max())
+        lines = prod(d[0] for d in (*self.outer, self.shared, *self.chunks[1:], *inside)) * self.item / LINE
+        return max(0.0, 1 - L1_WAYS / together) * CROWD_NS * lines
 
     def order(self, tasks: int) -> tuple[list[Dim], int, int]:
         """The loops over boxes other than the chunks of O and J, with strides of where boxes leave the ends of runs;

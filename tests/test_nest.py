@@ -1,6 +1,8 @@
 """Copies, products and sums over random strided nests, on every instruction set that this machine runs."""
 
+from collections import Counter
 from dataclasses import replace
+from math import prod
 
 import nest_case
 import numpy as np
@@ -338,6 +340,29 @@ def test_copy_past_the_caches_asks_for_each_line_once(monkeypatch):
     box = np.add.outer(np.arange(row.words[nest_abi.N_O]) * 960, np.arange(row.words[nest_abi.N_J]) * 4)
     assert row.words[nest_abi.N_O] > 1 and sorted(set(asked // 64)) == sorted(set(asked // 64) & set((box // 64).flat))
     assert len(set(asked)) == row.words[nest_abi.N_O] * -(-4 * row.words[nest_abi.N_J] // 64)
+
+
+def test_boxes_whose_rows_push_each_other_out_of_the_first_cache_cost_that(monkeypatch):
+    """``edacb`` of 15 x 49 x 5 x 72 x 32: five pieces of its input are 2304 and 9216 bytes from each other."""
+    dims = [(49, 4, 46080, 0), (5, 196, 9216, 0), (15, 980, 2257920, 0), (72, 14700, 128, 0), (32, 1058400, 4, 0)]
+    boxes = nest_moves.Boxes(dims, 4, 512, 64)
+    rows = (np.arange(5)[:, None] * 9216 + np.arange(49) * 46080).ravel()
+    together = max(Counter(rows % 4096 // 64).values())
+    assert together > nest_moves.L1_WAYS and boxes.parts == {dims[0]: 49, dims[1]: 5, dims[4]: 32}
+    lines = 4 * prod(d[0] for d in dims) / 64
+    assert boxes.crowding() == pytest.approx(lines * nest_moves.CROWD_NS * (1 - nest_moves.L1_WAYS / together))
+    assert nest_moves.Boxes(dims[::-1], 4, 64, 64).crowding() == 0
+    assert nest_moves._best_boxes(dims, 4).parts.get(dims[1], 1) == 1
+    monkeypatch.setattr(nest_moves, "CROWD_NS", 0)
+    assert nest_moves._best_boxes(dims, 4).parts[dims[1]] == 5
+
+
+def test_runs_of_one_line_cost_more_where_boxes_go_along_the_output(monkeypatch):
+    dims = [(96, 8, 12480, 0), (1560, 768, 8, 0), (28, 1198080, 1198080, 0)]
+    long, across = dims[0], dims[1]
+    assert nest_moves._best_boxes(dims, 8).parts == {long: 96, across: 24}
+    monkeypatch.setattr(nest_moves, "LONE_NS", 0)
+    assert nest_moves._best_boxes(dims, 8).parts == {long: 96, across: 8}
 
 
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])
