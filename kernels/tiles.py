@@ -49,6 +49,11 @@ _TILES = {
 }  # fmt: skip
 
 
+def reads_columns(kernel: str) -> bool:
+    """Whether a kernel of that name is a GEMM that reads columns of B in place (`cpu.tile.TileSpec`)."""
+    return kernel.startswith("gemm_") and kernel.removesuffix(TIMED).endswith("d")
+
+
 def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
     """Tiles of one dtype on one instruction set."""
     kind = "complex" if dtype in COMPLEX else "narrow" if dtype in NARROW else "real"

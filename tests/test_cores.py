@@ -22,6 +22,7 @@ from einsum_engine.kernels.cpu import nest_abi as na
 from einsum_engine.kernels.fused_over import TOGETHER
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_rows import STREAM_BYTES
+from einsum_engine.kernels.tiles import reads_columns
 
 # A store past the caches, a request for a line
 PAST, ASKED = r"v?movntps|stnp", r"prefetch|prfm"
@@ -71,6 +72,9 @@ def test_their_kernels_have_files_of_their_own(core):
     assert library.path("fused_" + 32 * "0", row).name.endswith(f"0{'.svml' if svml.used() else ''}{core.suffix}.o")
     assert library.path("nest_copy", row).name == f"nest_copy{core.suffix}.o"
     assert library.path("walk", row).name == "walk.o"
+    for modes in ("dd", "pd", "pd_timed", "dp", "pp", "pp_timed"):
+        in_place = modes[1] == "d"
+        assert library.path(f"gemm_float32_3x8_{modes}", row).name == f"gemm_float32_3x8_{modes}{core.suffix * in_place}.o"
 
 
 @CORES
@@ -233,6 +237,38 @@ def test_what_tiles_ask_for(shape, axes, dtype, byte):
     dims = tuple((shape[axis], to, x.strides[axis], 0) for to, axis in zip(strides, axes))
     words = lower(NestProblem(op="copy", dims=dims, out=dtype, a=dtype)).rows[0].words
     assert words[na.N_JOINED] and words[na.N_COMING] == byte
+
+
+@CORES
+@ROWS
+@pytest.mark.parametrize("name", ["gemm_float64_2x2_pd", "gemm_complex64_1x2_dd", "gemm_int8_1x2_pd"])
+def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
+    """A request for each column, once in each loop over K: with a packed A one, else one more for panels that are not whole."""
+    text = codegen.assembly(generators.build(name, row), row)
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    before = codegen.assembly(generators.build(name, row), row)
+    more, columns = (len(re.findall(ASKED, each)) for each in (text, before)), int(name.split("_")[2][2:])
+    asked, plain = more
+    assert asked - plain == columns * (1 if name[-2] == "p" else 2) * core.columns_ask
+
+
+@CORES
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int64", "int8"])
+def test_columns_of_a_large_b_that_is_read_in_place(core, dtype, threads, monkeypatch):
+    """Terms that fill pieces and such that do not, in one block and in several; few, for which all is asked for before."""
+    monkeypatch.setattr(library, "_addresses", {})
+    rng, kernels = np.random.default_rng(7), set()
+    for columns, terms, lanes in ((600, 97, 16), (203, 768, 21), (150, 1999, 5), (1000, 40, 24), (7, 5000, 16), (260, 1028, 70)):
+        size = columns * terms * np.dtype(dtype).itemsize
+        b = oracle.guarded(size).view(dtype).reshape(columns, terms)
+        a = oracle.guarded(terms * lanes * np.dtype(dtype).itemsize).view(dtype).reshape(terms, lanes)
+        b[:], a[:] = rng.integers(-2, 3, b.shape), rng.integers(-2, 3, a.shape)
+        f = engine.compile("nk,km->nm", b, a, threads=threads)
+        kernels |= {step.kernel for step in f.plan.steps if step.family == "gemm"}
+        exact = b.astype(complex if np.iscomplexobj(b) else "i8") @ a.astype(complex if np.iscomplexobj(a) else "i8")
+        assert np.array_equal(f(b, a), exact.astype(dtype))
+    assert any(reads_columns(kernel) for kernel in kernels)
 
 
 @CORES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import nest_moves, nest_past, nest_rows, nest_sums
+from einsum_engine.kernels import move_boxes, nest_moves, nest_past, nest_rows, nest_sums
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -175,8 +175,8 @@ def test_copy_past_the_caches(isa, case, longest, box):
     """Large outputs are written in whole lines, wherever their lines begin, from boxes that may continue each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
-        patch.setattr(nest_moves, "LONG_OUT", (longest,))
-        patch.setattr(nest_moves, "BOX_BYTES", box)
+        patch.setattr(move_boxes, "LONG_OUT", (longest,))
+        patch.setattr(move_boxes, "BOX_BYTES", box)
         case.check(isa)
 
 
@@ -187,9 +187,9 @@ def test_copy_past_the_caches_of_runs_that_are_fetched(isa, case, runs):
     """As if all runs of the input fell into the same cache sets: boxes are moved from a copy of them, where they can be."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
-        patch.setattr(nest_moves, "WAYS", 0)
+        patch.setattr(move_boxes, "WAYS", 0)
         for name, length in zip(("FETCHED_OUT", "FETCHED_IN"), runs):
-            patch.setattr(nest_moves, name, length)
+            patch.setattr(move_boxes, name, length)
         case.check(isa)
 
 
@@ -299,7 +299,7 @@ def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, di
     between, if what all of them leave fits in cache and each task has several of a run."""
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     for name, length in zip(("LONG_OUT", "LONG_IN"), runs):
-        monkeypatch.setattr(nest_moves, name, (length,))
+        monkeypatch.setattr(move_boxes, name, (length,))
     name = "int8" if dims is BYTES else "float32"
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
     words = lower(problem).rows[0].words
@@ -311,14 +311,14 @@ def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, di
 def test_boxes_along_a_run_follow_each_other_where_others_would_leave_too_much_or_tasks_are_short(monkeypatch):
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     for name, length in (("LONG_OUT", 256), ("LONG_IN", 64)):
-        monkeypatch.setattr(nest_moves, name, (length,))
+        monkeypatch.setattr(move_boxes, name, (length,))
     dims = ((300, 4, 4848, 0), (1212, 1200, 4, 0))
     problem = NestProblem(op="copy", dims=dims, out="float32", a="float32")
     one, few = (lower(problem, threads).rows[0].words for threads in (1, 3))
     assert one[nest_abi.N_OWN_STEP] > 1 == few[nest_abi.N_OWN_STEP]
-    monkeypatch.setattr(nest_moves, "LEFT_BYTES", 64 * 1216)  # a line for each row of the output, in whole boxes
+    monkeypatch.setattr(move_boxes, "LEFT_BYTES", 64 * 1216)  # a line for each row of the output, in whole boxes
     assert lower(problem).rows[0].words[nest_abi.N_OWN_STEP] > 1
-    monkeypatch.setattr(nest_moves, "LEFT_BYTES", 64 * 1216 - 1)
+    monkeypatch.setattr(move_boxes, "LEFT_BYTES", 64 * 1216 - 1)
     assert lower(problem).rows[0].words[nest_abi.N_OWN_STEP] == 1
 
 
@@ -345,24 +345,24 @@ def test_copy_past_the_caches_asks_for_each_line_once(monkeypatch):
 def test_boxes_whose_rows_push_each_other_out_of_the_first_cache_cost_that(monkeypatch):
     """``edacb`` of 15 x 49 x 5 x 72 x 32: five pieces of its input are 2304 and 9216 bytes from each other."""
     dims = [(49, 4, 46080, 0), (5, 196, 9216, 0), (15, 980, 2257920, 0), (72, 14700, 128, 0), (32, 1058400, 4, 0)]
-    boxes = nest_moves.Boxes(dims, 4, 512, 64)
+    boxes = move_boxes.Boxes(dims, 4, 512, 64)
     rows = (np.arange(5)[:, None] * 9216 + np.arange(49) * 46080).ravel()
     together = max(Counter(rows % 4096 // 64).values())
-    assert together > nest_moves.L1_WAYS and boxes.parts == {dims[0]: 49, dims[1]: 5, dims[4]: 32}
+    assert together > move_boxes.L1_WAYS and boxes.parts == {dims[0]: 49, dims[1]: 5, dims[4]: 32}
     lines = 4 * prod(d[0] for d in dims) / 64
-    assert boxes.crowding() == pytest.approx(lines * nest_moves.CROWD_NS * (1 - nest_moves.L1_WAYS / together))
-    assert nest_moves.Boxes(dims[::-1], 4, 64, 64).crowding() == 0
-    assert nest_moves._best_boxes(dims, 4).parts.get(dims[1], 1) == 1
-    monkeypatch.setattr(nest_moves, "CROWD_NS", 0)
-    assert nest_moves._best_boxes(dims, 4).parts[dims[1]] == 5
+    assert boxes.crowding() == pytest.approx(lines * move_boxes.CROWD_NS * (1 - move_boxes.L1_WAYS / together))
+    assert move_boxes.Boxes(dims[::-1], 4, 64, 64).crowding() == 0
+    assert move_boxes.best_boxes(dims, 4).parts.get(dims[1], 1) == 1
+    monkeypatch.setattr(move_boxes, "CROWD_NS", 0)
+    assert move_boxes.best_boxes(dims, 4).parts[dims[1]] == 5
 
 
 def test_runs_of_one_line_cost_more_where_boxes_go_along_the_output(monkeypatch):
     dims = [(96, 8, 12480, 0), (1560, 768, 8, 0), (28, 1198080, 1198080, 0)]
     long, across = dims[0], dims[1]
-    assert nest_moves._best_boxes(dims, 8).parts == {long: 96, across: 24}
-    monkeypatch.setattr(nest_moves, "LONE_NS", 0)
-    assert nest_moves._best_boxes(dims, 8).parts == {long: 96, across: 8}
+    assert move_boxes.best_boxes(dims, 8).parts == {long: 96, across: 24}
+    monkeypatch.setattr(move_boxes, "LONE_NS", 0)
+    assert move_boxes.best_boxes(dims, 8).parts == {long: 96, across: 8}
 
 
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])

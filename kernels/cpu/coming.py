@@ -17,6 +17,7 @@ from .tile import TileEmitter
 
 NEAR_BYTES = 256 << 10  # of packed columns that stay in the second level of cache by themselves
 PIECE = 256  # vector FMAs, of which so many are under way while a loop ends
+LEAST_LINES, LEAST_BYTES = 12, 128 << 10  # of a column that is read in place, and of all: less is soon there
 LEAST = 4  # lines before a tile, so that the last tiles ask for nothing
 
 # Words of a description, one for each operand, on the stack of a task.
@@ -130,7 +131,7 @@ class Beside:
             self.tile.fetch_columns(c, tnc)
         self.column.set(0)
 
-    def ask(self) -> None:
+    def ask(self, done: Val) -> None:
         """What is due between two pieces; a column is one that the tile has."""
         f = self.f
         with f.if_(self.adds & (self.column.get() < self.tile.spec.nr)):
@@ -141,6 +142,35 @@ class Beside:
             f.prefetch(at.get(), locality=2)
             at.add(LINE)
         self.at.set(at.get())
+
+
+class Columns:
+    """Emits what the first tile of a strip asks for of the next columns, where B is read in place along K: the next line of each,
+    between as many terms as a line has. All before a tile, lines would wait for each other, and the tile for them."""
+
+    def __init__(self, f: Fn, tile: TileEmitter) -> None:
+        self.f, self.tile = f, tile
+        self.terms = LINE // tile.item
+
+    def strip(self, b: Val, tnb: Val, columns: tuple[Val, Val, Val], tkb: Val, klen: Val) -> Val:
+        """Before a strip; ``columns``: where it begins, and those of the task. 0: somebody else is to ask for what follows."""
+        f, nr, item = self.f, self.tile.spec.nr, self.tile.item
+        n, n0, n1 = columns
+        self.b, self.tkb, self.next = b, tkb, tnb + (n + nr) * 8
+        along = (f.word(tkb, f.min(f.i64(1), klen - 1)) - f.word(tkb)).eq(item)
+        many = (klen >= LEAST_LINES * self.terms) & ((n1 - n0) * klen * item >= LEAST_BYTES)
+        self.asks = (n + nr < n1) & along & many
+        return self.asks
+
+    def begin(self, first: Val) -> None:
+        """Before a tile; ``first``: of its strip."""
+        self.split, self.piece = self.asks & first, self.f.i64(self.terms)
+
+    def ask(self, done: Val) -> None:
+        """Behind so many terms: what those before them have in the next columns."""
+        at = self.b + self.f.word(self.tkb, done - 1)
+        for j in range(self.tile.spec.nr):
+            self.f.prefetch(at + self.f.word(self.next, j), locality=2)
 
 
 class Describer:

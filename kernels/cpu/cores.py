@@ -20,6 +20,8 @@ class Core:
     0: it asks for nothing.
     ``blocks_ask``: before each tile of a product its share of the block is asked for that is packed next.
     ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
+    ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
+    terms; else before them, and waits.
     ``slow_divider``: a quotient that need not be rounded right takes less time by products, and most of those by a number
     of their row."""
 
@@ -27,12 +29,13 @@ class Core:
     ahead: int = 0
     blocks_ask: bool = True
     tiles_ask: bool = False
+    columns_ask: bool = False
     slow_divider: bool = False
 
 
 PLAIN = Core()
 # By what a processor says of its maker. The others are what was measured on AuthenticAMD.
-MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, blocks_ask=False, tiles_ask=True, slow_divider=True)}
+MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, blocks_ask=False, tiles_ask=True, columns_ask=True, slow_divider=True)}
 
 
 @cache

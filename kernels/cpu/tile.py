@@ -195,7 +195,7 @@ class TileEmitter:
                     self._turns(start.get(), end, term)
                     start.set(end)
                     leave(end >= klen)
-                    beside.ask()
+                    beside.ask(end)
             with whole:
                 self._turns(f.i64(0), klen, term)
 

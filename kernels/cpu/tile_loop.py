@@ -9,10 +9,10 @@ from operator import or_
 from llvmlite import ir
 
 from ..isa import ISA
-from . import abi
+from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Fetcher
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
@@ -65,6 +65,7 @@ class TileLoop:
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.coming, self.ahead = coming, None
         self.beside: Beside | None = None
+        self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
@@ -106,7 +107,7 @@ class TileLoop:
             else:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
-                self._fetch_columns(b, tables["G_TN_B"], n, tkb, klen)
+                self._next_columns(b, n, tkb, klen)
             with f.range(self.p0, self.p1) as p:
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
                 tmc = tables["G_TM_C"] + p * (8 * tile.mr)
@@ -159,6 +160,15 @@ class TileLoop:
         far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
         return f.select(beyond, far, f.min(panel, self.p1 - 1))
 
+    def _next_columns(self, b: Val, n: Val, tkb: Val, klen: Val) -> None:
+        """Before a strip of columns that are read in place: sees to it that the next ones are asked for."""
+        f, tnb = self.f, self.word(abi.G_TN_B)
+        if self.columns is None:
+            self._fetch_columns(b, tnb, n, tkb, klen)
+            return
+        with f.if_(self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen).eq(0)):
+            self._fetch_columns(b, tnb, n, tkb, klen)
+
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Asks for the next columns of a B that is read in place, or the first ones of the next outer iteration: they come
         from memory while these are used."""
@@ -192,9 +202,13 @@ class TileLoop:
         else:
             with f.if_(adds):
                 tile.fetch_columns(corner, edge.tnc)
+        between = self.beside
+        if self.columns is not None:
+            self.columns.begin(edge.panel.eq(self.p0))
+            between = self.columns
 
         def product(mask_of=None):
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, self.beside), signs)
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between), signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):
