@@ -1,7 +1,8 @@
 """Copies that permutations and large functions are held against: as many bytes, in alternation with ours.
 
 A case that says so (`Case.copied`) is timed beside them where everybody writes into ``out=``; the fastest counts. Each
-reads what ours reads, writes memory of its own, and has as many threads. Beside a function on large arrays
+reads what ours reads, writes where ours writes, and has as many threads: which pages memory lies in decides a quarter of
+its time. Beside a function on large arrays
 (`ProgramCase.large`), they read one half of as many bytes as it touches and write the other; where it moves more, because it
 writes in place what it reads, their time counts as often.
 """
@@ -19,14 +20,14 @@ from .timing import Candidate, seconds_of
 Copy = Callable[[], Any]
 
 
-def copies(array: np.ndarray, engine: Any, threads: int) -> list[Candidate]:
-    """Ways to copy ``array``, C-contiguous, to memory that was written before; each was called once.
+def copies(array: np.ndarray, engine: Any, threads: int, out: np.ndarray | None = None) -> list[Candidate]:
+    """Ways to copy ``array``, C-contiguous, to memory that was written before, ``out`` if given; each was called once.
 
     >>> import einsum_engine
     >>> [candidate.name for candidate in copies(np.ones(4), einsum_engine, 1)][:2]
     ['copy by einsum_engine', 'copy by numpy']
     """
-    out = np.zeros_like(array)
+    out = np.zeros_like(array) if out is None else out.reshape(array.shape)
     found: dict[str, Copy] = {
         "einsum_engine": _ours(array, out, engine, threads),
         "numpy": partial(np.copyto, out, array),

@@ -344,7 +344,7 @@ def _time_out(
         function = call.with_out(out) if call.with_out and _seconds(result, name) <= longest else None
         if function is not None and (first := _writes(function, call.args, out, reference)):
             others[name] = Candidate(name=name, function=function, args=call.args, first=first)
-    copied = copies(task.arrays[0], engine, task.threads) if result.case.copied else []
+    copied = copies(task.arrays[0], engine, task.threads, out) if result.case.copied else []
     compare([ours, *others.values(), *copied], always=(OURS,), budget=settings.budget.half(), settle=settings.settle)
     result.out_seconds = ours.median
     result.copy_seconds = min((copy.median for copy in copied), default=None)

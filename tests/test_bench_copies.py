@@ -29,6 +29,11 @@ def test_each_copy_fills_its_memory(dtype):
     outs = {name: memory_of(each.function) for name, each in ((one.name, one) for one in found)}
     assert all(np.array_equal(out.reshape(array.shape), array) for out in outs.values())
     assert not any(np.shares_memory(out, array) for out in outs.values())
+    given = np.zeros((100, 10), dtype)
+    for each in copies.copies(array, engine, 1, given):
+        given.fill(0)
+        each.function()
+        assert np.array_equal(given.reshape(array.shape), array)
 
 
 def memory_of(copy):
