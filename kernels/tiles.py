@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from .cpu import cores
 from .isa import ISA, ISAS
 
 COMPLEX = ("complex64", "complex128")
@@ -125,7 +126,7 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
     if not isa.repeats:
         return fmas / max(fmas + 2 + 0.7 * shuffles(isa, dtype, tile, in_place), 2 * mv + 0.3, 6.3)
     if units(isa, dtype, in_flight) > 1:
-        return fmas / (max(fmas, 1.04 * (mv + columns), 2.6 * mv, 1.05 * in_flight) + 0.3)
+        return fmas / (max(fmas, 1.04 * (mv + columns), cores.here().lanes_load * mv, 1.05 * in_flight) + 0.3)
     return fmas / (max(fmas, 2 * mv, isa.in_flight) + 0.3)
 
 

@@ -22,6 +22,8 @@ class Core:
     ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
+    ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
+    two units for them.
     ``slow_divider``: a quotient that need not be rounded right takes less time by products, and most of those by a number
     of their row."""
 
@@ -30,12 +32,23 @@ class Core:
     blocks_ask: bool = True
     tiles_ask: bool = False
     columns_ask: bool = False
+    lanes_load: float = 2.6
     slow_divider: bool = False
 
 
 PLAIN = Core()
 # By what a processor says of its maker. The others are what was measured on AuthenticAMD.
-MAKERS = {"GenuineIntel": Core(suffix=".intel", ahead=2048, blocks_ask=False, tiles_ask=True, columns_ask=True, slow_divider=True)}
+MAKERS = {
+    "GenuineIntel": Core(
+        suffix=".intel",
+        ahead=2048,
+        blocks_ask=False,
+        tiles_ask=True,
+        columns_ask=True,
+        lanes_load=4.2,
+        slow_divider=True,
+    )
+}
 
 
 @cache
