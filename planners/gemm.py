@@ -20,7 +20,7 @@ from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import BinaryContraction, slow_to_fast
-from .gemm_access import FAR_COLUMNS, KC, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
+from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
@@ -176,7 +176,7 @@ class _Planner(GemmAccess):
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         close = self.together() if not along_a and self._stream(self._kc) else 0
-        in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight}
+        in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}
         if not self._cut_in_place(run, along_a, (*work, contiguous), close):
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
@@ -195,6 +195,17 @@ class _Planner(GemmAccess):
         (self.mv, self.nr), extend = chosen
         width = self.mv * tile_table.elements(self.isa, self.c.dtype)
         self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
+
+    def _lanes_there(self) -> int:
+        """Lanes of the panels in which an A from memory lies: whole runs of its fastest dimension, one for each term, all of
+        which find room in L1; else 0."""
+        if LEFT not in self.known or self.c.left_dtype or self.c.constant_left or not self.m_dims:
+            return 0
+        lanes, item = self.m_dims[0], self.item
+        nbytes = total(self.m_dims) * self.k_total * item * total(self.b_dims)
+        behind = any(dim.stride(LEFT) == lanes.size * item for dim in self.k_dims)
+        near = lanes.size * self.k_total * item <= L1_BYTES
+        return lanes.size if lanes.stride(LEFT) == item and behind and near and nbytes >= FAR_BYTES else 0
 
     def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int) -> bool:
         """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""

@@ -16,6 +16,7 @@ SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
 CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
+PACKED_COST = 12.0  # of a vector of A that comes from memory and is packed, against one vector FMA
 FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
 ALIKE = 1 + 1e-9  # works that differ by less are one but for rounding: the first tile of the table wins
@@ -37,6 +38,7 @@ def choose_tile(
     together: int = 1,
     goes_on: int = 0,
     in_flight: int = 0,
+    there: int = 0,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
@@ -44,7 +46,8 @@ def choose_tile(
     efficiency, starting each tile, stores. ``across``: only tiles that hold all columns; (0, 0): none does. ``most``: columns
     of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
     so the columns are read. ``together``: so many of the fastest dimensions are one run in C; ``goes_on``: pieces of so many
-    entries of the next one go on with that run, 0: none. ``in_flight`` as in `tiles.efficiency`.
+    entries of the next one go on with that run, 0: none. ``in_flight`` as in `tiles.efficiency`. ``there``: an A from memory
+    lies in panels of so many lanes, which few columns read there; of others they are packed.
     """
     best, best_cost = ((0, 0), False), float("inf")
     run = prod(rows[:together])
@@ -63,6 +66,8 @@ def choose_tile(
                 cost = panels * (work + columns * (tile[0] if contiguous else box * SCATTER_COST))
             else:
                 cost = min([panels * (work + columns * box * each) + besides for each, besides in scattered])
+            if there and (box != there or -(-columns // tile[1]) > FEW_PANELS):
+                cost += panels * tile[0] * terms * PACKED_COST
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best

@@ -101,6 +101,26 @@ def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
     assert choose_tile(AVX512, "float32", (run, 12, 12), 512, 24, True)[1] == several
 
 
+@pytest.mark.parametrize(
+    "sizes, there",
+    [
+        (dict(b=36, e=64, d=30, c=40, a=48), True),
+        (dict(b=36, e=64, d=6, c=4, a=48), False),  # 0.3 MB of A
+        (dict(b=36, e=200, d=30, c=40, a=48), False),  # panels of 38 KB
+        (dict(b=80, e=64, d=30, c=40, a=48), False),  # ten panels of columns
+    ],
+)
+def test_an_operand_that_lies_in_panels_is_read_there(sizes, there):
+    """In vectors of 16 its 48 lanes are a panel; 96 of two runs would waste fewer columns, and have to be packed."""
+    equation = "be,dcea->dcba"
+    arrays = operands(equation, sizes, "float32")
+    made = plan(equation, arrays, isa="avx512", threads=1)
+    (kernel,) = (step.kernel for step in made.steps if step.family == "gemm")
+    assert (kernel == "gemm_float32_3x8_dp") == there
+    if any(row is AVX512 for row in isa.host_isas()):
+        np.testing.assert_allclose(run(made, arrays), np.einsum(equation, *arrays, optimize=True), rtol=1e-4, atol=1e-3)
+
+
 EVERY = [(row, dtype) for row in isa.host_isas() for dtype in tiles.DTYPES]
 
 
