@@ -417,7 +417,7 @@ def test_a_wrong_kernel_in_the_library_is_caught(wrong, monkeypatch):
         right(context, changed.ctypes.data, share, worker)
 
     callback = _Task(task)
-    monkeypatch.setitem(library._addresses, (name, HOST.name), ctypes.cast(callback, ctypes.c_void_p).value)
+    monkeypatch.setitem(library._addresses, (library.path(name, HOST).stem, HOST.name), ctypes.cast(callback, ctypes.c_void_p).value)
     _agrees(made, operands, place=_roomy)  # the first call is not changed
     assert len(calls) == 1
     with pytest.raises(AssertionError, match="ab,bc->ac"):
