@@ -202,10 +202,12 @@ class _Planner(GemmAccess):
         if LEFT not in self.known or self.c.left_dtype or self.c.constant_left or not self.m_dims:
             return 0
         lanes, item = self.m_dims[0], self.item
-        nbytes = total(self.m_dims) * self.k_total * item * total(self.b_dims)
-        behind = any(dim.stride(LEFT) == lanes.size * item for dim in self.k_dims)
-        near = lanes.size * self.k_total * item <= L1_BYTES
-        return lanes.size if lanes.stride(LEFT) == item and behind and near and nbytes >= FAR_BYTES else 0
+        panel = lanes.size * item
+        if lanes.stride(LEFT) != item or panel * self.k_total > L1_BYTES:
+            return 0
+        if total(self.m_dims) * self.k_total * item * total(self.b_dims) < FAR_BYTES:
+            return 0
+        return lanes.size if any(dim.stride(LEFT) == panel for dim in self.k_dims) else 0
 
     def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int) -> bool:
         """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""
