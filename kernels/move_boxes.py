@@ -51,7 +51,7 @@ ONE = (1, 0, 0, 0)
 def choose_boxes(dims: list[Dim], item: int) -> tuple["Boxes", bool]:
     """The best boxes, and whether they are moved from a copy of their runs of the input."""
     box = best_boxes(dims, item)
-    if _same_sets(box, item) > WAYS and (other := _fetched_boxes(dims, item)):
+    if box.together(SETS_BYTES) > WAYS and (other := _fetched_boxes(dims, item)):
         return other, True
     return box, False
 
@@ -83,11 +83,6 @@ def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator
             boxes = Boxes(dims, item, long_out, long_in, ragged, along, whole_lines=False)
         if boxes.chunks or not ragged:
             yield boxes
-
-
-def _same_sets(box: Boxes, item: int) -> int:
-    """Runs of the input in a box that lie in the same sets of the last cache, at most."""
-    return int(np.bincount(starts(box.staged(), item) % SETS_BYTES // LINE).max())
 
 
 def _fetched_boxes(dims: list[Dim], item: int) -> "Boxes | None":
@@ -267,10 +262,13 @@ class Boxes:
 
     def crowding(self) -> float:
         """Nanoseconds that all boxes wait for lines of runs of the input that push each other out of the first cache."""
-        inside = self.staged()
-        together = int(np.bincount(starts(inside, self.item) % PAGE // LINE).max())
-        lines = prod(d[0] for d in (*self.outer, self.shared, *self.chunks[1:], *inside)) * self.item / LINE
-        return max(0.0, 1 - L1_WAYS / together) * CROWD_NS * lines
+        loops = (*self.outer, self.shared, *self.chunks[1:], *self.staged())
+        lines = prod(d[0] for d in loops) * self.item / LINE
+        return max(0.0, 1 - L1_WAYS / self.together(PAGE)) * CROWD_NS * lines
+
+    def together(self, nbytes: int) -> int:
+        """Runs of the input in a box that begin in the same sets of a cache, which lines so far apart share, at most."""
+        return int(np.bincount(starts(self.staged(), self.item) % nbytes // LINE).max())
 
     def order(self, tasks: int) -> tuple[list[Dim], int, int]:
         """The loops over boxes other than the chunks of O and J, with strides of where boxes leave the ends of runs;

@@ -118,7 +118,7 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
     cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles.
     The constants are measured ones; `docs/performance.md` has the table. ``in_place``: so B is read, column by column.
     ``in_flight``: multiply-adds under way at the peak of this machine, 0: of a common core; twice as many are two a cycle,
-    as many as there are loads, broadcasts included.
+    as many as there are loads, broadcasts included, and a lanes vector takes `cpu.cores.Core.lanes_load` of them.
     """
     mv, nr = tile
     columns = nr * (2 if dtype in COMPLEX else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from math import prod
 
 import fused_case
@@ -16,7 +17,7 @@ from test_assembly import _loops
 from test_mathlib import EXTENDED, NEEDS_EXTENDED, WIDE
 
 import einsum_engine as engine
-from einsum_engine.kernels import fused_structure, isa
+from einsum_engine.kernels import fused_structure, isa, tiles
 from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
 from einsum_engine.kernels.cpu import nest_abi as na
 from einsum_engine.kernels.fused_over import TOGETHER
@@ -237,6 +238,14 @@ def test_what_tiles_ask_for(shape, axes, dtype, byte):
     dims = tuple((shape[axis], to, x.strides[axis], 0) for to, axis in zip(strides, axes))
     words = lower(NestProblem(op="copy", dims=dims, out=dtype, a=dtype)).rows[0].words
     assert words[na.N_JOINED] and words[na.N_COMING] == byte
+
+
+@CORES
+def test_tiles_of_many_vectors_are_bound_by_what_comes_from_l2(core):
+    """Where two multiply-adds are done a cycle; not a tile of as many with fewer vectors of A."""
+    share = partial(tiles.efficiency.__wrapped__, isa.get("avx512"), "float64", in_flight=8)
+    assert share((6, 4)) == pytest.approx(24 / (max(24, 6 * core.lanes_load) + 0.3))
+    assert (share((6, 4)) < share((3, 8))) == (core.lanes_load > 4)
 
 
 @CORES

@@ -138,7 +138,8 @@ class TileEmitter:
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
-        ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what `coming.Beside` knows."""
+        ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what ``beside``
+        knows, a `coming.Beside` or `coming.Columns`."""
         f, spec = self.f, self.spec
         if self.turns:
             return Turned(self).k_loop(a, b, klen, tka, mask_of, ahead, beside)
