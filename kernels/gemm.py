@@ -141,7 +141,7 @@ def lower(p: GemmProblem) -> Row:
     scratch_a = _scratch_a(p)
     words = {
         **operand_words(p.c, p.a, p.b),
-        abi.PARALLEL: abi.IN_TURN * p.parallel,
+        abi.PARALLEL: (abi.IN_TURN if p.shares else abi.IN_BANDS) * p.parallel,  # shares come in the order to be taken
         abi.G_OUTER_TOTAL: p.outer_total,
         abi.G_M: p.rows,
         abi.G_PANELS: p.panels,
@@ -319,7 +319,7 @@ def lower_pack(p: PackProblem) -> Row:
     shares = -(-len(p.valid) // p.block)
     words = {
         **operand_words(p.dst, p.src),
-        abi.PARALLEL: abi.IN_TURN * p.parallel,
+        abi.PARALLEL: abi.IN_BANDS * p.parallel,
         abi.G_PANELS: len(p.valid),
         abi.G_N: p.width,
         abi.G_K: len(p.tk),
