@@ -1,6 +1,7 @@
 """Batches that run along a large operand: products that read it where it lies, and results that lie as it does.
 
-Where a batch index is fastest in a large operand, packing it would go through memory element by element. The batched
+Where a batch index is fastest in a large operand, packing it would go through memory element by element, and a matrix
+product takes each of many products of a few elements by itself. The batched
 family reads it in place where the other operand and the result have that index fastest, too: a small operand is
 copied so that it has (`beside`), and a free result may inherit that order (`inherited`), down a chain of
 products each of which has the result of the one before as its large operand. A long batch index that many products of a
@@ -23,6 +24,7 @@ from .shared_lines import LEAST_BYTES, SMALL_SHARE
 
 LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
 FEW_ROWS = 4  # that are worth a turn of the loops outside
+COPIED = 24  # elements of a product's operand that are copied in less time than a product by itself takes to begin
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
 
@@ -37,7 +39,7 @@ class Copied:
 
 
 def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
-    """``c`` with a copy of its left operand; None where that is not small, or cannot help.
+    """``c`` with a copy of its left operand; None where that is not small, as a whole or for each product, or cannot help.
 
     The right operand and the result have a batch index fastest that the left operand has elsewhere. Where the batch
     indices that are adjacent in memory fill no vector of ``lanes`` elements, the copy may repeat them (`_repeated`).
@@ -46,7 +48,9 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     if not any(c.right[i].stride == item == c.out[i].stride != c.left[i].stride for i in c.batch):
         return None
     small, large = (item * prod(c.sizes[i] for i in indices) for indices in (left, (*c.batch, *c.n, *c.k)))
-    if small * SMALL_SHARE > large or large < LEAST_BYTES:
+    each = prod(c.sizes[i] for i in (*c.m, *c.k))
+    few = each <= COPIED or not (c.m or c.n)
+    if large < LEAST_BYTES or small * SMALL_SHARE > large and not few:
         return None
     order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
     run, adjacent = _adjacent(c, order, item)

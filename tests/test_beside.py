@@ -146,7 +146,23 @@ def test_nothing_is_copied_without_need_or_at_a_loss():
     assert beside.beside(contraction(left="ab")) is None  # contiguous already
     assert beside.beside(contraction(left="ba", out="abfx")) is None  # the result is not
     assert beside.beside(contraction(left="ba", sizes=dict(a=8, b=8, f=2, x=2))) is None  # within the cache
-    assert beside.beside(contraction(left="ba", sizes=dict(a=256, b=256, f=2, x=2))) is None  # not small
+    rows = contraction(left="mba", out="mfxab", sizes=dict(a=64, b=64, f=2, x=2, m=32))
+    assert beside.beside(rows) is None  # not small
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64"])
+@pytest.mark.parametrize(
+    "expression, families",
+    [
+        ("fcadk,fdakc->fadc", ["copy", "batched"]),  # dot products of 5 terms
+        ("fmcadk,fdakc->mfadc", ["copy", "batched"]),  # 3 rows
+        ("fcdka,fdakc->fcda", ["copy", "batched"]),  # the other operand runs along the result
+    ],
+)
+def test_an_operand_as_large_as_the_other_is_copied_where_products_are_tiny(expression, families, dtype):
+    arrays = operands(expression, dtype, dict(f=2, c=17, a=16, d=7, k=5, m=3))
+    f = check(expression, arrays, threads=1)
+    assert kinds(f) == families
 
 
 def test_the_copy_is_in_the_order_of_the_large_operand():
