@@ -354,6 +354,7 @@ class _Planner(GemmAccess):
         if far:
             along = flat_table(self.k_dims[::-1], RIGHT)
             far = len(along) < 2 or along[1] - along[0] != item
+        modes = d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None
         return GemmWork(
             dtype=self.c.dtype,
             mv=self.mv,
@@ -372,8 +373,9 @@ class _Planner(GemmAccess):
             in_place=d.b_mode == "direct",
             across=self.group[1],
             close=self.close > 0,
-            pack_modes=(d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None),
-            paged=d.a_mode == "pack" and self._paged(),
+            pack_modes=modes,
+            pack_runs=tuple([mode is not None and self._packed_run(side, mode) for side, mode in enumerate(modes)]),
+            paged=tuple([mode is not None and self._paged(side, mode) for side, mode in enumerate(modes)]),
         )
 
     @lazy
@@ -428,8 +430,9 @@ class _Planner(GemmAccess):
 
     # -- tasks -----------------------------------------------------------------------------------------------
     def _blocks(self, kc: int, a_mode: str, b_mode: str) -> tuple[int, int, int]:
-        return gemm_blocks(
-            outer=self._outer_total,
+        together = self._in_one_line() if self._parallel else 1
+        share, panels, columns = gemm_blocks(
+            outer=-(-self._outer_total // together),
             panels=self.panels.count,
             columns=self.n_total,
             nr=self.nr,
@@ -441,6 +444,7 @@ class _Planner(GemmAccess):
             goes_on=a_mode == "pack" and self._goes_on(),
             packed_columns=PACKED_COLUMNS if a_mode == "pack" else 0,
         )
+        return min(self._outer_total, share * together), panels, columns
 
     def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:
         """Of unequal size, where a large product has one outer iteration, and tasks do not pack B."""

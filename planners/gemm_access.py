@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..kernels.cpu import abi
-from ..kernels.cpu.units import PAGE
+from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.tiles import follows
 from ..records import lazy
 from .gemm_tables import GemmTables
@@ -31,6 +31,7 @@ FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follow
 FETCHED_RUN = 2 << 10  # bytes of a row that comes from memory, up to which hardware finds it too late to be of use
 SHORTEST_RUN = 128  # bytes of a row: shorter ones that lie side by side are one stream, which hardware follows
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
+MOVED = 3e-10  # seconds an element that is packed or stored, in the middle
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
 NESTED_BYTES = 8 << 20  # of a free A in panels, from which on these are nested in blocks of K
@@ -103,12 +104,13 @@ class GemmAccess(GemmTables):
             return abi.PANEL_RUN
         return abi.SCATTERED
 
-    def _paged(self) -> bool:
-        """Whether A is transposed from rows at distances of whole pages."""
-        fast = self._fast_lanes()
-        if fast is None or fast.size < FEW_LANES or self._pack_mode() not in (abi.K_RUN, abi.PANEL_RUN):
+    def _paged(self, side: int, mode: int) -> bool:
+        """Whether an operand is transposed from rows at distances of whole pages."""
+        fast = self._fast_lanes() if side == LEFT else self.n_dims[0] if self.n_dims else None
+        if fast is None or fast.size < FEW_LANES or mode not in (abi.K_RUN, abi.PANEL_RUN):
             return False
-        return self._lane_step() % PAGE == 0
+        step = self._lane_step() if side == LEFT else fast.stride(RIGHT)
+        return step is not None and step % PAGE == 0
 
     def _fast_lanes(self) -> Dim | None:
         """The dimension of the rows that is fastest in C, where there are rows."""
@@ -123,6 +125,16 @@ class GemmAccess(GemmTables):
         """Lanes that are adjacent in A, in every panel."""
         fast = self._fast_lanes()
         return fast.size if fast is not None and fast.stride(LEFT) == self.items[LEFT] else 1
+
+    def _packed_run(self, side: int, mode: int) -> int:
+        """Elements that lie side by side, as far as packing moves them together."""
+        if mode == abi.K_RUN:
+            return self.k_dims[0].size
+        if mode == abi.PANEL_RUN and side == LEFT and self.panels.run_last is not None:
+            return self.panels.run_last.size
+        if mode == abi.LANES_RUN:
+            return self.n_dims[0].size if side == RIGHT else self._lane_run()
+        return 1
 
     # -- operand B -------------------------------------------------------------------------------------------
     def _b_mode(self, a_mode: str) -> str:
@@ -234,6 +246,18 @@ class GemmAccess(GemmTables):
         fast = self.n_dims[0] if side == RIGHT else self._fast_lanes() or self.m_dims[0]
         return abs(fast.stride(side) or 0)
 
+    # -- operand C -------------------------------------------------------------------------------------------
+    def _in_one_line(self) -> int:
+        """Outer indices, one after the other, whose parts of C have lines in common: these stay with one task, since a line
+        that two cores write goes from one to the other for each store."""
+        found = inner = 1
+        for dim in (*self.panels.outer[::-1], *self.n_outer, *self.b_dims):  # fastest first
+            step = abs(dim.stride(OUT) or dim.table(OUT)[-1] - dim.table(OUT)[-2] if dim.size > 1 else LINE)
+            if step < LINE:
+                found = inner * min(dim.size, LINE // step)
+            inner *= dim.size
+        return found
+
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy
     def _kc(self) -> int:
@@ -254,6 +278,12 @@ class GemmAccess(GemmTables):
         work = read * self.n_total * total(self.n_outer)
         return max(work / (2e10 if self.item <= 4 else 1e10), read * self.item / 4e10)
 
+    def _moving_seconds(self) -> float:
+        """About as long as one thread takes to pack operands and to store C, whose runs are as short as they are in tensors."""
+        lanes, columns = self.panels.padded, self.n_total * total(self.n_outer)
+        elements = (lanes + columns) * self.k_total * total(self.k_outer) + lanes * columns
+        return elements * total(self.b_dims) * MOVED
+
     @lazy
     def _parallel(self) -> bool:
-        return self.threads > 1 and self._seconds() > SHARED_SECONDS
+        return self.threads > 1 and self._seconds() + self._moving_seconds() > SHARED_SECONDS

@@ -15,7 +15,7 @@ class GemmWork(NamedTuple):
     the lanes that are not adjacent; ``far_b``: B is read in place, not along K, and does not stay in cache; ``in_place``:
     it is read in place; ``close``: what is no whole vector goes past the caches together with the next columns;
     ``across``: panels that are unpacked together, 0: each is stored as it is; ``pack_modes``: how tasks pack A and B,
-    None where they do not; ``paged``: A is packed from rows at distances of whole pages.
+    None where they do not; ``pack_runs``: elements that lie side by side there; ``paged``: from rows at distances of whole pages.
     """
 
     dtype: str
@@ -36,4 +36,5 @@ class GemmWork(NamedTuple):
     across: int
     close: bool
     pack_modes: tuple[int | None, int | None]
-    paged: bool
+    pack_runs: tuple[int, int]
+    paged: tuple[bool, bool]

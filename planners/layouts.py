@@ -6,7 +6,8 @@ in several orders. A draft fixes the layouts of the free operands, and so what t
 way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
 drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
 
-Small plans are drawn up as a whole, and a second time with all intermediates in natural order; the better one is taken.
+Plans of less than a millisecond are drawn up as a whole, and a second time with all intermediates in natural order; the
+better one is taken.
 Other policies than ``solve`` (`request.LAYOUTS`) draw up one way of each, with one kind of layout for all.
 """
 
@@ -39,8 +40,10 @@ WORTH_KNOWN = 2e-5  # one of two operands of the plan is drawn up with the lanes
 WORTH_FLIP, FLIP_SHARE = 2e-6, 0.05  # so is any product that takes so long, and so much of all predicted time,
 FLIP_MOST = 1e-4  # where all of it is less than this: longer plans gain nothing
 TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is in L1, and planning takes longest
-SMALL_SECONDS = 2e-5  # one that takes less is drawn up in natural order too
+SMALL_SECONDS = 1e-3  # one that takes less is drawn up in natural order too,
+MOMENT, NATURAL_SHARE = 2e-5, 0.1  # which has to save so much where it takes longer than a moment
 SURE_SHARE = 0.15  # of a short product, that another draft has to save: predictions are off by as much
+AGAINST_RATE = 1e10  # bytes a second of a product of elements, for each operand that does not run along it
 MOVE_RATE = 60e9  # bytes a second of an operand that a product of elements moves into its order
 EVALUATIONS = 160  # plans drawn up in search of better ones
 _NOTHING: frozenset[Index] = frozenset()
@@ -114,14 +117,14 @@ class LayoutSolver:
         drafts = self._drafts()
         seconds = sum([draft.seconds for _, draft in drafts])
         if self.policy == "solve" and seconds < SMALL_SECONDS and len(drafts) > 1:
-            seconds = min(seconds, self._in_natural_order(drafts, seconds))
+            seconds = self._in_natural_order(drafts, seconds)
         if self.folded:
             self.list.drop(self.folded)
         return seconds
 
-    def _in_natural_order(self, drafts: list[tuple[Operation, Draft]], most: float) -> float:
-        """Predicted seconds with all intermediates in natural order, which they have afterwards where that is less than
-        ``most``, what ``drafts`` take; else these are taken again."""
+    def _in_natural_order(self, drafts: list[tuple[Operation, Draft]], before: float) -> float:
+        """Predicted seconds of the better one: all intermediates in natural order, or again ``drafts``, ``before`` seconds."""
+        most = before * (1 - NATURAL_SHARE if before > MOMENT else 1)
         self._take_back(drafts)
         self.policy = "natural"
         ordered = self._put_in_order()
@@ -133,6 +136,7 @@ class LayoutSolver:
                 value.axes = None
             for operation, draft in drafts:
                 self._take(operation, draft)
+            return before
         return seconds
 
     def _put_in_order(self) -> list[Value]:
@@ -254,6 +258,8 @@ class LayoutSolver:
                 value.axes = dense_axes(order, self.list.sizes, itemsize(value.dtype))
                 given[value.number] = Given(axes=value.axes)
                 seconds += self.list.nbytes(value) / MOVE_RATE
+        if operation.kind == "mul":
+            seconds += self._against(operation) * self.list.nbytes(operation.output) / AGAINST_RATE
         if operation.kind == "fused":
             from .joined import fused_part  # loads what programs are made of
 
@@ -261,6 +267,13 @@ class LayoutSolver:
         else:
             part = Part(plan=plan_nest(operation, self.list.sizes, self._threads(operation)))
         return Draft(parts=(Planned(part=part),), given=given, seconds=seconds)
+
+    def _against(self, operation: Operation) -> int:
+        """Operands of a product of elements that do not run along its output."""
+        out, sizes = operation.output.axes, self.list.sizes
+        fast = min((i for i in out if sizes[i] > 1), key=lambda i: abs(out[i].stride), default=None)
+        steps = [(value.axes[fast].stride, itemsize(value.dtype)) for value in operation.inputs if fast in value.axes]
+        return sum([step != item for step, item in steps])
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
         """Contiguous axes for those of ``values`` that are free."""

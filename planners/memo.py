@@ -140,8 +140,8 @@ def _timed(part: Part, isa: ISA, machine: cost.Machine) -> Planned:
     if not isinstance(plan, GemmPlan):
         seconds = unpacked_seconds(plan, isa, machine) if isinstance(plan, UnpackedPlan) else None
         return Planned(part=part, times=None if seconds is None else Times(product=seconds))
-    left = 0.0 if plan.pack_left is None else pack_seconds(plan.pack_left.problem)
-    right = 0.0 if plan.pack_right is None else pack_seconds(plan.pack_right.problem)
+    left = 0.0 if plan.pack_left is None else pack_seconds(plan.pack_left.problem, isa, machine)
+    right = 0.0 if plan.pack_right is None else pack_seconds(plan.pack_right.problem, isa, machine)
     times = Times(product=product_seconds(plan.work, isa, machine), left=left, right=right)
     if plan.left_layout is None and plan.right_layout is None:
         return Planned(part=part, times=times)

@@ -7,6 +7,7 @@ from math import prod
 from .. import cost
 from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem, tile_for
+from ..kernels.cpu.units import PAGE
 from ..kernels.isa import ISA
 from ..kernels.loops import outer_total
 from ..kernels.small import SmallProblem, width_for
@@ -17,6 +18,8 @@ TILE = 10.0  # cycles: to start and end a tile of vectors
 STORE = 2.0  # a vector of C
 PRODUCT = 30.0  # to start and end one of many small products
 GATHER = 0.3  # an element of a row of B that is strided
+PAGED = 4.0  # times as long where the elements share one cache set
+WIDE_GATHER, WIDE = 7.6, 8  # of more elements than so many: two halves, which are put together
 
 
 def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> float | None:
@@ -45,7 +48,10 @@ def _cycles(p: BatchedProblem, isa: ISA) -> float:
 def _small_cycles(p: SmallProblem, isa: ISA) -> float:
     """Where rows of B are strided, which the family gathers, and loops are not written out."""
     width = width_for(isa, p.dtype, p.n, p.strided)
-    read = (2 if p.dtype in tile_table.COMPLEX else 1) + GATHER * min(p.n, width)
+    gather = GATHER * min(p.n, width) if min(p.n, width) <= WIDE else WIDE_GATHER
+    if min(p.n, width) > WIDE and (p.n_stride or 0) % PAGE == 0:
+        gather *= PAGED
+    read = (2 if p.dtype in tile_table.COMPLEX else 1) + gather
     return p.products * (PRODUCT + p.m * -(-p.n // width) * (p.k * read + STORE))
 
 

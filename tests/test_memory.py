@@ -37,7 +37,7 @@ def _python(code: str, *arguments: str, **environment: str) -> str:
 # -- measured against planned ----------------------------------------------------------------------------------------
 # expression, shapes, dtypes, options: more than 100 MB each besides the operands, and little arithmetic
 LARGE = {
-    "packing": ("mk,kn->mn", [(4000, 4000), (4000, 128)], ["float64"] * 2, {}),
+    "packing": ("mk,kn->mn", [(4000, 4000), (4000, 300)], ["float64"] * 2, {}),
     "packing, complex": ("mk,kn->mn", [(2000, 2000), (2000, 2400)], ["complex128"] * 2, {"conj": [0]}),
     "packed and scattered": ("aebd,ce->dcba", [(88, 44, 88, 88), (24, 44)], ["complex64"] * 2, {}),
     "intermediate": ("ij,jk,kl->il", [(3000, 60), (60, 6000), (6000, 40)], ["float64"] * 3, {"optimize": False}),
@@ -50,7 +50,7 @@ LARGE = {
     "operands cast": ("ij,ij->i", [(4000, 3500)] * 2, [">f4"] * 2, {}),
     "fused": ("ij,ij,i->ij", [(2000, 8000), (2000, 8000), (2000,)], ["float64"] * 3, {}),
     "operand of halves": ("mk,kn->mn", [(8000, 3500), (3500, 240)], ["float16"] * 2, {}),
-    "operand widened": ("mk,kn->mn", [(4000, 4000), (4000, 64)], ["int8", "int64"], {}),
+    "operand widened": ("mk,kn->mn", [(4000, 4000), (4000, 256)], ["int8", "int64"], {}),
     "other byte order": ("mk,kn->mn", [(4000, 4000), (4000, 64)], [">f8", "float64"], {}),
     "transpose": ("ijkl->lkji", [(64, 64, 64, 60)], ["float64"], {}),
     "cast": ("ij->ij", [(4000, 4000)], ["int16"], {"dtype": "complex64"}),

@@ -1,5 +1,6 @@
 """Squares of K, where operands run along different summed indices: when, which lines, and that the result is right."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners import gemm_access, squares
+from einsum_engine.planners import gemm_access, layouts, squares
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.sides import LEFT, RIGHT, Dim
 from einsum_engine.planners.squares import squares_of_k
@@ -26,6 +27,8 @@ def always(monkeypatch):
     monkeypatch.setattr(squares, "CORE_BYTES", 0)
     for name in ("FETCHED_BYTES", "FETCHED_FOR"):
         monkeypatch.setattr(gemm_access, name, 0)
+    for name in ("WORTH_SECONDS", "WORTH_KNOWN", "WORTH_FLIP"):  # lanes on the other side have none
+        monkeypatch.setattr(layouts, name, math.inf)
     with made_anew():
         yield
 
