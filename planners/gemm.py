@@ -354,6 +354,7 @@ class _Planner(GemmAccess):
         if far:
             along = flat_table(self.k_dims[::-1], RIGHT)
             far = len(along) < 2 or along[1] - along[0] != item
+        stored = self.stored(d.a_mode)
         modes = d.pack_mode if d.a_mode == "pack" else None, d.b_pack_mode if d.b_mode == "pack" else None
         return GemmWork(
             dtype=self.c.dtype,
@@ -368,7 +369,8 @@ class _Planner(GemmAccess):
             kc=d.kc,
             chunk=d.chunk,
             blocks=d.blocks,
-            stored=self.stored(d.a_mode),
+            stored=stored,
+            crowded=stored[2] > 0 and self._crowded(),
             far_b=far,
             in_place=d.b_mode == "direct",
             across=self.group[1],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..kernels.cpu import abi
 from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.tiles import follows
@@ -31,6 +33,8 @@ FETCHED_ROWS = 512  # bytes from one row to the next up to which hardware follow
 FETCHED_RUN = 2 << 10  # bytes of a row that comes from memory, up to which hardware finds it too late to be of use
 SHORTEST_RUN = 128  # bytes of a row: shorter ones that lie side by side are one stream, which hardware follows
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
+SET_LINES = 8  # of L1, in each of the sets that a page has
+STORES_COUNT = 512  # terms of a sum up to which it matters how long its stores take
 MOVED = 3e-10  # seconds an element that is packed or stored, in the middle
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
@@ -249,7 +253,9 @@ class GemmAccess(GemmTables):
     # -- operand C -------------------------------------------------------------------------------------------
     def _in_one_line(self) -> int:
         """Outer indices, one after the other, whose parts of C have lines in common: these stay with one task, since a line
-        that two cores write goes from one to the other for each store."""
+        that two cores write goes from one to the other for each store. In long sums stores are few."""
+        if self.k_total > STORES_COUNT:
+            return 1
         found = inner = 1
         for dim in (*self.panels.outer[::-1], *self.n_outer, *self.b_dims):  # fastest first
             step = abs(dim.stride(OUT) or dim.table(OUT)[-1] - dim.table(OUT)[-2] if dim.size > 1 else LINE)
@@ -257,6 +263,12 @@ class GemmAccess(GemmTables):
                 found = inner * min(dim.size, LINE // step)
             inner *= dim.size
         return found
+
+    def _crowded(self) -> bool:
+        """Whether lanes of a panel that lie apart in C share so few cache sets that a line is gone when the next column wants it."""
+        dims = (*self.panels.lanes, *(() if self.panels.cut is None else (self.panels.cut,)))
+        steps = [int(dim.table(OUT)[1]) for dim in dims if dim.size > 1]
+        return self.panels.box * math.gcd(PAGE, *steps) > SET_LINES * PAGE
 
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy

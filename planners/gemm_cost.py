@@ -27,6 +27,7 @@ PARTIAL = 2.5  # a vector of C that is stored by mask
 MOVE = 4.0  # a run of a scattered column of C
 CLOSE = 5.0  # a vector of lanes that are put together with those of the next columns
 ACROSS = 14.0  # a vector that waits in cache and is turned round with those of the group
+CROWDED = 6.0  # times as long where lanes share few sets of L1, so that each run waits for its line
 FAR = 8.0  # what a run adds that leaves most of its line of a C beyond the shared cache to other tiles
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
 # A vector that is packed, and what it adds over the length of the run along which packing goes.
@@ -89,7 +90,8 @@ def _stores(w: GemmWork, isa: ISA, nbytes: int) -> float:
         others = (w.rows - whole * w.mr) / tile_table.elements(isa, w.dtype)
         return w.outer * w.columns * (whole * w.mv * STORE + others * CLOSE)
     partial = runs * w.mv * PARTIAL + (w.panels - whole - runs) * w.mv * STORE
-    moves = scattered / w.chunk * tile_table.moves(isa, w.dtype, w.chunk) * (MOVE + FAR * unused)
+    each = MOVE * (CROWDED if w.crowded else 1) + FAR * unused
+    moves = scattered / w.chunk * tile_table.moves(isa, w.dtype, w.chunk) * each
     return w.outer * w.columns * (whole * w.mv * STORE + partial + moves)
 
 

@@ -43,7 +43,8 @@ TINY_SECONDS = 5e-7  # a plan whose work takes less keeps natural order: all is 
 SMALL_SECONDS = 1e-3  # one that takes less is drawn up in natural order too,
 MOMENT, NATURAL_SHARE = 2e-5, 0.1  # which has to save so much where it takes longer than a moment
 SURE_SHARE = 0.15  # of a short product, that another draft has to save: predictions are off by as much
-AGAINST_RATE = 1e10  # bytes a second of a product of elements, for each operand that does not run along it
+AGAINST = 2e-10  # seconds an element of a product of elements, for each operand that does not run along it
+RUN = 1e-9  # to begin a run of its elements
 MOVE_RATE = 60e9  # bytes a second of an operand that a product of elements moves into its order
 EVALUATIONS = 160  # plans drawn up in search of better ones
 _NOTHING: frozenset[Index] = frozenset()
@@ -259,7 +260,7 @@ class LayoutSolver:
                 given[value.number] = Given(axes=value.axes)
                 seconds += self.list.nbytes(value) / MOVE_RATE
         if operation.kind == "mul":
-            seconds += self._against(operation) * self.list.nbytes(operation.output) / AGAINST_RATE
+            seconds += self._across_runs(operation)
         if operation.kind == "fused":
             from .joined import fused_part  # loads what programs are made of
 
@@ -268,12 +269,14 @@ class LayoutSolver:
             part = Part(plan=plan_nest(operation, self.list.sizes, self._threads(operation)))
         return Draft(parts=(Planned(part=part),), given=given, seconds=seconds)
 
-    def _against(self, operation: Operation) -> int:
-        """Operands of a product of elements that do not run along its output."""
-        out, sizes = operation.output.axes, self.list.sizes
-        fast = min((i for i in out if sizes[i] > 1), key=lambda i: abs(out[i].stride), default=None)
+    def _across_runs(self, operation: Operation) -> float:
+        """Seconds that a product of elements takes besides what it reads and writes: to begin runs of its output, and for
+        operands that run along another index."""
+        output, sizes = operation.output, self.list.sizes
+        fast = min((i for i in output.axes if sizes[i] > 1), key=lambda i: abs(output.axes[i].stride), default=None)
         steps = [(value.axes[fast].stride, itemsize(value.dtype)) for value in operation.inputs if fast in value.axes]
-        return sum([step != item for step, item in steps])
+        against = sum([step != item for step, item in steps])
+        return output.size / itemsize(output.dtype) * (AGAINST * against + RUN / sizes.get(fast, 1))
 
     def _natural(self, operation: Operation, values) -> dict[int, Given]:
         """Contiguous axes for those of ``values`` that are free."""
