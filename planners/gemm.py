@@ -376,7 +376,7 @@ class _Planner(GemmAccess):
             across=self.group[1],
             close=self.close > 0,
             pack_modes=modes,
-            pack_runs=tuple([mode is not None and self._packed_run(side, mode) for side, mode in enumerate(modes)]),
+            pack_runs=tuple([0 if mode is None else self._packed_run(side, mode) for side, mode in enumerate(modes)]),
             paged=tuple([mode is not None and self._paged(side, mode) for side, mode in enumerate(modes)]),
         )
 

@@ -122,8 +122,7 @@ class GemmAccess(GemmTables):
 
     def _lane_step(self) -> int:
         """Bytes from the first lane to the second one in A."""
-        first, second = self._fast_lanes().table(LEFT)[:2]
-        return second - first
+        return self._fast_lanes().step(LEFT)
 
     def _lane_run(self) -> int:
         """Lanes that are adjacent in A, in every panel."""
@@ -258,16 +257,17 @@ class GemmAccess(GemmTables):
             return 1
         found = inner = 1
         for dim in (*self.panels.outer[::-1], *self.n_outer, *self.b_dims):  # fastest first
-            step = abs(dim.stride(OUT) or dim.table(OUT)[-1] - dim.table(OUT)[-2] if dim.size > 1 else LINE)
+            step = abs(dim.step(OUT)) if dim.size > 1 else LINE
             if step < LINE:
                 found = inner * min(dim.size, LINE // step)
             inner *= dim.size
         return found
 
     def _crowded(self) -> bool:
-        """Whether lanes of a panel that lie apart in C share so few cache sets that a line is gone when the next column wants it."""
+        """Whether lanes of a panel that lie apart in C share so few cache sets that a line is gone when the next column
+        wants it."""
         dims = (*self.panels.lanes, *(() if self.panels.cut is None else (self.panels.cut,)))
-        steps = [int(dim.table(OUT)[1]) for dim in dims if dim.size > 1]
+        steps = [dim.step(OUT) for dim in dims if dim.size > 1]
         return self.panels.box * math.gcd(PAGE, *steps) > SET_LINES * PAGE
 
     # -- how much it is -----------------------------------------------------------------------------------------

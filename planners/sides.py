@@ -42,6 +42,11 @@ class Dim(NamedTuple):
         found = self.tables.get(tensor) if self.tables else None
         return _multiples(self.size, self.strides.get(tensor) or 0) if found is None else found
 
+    def step(self, tensor: int) -> int:
+        """Bytes from its first value to the second one; there are two at least."""
+        first, second = self.table(tensor)[:2].tolist()
+        return second - first
+
 
 made_dim = partial(tuple.__new__, Dim)  # of its fields as a tuple: without the call of Python that `Dim` is
 

@@ -6,8 +6,10 @@ from einsum_engine import cost
 from einsum_engine.kernels import isa, tiles
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.cpu.units import PAGE
+from einsum_engine.kernels.gemm import Operand
+from einsum_engine.kernels.small import SmallProblem, width_for
 from einsum_engine.plan import Axis
-from einsum_engine.planners import gemm_cost
+from einsum_engine.planners import gemm_cost, unpacked_cost
 from einsum_engine.planners.contraction import BinaryContraction
 from einsum_engine.planners.gemm import plan_gemm
 
@@ -69,3 +71,20 @@ def test_a_batch_of_small_products_pays_for_each():
     one = _work(dict(m=4096, n=4, k=4), dict(m=4, n=1))
     many = _work(dict(b=1024, m=4, n=4, k=4), dict(b=16, m=4, n=1), batch="b")
     assert many.outer == 1024 and _seconds(many) > _seconds(one)
+
+
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_elements_in_one_cache_set_are_gathered_for_more(row):
+    """Where so many are gathered at once that the set does not hold their lines."""
+    apart, paged = (unpacked_cost._small_cycles(_small(16, step), row) for step in (28, PAGE))
+    if width_for(row, "float32", 16, True) > unpacked_cost.WIDE:
+        assert paged > 1.5 * apart
+    else:
+        assert paged == apart
+
+
+def _small(n: int, step: int) -> SmallProblem:
+    """Of 100 products of 5 x 3 by 3 x n, whose columns lie ``step`` bytes apart."""
+    nowhere, b = Operand(slot=0, offset=0), 4 * n
+    strides = {"t_strides": (60, 3 * b, 5 * b), "m_strides": (12, b), "k_strides": (4, b), "n_stride": step}
+    return SmallProblem(dtype="float32", a=nowhere, b=nowhere, c=nowhere, t=100, m=5, n=n, k=3, **strides)

@@ -128,11 +128,14 @@ def test_products_of_operands_are_drawn_up_with_lanes_on_either_side(monkeypatch
 
 
 # the second product reads a result of operands of the network, the last product runs along the output
-SHORT_NETWORKS = [("abczef,reabq,oza,abqsa,feabo->asrbc", 8), ("kgopn,eqah,image,mjdbn,dhk,qoj->bip", 4)]
+TWENTY = (
+    "atXuv,abuvL,bcwX,cdyXzA,dewABC,efXC,fgBD,ghXD,hiE,iXj,jtk,klxEFM,lmyGM,mouzN,ouHYN,oYpG,pqXYI,qrJK,rYs,sIXK->LFYXHJ"
+)
+SHORT_NETWORKS = [("abczef,reabq,oza,abqsa,feabo->asrbc", 8), ("kgopn,eqah,image,mjdbn,dhk,qoj->bip", 4), (TWENTY, 4)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
-@pytest.mark.parametrize("expression, size", SHORT_NETWORKS, ids=["diagonal", "six"])
+@pytest.mark.parametrize("expression, size", SHORT_NETWORKS, ids=["diagonal", "six", "twenty"])
 def test_short_products_are_drawn_up_with_lanes_on_either_side(expression, size, dtype, monkeypatch):
     """What takes microseconds is weighed as long products are, where it is a twentieth of the network; another draft is
     taken only where it saves more than predictions are off by."""
@@ -151,7 +154,7 @@ def test_short_products_are_drawn_up_with_lanes_on_either_side(expression, size,
     once, call, unsure = plan_with(FLIP_MOST=0.0), plan_with(), plan_with(SURE_SHARE=1e9)
     assert steps(once) == steps(unsure)
     assert sum(step.seconds for step in call.plan.steps) <= sum(step.seconds for step in once.plan.steps)
-    if dtype == "float32":
+    if dtype == "float32" and expression != TWENTY:  # of that one no other draft saves enough
         assert steps(call) != steps(once)
     found, expected = call(*arrays), once(*arrays)
     assert np.abs(found - expected).max() <= 100 * np.finfo(dtype).eps * np.abs(expected).max()
@@ -323,6 +326,15 @@ def test_what_streams_an_operand_is_written_as_that_lies(text):
     strides = {axis.index: axis.stride for axis in middle.layout.axes}
     assert (strides["a"], strides["b"]) == (90 * 8, 8)
     np.testing.assert_allclose(f(*arrays), np.einsum(text, *arrays, optimize=True))
+
+
+def test_a_product_of_elements_costs_more_across_its_output():
+    """For each operand that runs along another index, and for short runs of the output."""
+    shapes = [(64, 96), (64, 96)]
+    along, both = (_predicted(text, shapes) for text in ("ab,ab->ab", "ab,ab->ba"))
+    across = _predicted("ab,ba->ab", [(64, 96), (96, 64)])
+    assert along < across < both
+    assert _predicted("ab,ab->ab", [(2048, 3)] * 2) > along
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
