@@ -4,7 +4,7 @@ Such a permutation is bound by memory, so each line is to be read once and writt
 long runs of both the output and the input. They go along the input, which is best read in order; stores past the caches
 may come in any. A box is moved to scratch that lies in the order of the output, in tiles transposed in registers where
 both sides run, and from there to the output in whole lines, beside which the input of a box to come is asked for.
-`move_boxes` cuts them.
+`move_boxes` cuts them. Where both sides run long enough, strips need no scratch (`nest_strips`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .cpu.storage import STORAGES, moves
 from .cpu.units import LINE
 from .move_boxes import BOX_BYTES, ONE, choose_boxes, starts
 from .nest_boxes import OUT, A, B, Group, chain, choose, choose_rows, run_of, without
-from .nest_past import lower_past
+from .nest_strips import lower_strips
 from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share
 from .row import Row
@@ -78,9 +78,9 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return (_lower_rows(dims, item, shifts, tasks, nbytes),)
     row = _lower_boxes(dims, item, shifts, tasks, nbytes)
-    if lines := lower_past(dims, item, shifts, tasks, nbytes):
-        row.words[na.N_LINES] = na.NO_LINES
-        return row, lines
+    if strips := lower_strips(dims, item, shifts, tasks, nbytes):
+        row.words[na.N_STRIPS] = strips.words[na.N_STRIPS]
+        return row, strips
     return (row,)
 
 

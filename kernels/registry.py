@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Callable, Iterator
 
-from . import batched, fused_products, indexed, packs, random, small, sort, tiles
+from . import batched, fused_products, indexed, nest_strips, packs, random, small, sort, tiles
 from .cpu.storage import STORAGES, canonical_pair
 from .isa import ISA
 from .nest_rows import kernel_target
@@ -55,7 +55,8 @@ def _batched(isa: ISA) -> tuple[str, ...]:
 
 def _copy(isa: ISA) -> tuple[str, ...]:
     moves = [f"nest_move_{size}" for size in packs.ITEM_SIZES]
-    return tuple(dict.fromkeys(["nest_copy", *moves, *_casts()]))
+    strips = [f"nest_strips_{size}" for size in nest_strips.ITEM_SIZES]
+    return tuple(dict.fromkeys(["nest_copy", *moves, *strips, *_casts()]))
 
 
 def _casts() -> Iterator[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nest_case import Case, item_of, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import move_boxes, nest_moves, nest_past, nest_rows, nest_sums
+from einsum_engine.kernels import move_boxes, nest_moves, nest_rows, nest_sums
 from einsum_engine.kernels.cpu import nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -210,50 +210,6 @@ def test_runs_of_the_input_at_large_powers_of_two_are_fetched(isa, dtype, dims, 
     far, near = (lower(each).rows[0].words for each in (problem, replace(problem, dims=apart)))
     assert nest_abi.N_FETCH not in near and far[nest_abi.N_FETCH] > 16
     Case(problem=problem, shift=4, threads=2).check(isa)
-
-
-@ISAS
-@pytest.mark.parametrize("within", [(0, 0), (0, 16), (0, 60), (0, 3), (16, 0), (4, 8), (1, 0)])
-@pytest.mark.parametrize(
-    ("dtype", "dims"),
-    [
-        ("float32", ((32, 4, 12288, 0), (1024, 128, 4, 0))),
-        ("float32", ((16, 4, 8192, 0), (1001, 64, 4, 0))),  # the last tile overlaps another
-        ("int32", ((16, 4, 1 << 14, 0), (60, 64, 4, 0), (64, 3840, 240, 0))),  # runs of two loops, cut
-        ("complex64", ((24, 8, 8192, 0), (512, 192, 8, 0), (3, 98304, 24 * 8192, 0))),
-        ("complex128", ((4, 16, 8192, 0), (300, 64, 16, 0))),
-    ],
-)
-def test_rows_of_the_input_at_distances_of_pages_become_lines_by_tiles(isa, dtype, dims, within, monkeypatch):
-    """One row is for outputs that begin with a line, the other for those that do not; each does nothing for others."""
-    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    monkeypatch.setattr(nest_past, "FAR_BYTES", 0)
-    for threads in (1, 3):
-        case = Case(problem=NestProblem(op="copy", dims=dims, out=dtype, a=dtype), within=within, threads=threads)
-        whole = lower(case.problem, threads)
-        boxes, lines = whole.rows
-        assert lines.words[nest_abi.N_A_MODE] == nest_abi.STAGED + nest_abi.MOVE_PAST
-        for row in whole.rows:
-            monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
-            if (row is lines) == (within[0] == 0):
-                case.check(isa)
-            else:
-                operands = case.operands()
-                before = operands[0].memory.copy()
-                case.run(isa, operands)
-                assert (operands[0].memory == before).all()
-
-
-def test_which_permutations_are_by_tiles_alone(monkeypatch):
-    def rows(dims, dtype="float32"):
-        return len(lower(NestProblem(op="copy", dims=dims, out=dtype, a=dtype)).rows)
-
-    assert rows(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == 2
-    assert rows(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == 1  # rows of the input are not on pages of their own
-    assert rows(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == 1  # lines of the output hold parts of two runs
-    assert rows(((4096, 4, 8192, 0), (400, 16384, 4, 0), (10, 6553600, 1 << 25, 0))) == 1  # the input runs for 1600 bytes
-    assert rows(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 1  # 32 rows for a line
-    assert rows(((1024, 4, 4096, 0), (1024, 4096, 4, 0))) == 1  # stays in the shared cache
 
 
 def test_copy_past_the_caches_by_tiles_elements_and_rows(monkeypatch):

@@ -367,7 +367,7 @@ class Fn:
             bits = 8 * size_of(ty)
             mask = ir.Constant(ir.IntType(max(8, lanes)), -1)
             args = [value.v, power.v, value.v, mask, *([_ROUNDING] if bits == 512 else [])]
-            return self._intel(f"mask.scalef.{_KINDS[ty.element]}.{bits}", ty, args)
+            return self.intel(f"mask.scalef.{_KINDS[ty.element]}.{bits}", ty, args)
 
         return self._by_halves([value, power], call)
 
@@ -386,7 +386,7 @@ class Fn:
 
         def call(value: Val) -> Val:
             ty, mask = value.type, ir.Constant(ir.IntType(value.type.count), -1)
-            return self._intel(f"rcp14.{_KINDS[ty.element]}.512", ty, [value.v, value.v, mask])
+            return self.intel(f"rcp14.{_KINDS[ty.element]}.512", ty, [value.v, value.v, mask])
 
         return self._by_halves([value], call)
 
@@ -397,7 +397,7 @@ class Fn:
             part = ir.VectorType(ty.element, index.type.count)
             rows = [ir.Constant(part, list(map(float, table[at : at + part.count]))) for at in range(0, 16, part.count)]
             name = "permvar.sf.512" if len(rows) == 1 else "vpermi2var.pd.512"
-            return self._intel(name, part, [rows[0], index.v, *rows[1:]])
+            return self.intel(name, part, [rows[0], index.v, *rows[1:]])
 
         return self._by_halves([index], call)
 
@@ -405,7 +405,7 @@ class Fn:
         """Exponents or fractions of 512 bits."""
         ty = value.type
         mask = ir.Constant(ir.IntType(ty.count), -1)
-        return self._intel(f"mask.{name}.{_KINDS[ty.element]}.512", ty, [value.v, *how, value.v, mask, _ROUNDING])
+        return self.intel(f"mask.{name}.{_KINDS[ty.element]}.512", ty, [value.v, *how, value.v, mask, _ROUNDING])
 
     def _by_halves(self, values: Sequence[Val], call: Callable[..., Val]) -> Val:
         """``call`` of vectors of one size, of at most 512 bits at a time."""
@@ -415,7 +415,7 @@ class Fn:
         halves = ([self.shuffle(x, x, part) for x in values] for part in _halves(ty.count))
         return self.shuffle(*(self._by_halves(half, call) for half in halves), range(ty.count))
 
-    def _intel(self, name: str, ty: ir.Type, args: Sequence[ir.Value]) -> Val:
+    def intel(self, name: str, ty: ir.Type, args: Sequence[ir.Value]) -> Val:
         fn = self._declare(f"llvm.x86.avx512.{name}", ty, [arg.type for arg in args])
         return Val(self, self.b.call(fn, args))
 

@@ -22,8 +22,6 @@ promise:
                    adjacent: vectors of each, put together                          (dst_o unused)
     MOVE_COMING    MOVE_TILE, where each whole tile asks for what lies ``dst_o`` bytes (a number) from what it loads;
                    elements of `nest_abi.COMING_BYTES` and more
-    MOVE_PAST      dst a line along o, src adjacent along j, more than a tile of it: blocks transposed in registers
-                   leave past the caches                                            (dst_o unused)
 
 Nothing outside the box is read or written. Elements may be written twice with the same value, so source and
 destination must not overlap (`MOVE_RUN` allows them to be the same).
@@ -31,15 +29,12 @@ destination must not overlap (`MOVE_RUN` allows them to be the same).
 
 from __future__ import annotations
 
-from typing import Callable
-
 from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
 from .emit import I1, I64, Fn, Val, Var
 from .mover import Mover
-from .stream import LINE
 
 ARGS = 10
 
@@ -65,7 +60,6 @@ class BoxMover:
             (na.MOVE_REPEAT, self._repeat),
             (na.MOVE_SEVERAL, self._each_several),
             (na.MOVE_WEAVE, self._weave),
-            (na.MOVE_PAST, self._past),
         )
         if self.item >= na.COMING_BYTES:
             modes += ((na.MOVE_COMING, lambda: self._tile(self.dst_o)),)
@@ -279,25 +273,9 @@ class BoxMover:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
         f = self.f
         with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
-            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming=coming)
+            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming)
 
-    def _past(self) -> None:
-        """All tiles but the first and the last begin with a line of ``src``, if its rows do alike: none is read twice."""
-        f, m = self.f, self.m
-        before = (f.i64(0) - self.src) & (LINE - 1)
-        start = f.select((before % self.item).eq(0), f.min(before // self.item, f.i64(m.block)), f.i64(0))
-        with f.if_(start > 0):
-            self._line_tiles(f.i64(0))
-        with f.range(start, self.nj, m.block) as j:
-            self._line_tiles(f.min(j, self.nj - m.block))
-
-    def _line_tiles(self, j: Val) -> None:
-        with self.f.range(0, self.no, self.m.block) as o:
-            self._move_tile(o, j, self.m.block, self.f.stream)
-
-    def _move_tile(
-        self, o: Val, j: Val, size: int, store: Callable[[Val, Val], None] | None = None, coming: Val | None = None
-    ) -> None:
+    def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None) -> None:
         f, m = self.f, self.m
         src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
         sources = [src + f.word(self.src_o, o + k) for k in range(size)]
@@ -306,7 +284,7 @@ class BoxMover:
                 f.prefetch(source + coming, locality=2)
         rows = m.transpose([m.load(source, size) for source in sources])
         for k, row in enumerate(rows):
-            (store or m.store)(row, dst + f.word(self.dst_j, j + k))
+            m.store(row, dst + f.word(self.dst_j, j + k))
 
 
 def build_move(module: ir.Module, name: str, item: int, isa: ISA) -> None:

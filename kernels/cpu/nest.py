@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..isa import ISA
-from . import cores
+from . import cores, strips
 from . import nest_abi as na
 from .convert import Converter
 from .emit import F64, I1, I64, Fn, Val, Var, vector_type
@@ -32,7 +32,7 @@ from .storage import STORAGES
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
 
-    Nothing is done where N_LINES is not for this output. Where N_FETCH is set, runs of a are copied to scratch first.
+    Nothing is done where strips write this output (N_STRIPS). Where N_FETCH is set, runs of a are copied to scratch first.
     Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
     """
     f = Fn(module, name, [I64] * 4)
@@ -66,16 +66,10 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
     first, last = frame.share(frame.word(na.N_BOXES))
-    frame.boxes(first, f.select(_is_for(frame), last, first), body, after, carry, distance)
+    item = f.i64(1) << frame.word(na.N_A_WIDE)
+    frame.boxes(first, f.select(strips.fits(frame, isa, item), first, last), body, after, carry, distance)
     f.store_fence()
     f.ret()
-
-
-def _is_for(frame: Frame) -> Val:
-    """Whether the row is for an output that begins where this one does."""
-    f, lines = frame.f, frame.word(na.N_LINES)
-    begins = f.select((frame.operand(OUT) & (LINE - 1)).eq(0), f.i64(na.ONLY_LINES), f.i64(na.NO_LINES))
-    return lines.eq(0) | lines.eq(begins)
 
 
 def _fetch(frame: Frame, a: Val) -> Val:
@@ -330,11 +324,13 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
 
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
+    elif what == "strips":
+        strips.build_strips(module, name, int(last), isa)
     elif what == "copy":
         build_copy(module, name, isa)
     elif what == "cast":

@@ -50,17 +50,21 @@ N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are aske
 N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, which reads them there; 0: none
 N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
-N_LINES = 56  # which outputs the row is for: all, or
-ONLY_LINES, NO_LINES = 1, 2  # those that begin with a line, those that do not
+N_STRIPS = 56  # of a copy, and of the strips in place of which it is there: outputs that strips write, bits of
+STRIPS_LINES, STRIPS_ANY = 1, 2  # those that begin with a line; those that begin with an element, where the ISA allows it
 N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
+
+# strips: see `strips`
+N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch, a line for each entry of J
+N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
 
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
-MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_PAST, MOVE_COMING = 6, 7, 8, 9, 10, 11, 12
+MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_COMING = 6, 7, 8, 9, 10, 11
 COMING_BYTES = 4  # of an element, from which there is MOVE_COMING
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (-1, 2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD

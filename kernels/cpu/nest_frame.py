@@ -18,7 +18,7 @@ _SLOTS = (abi.OUT_SLOT, abi.A_SLOT, abi.B_SLOT)
 _OFFSETS = (abi.OUT_OFFSET, abi.A_OFFSET, abi.B_OFFSET)
 MAX_RANK = 72
 BOXES_AHEAD = 3  # how far what is asked for early is from what is moved
-_ROW = 4 * 8  # bytes of a row of the odometer
+ROW = 4 * 8  # bytes of a row of the odometer
 
 
 class Frame:
@@ -78,9 +78,9 @@ class Frame:
         if after:
             scout = self._scout(f.min(first + distance, f.max(last - 1, first)))
         with f.range(first, last) as index:
-            chunk, chunks = f.word(self.counters, carry.row), f.word(self.table + carry.row * _ROW)
-            no = self._extent(na.N_O, na.N_O_TOTAL, chunk)
-            nj = self._extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
+            chunk, chunks = f.word(self.counters, carry.row), f.word(self.table + carry.row * ROW)
+            no = self.extent(na.N_O, na.N_O_TOTAL, chunk)
+            nj = self.extent(na.N_J, na.N_J_TOTAL, f.word(self.counters, 1))
             goes_on = (index - carry.step >= first) & (chunk > 0), (index + carry.step < last) & (chunk + 1 < chunks)
             here = [v.get() for v in at]
             coming = scout.at[0].get() if after else here[-1]
@@ -101,7 +101,7 @@ class Frame:
         scout.start(flat)
         return scout
 
-    def _extent(self, size: int, total: int, chunk: Val) -> Val:
+    def extent(self, size: int, total: int, chunk: Val) -> Val:
         count = self.word(size)
         return self.f.min(count, self.word(total) - chunk * count)
 
@@ -132,7 +132,7 @@ class Box:
 class Odometer:
     """Nested loops of any depth over a table of (size, strides...) rows, the first row fastest."""
 
-    def __init__(self, f: Fn, table: Val, rank: Val, counters: Val, at: list[Var], columns: list[int], row: int = _ROW):
+    def __init__(self, f: Fn, table: Val, rank: Val, counters: Val, at: list[Var], columns: list[int], row: int = ROW):
         self.f, self.table, self.rank, self.counters = f, table, rank, counters
         self.at, self.columns, self.row = at, columns, row
 

@@ -1,0 +1,191 @@
+"""Permutations in strips: tiles that go from rows of the input to whole lines of the output, past the caches.
+
+A strip has as many entries of O as a line of the output, and all of J. Its rows of the input, one for each entry of O,
+are read side by side, in order, as hardware follows them. A run of the output may begin anywhere in a line: each line
+is what the strip before had of it, kept in scratch, and the first entries of this one.
+
+    for strip of this task           entries of O; first those of one box, then the next box
+      for tile in J
+        load the rows, transpose     vectors along O
+        for vector                   one entry of J
+          line = end of the vector that was kept, beginning of this one
+          keep this one, store the line
+
+Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
+within a tile, vectors are loaded and stored by mask.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..isa import ISA
+from . import nest_abi as na
+from .emit import I1, I32, I64, Fn, Val, Var, size_of
+from .mover import Mover
+from .nest_frame import OUT, ROW, A, Frame, Odometer
+from .units import LINE
+
+_KINDS = {I32: "d", I64: "q"}  # in names of AVX-512 intrinsics
+
+
+def shifts_lines(isa: ISA) -> bool:
+    """Whether strips may be written to outputs that do not begin with a line: a vector is a line, of which some lanes
+    are loaded and stored, and an instruction takes lanes of two at places that a register has."""
+    return isa.masks and isa.vector_bits == 8 * LINE
+
+
+def fits(frame: Frame, isa: ISA, item: Val) -> Val:
+    """Whether strips write this output; else boxes do."""
+    f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
+    lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
+    if not shifts_lines(isa):
+        return lines
+    return lines | (what & na.STRIPS_ANY).ne(0) & (out & (item - 1)).eq(0)
+
+
+def _lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
+    """Lanes of two vectors of a line each, those of ``b`` counted behind those of ``a``; AVX-512."""
+    return f.intel(f"vpermi2var.{_KINDS[a.type.element]}.512", a.type, [a.v, which.v, b.v])
+
+
+def build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
+    f = Fn(module, name, [I64] * 4)
+    strips = (Shifted if shifts_lines(isa) else Strips)(f, item, isa)
+    with f.if_(fits(strips.frame, isa, f.i64(item))):
+        strips.emit()
+    f.store_fence()
+    f.ret()
+
+
+class Strips:
+    """All lines are whole, and begin with the output's: for any ISA."""
+
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
+        self.size = LINE // item  # entries of O in a strip, entries of J in a tile
+        self.rows, self.coming = f.stack(8 * self.size), f.stack(8 * self.size)
+        self.ahead = self.frame.word(na.N_STRIPS_AHEAD)
+        self.along, self.across = self.frame.vector(na.N_A_O), self.frame.vector(na.N_OUT_J)
+
+    def emit(self) -> None:
+        f, frame = self.f, self.frame
+        total = frame.word(na.N_O_TOTAL)
+        strips = f.ceil_div(total, self.size)
+        at = [Var(f, frame.operand(which)) for which in (OUT, A)]
+        # row 0 counts the chunks of O, which strips go through
+        table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
+        odometer = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
+        first, last = frame.share(frame.word(na.N_BOXES) * strips)
+        odometer.start(first // strips)
+        strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
+        with f.range(first, last) as index:
+            out, a = (v.get() for v in at)
+            o, following = strip.get() * self.size, strip.get() + 1
+            ends = following.eq(strips) | (index + 1).eq(last)
+            self._place_rows(a, o)
+            nj = frame.extent(na.N_J, na.N_J_TOTAL, f.word(frame.counters))
+            self._strip(out + o * self.item, nj, f.min(total - o, self.size), begun.get(), ends)
+            more = following < strips
+            begun.set(more)
+            strip.set(f.select(more, following, f.i64(0)))
+            with f.if_((index + 1 < last) & following.eq(strips)):
+                odometer.advance()
+
+    def _place_rows(self, a: Val, o: Val) -> None:
+        """Addresses of the rows of a strip, and of one to come; the last one of O stands for those behind it."""
+        f, frame = self.f, self.frame
+        chunk, total = frame.word(na.N_O), frame.word(na.N_O_TOTAL)
+        for place, start in ((self.rows, o), (self.coming, f.min(o + self.ahead * self.size, total - 1))):
+            number = start // chunk
+            rows, first = a + number * f.word(frame.table, 1 + A), start - number * chunk
+            last = f.min(chunk, total - number * chunk) - 1
+            for k in range(self.size):
+                f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
+
+    def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
+        f, m = self.f, self.m
+        with f.range(0, nj - (m.block - 1), m.block) as j:
+            self._ask(j)
+            for first in range(0, self.size, m.block):
+                rows = [f.word(self.rows, first + k) + j * self.item for k in range(m.block)]
+                for k, line in enumerate(m.transpose([m.load(row, m.block) for row in rows])):
+                    f.stream(line, out + f.word(self.across, j + k) + first * self.item)
+        with f.range(nj - nj % m.block, nj) as j:
+            to = out + f.word(self.across, j)
+            with f.range(0, self.size) as k:
+                m.copy(f.word(self.rows, k) + j * self.item, to + k * self.item)
+
+    def _ask(self, j: Val) -> None:
+        f = self.f
+        with f.if_(self.ahead.ne(0)):
+            for k in range(self.size):
+                f.prefetch(f.word(self.coming, k) + j * self.item, locality=2)
+
+
+class Shifted(Strips):
+    """Lines begin anywhere in a run of the output."""
+
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        super().__init__(f, item, isa)
+        self.kept = self.frame.scratch(na.N_KEPT)
+        self.vector = self.m.vector(self.size)
+        self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
+
+    def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
+        f = self.f
+        with f.if_else(begun & (ends.eq(0))) as (inside, otherwise):
+            with inside:
+                self._tiles(nj, lambda j, line: self._within(out, j, line))
+            with otherwise:
+                self._tiles(nj, lambda j, line: self._end(out, j, line, count, begun, ends))
+
+    def _tiles(self, nj: Val, store) -> None:
+        f, size = self.f, self.size
+        with f.range(0, nj - (size - 1), size) as j:
+            self._ask(j)
+            for k, line in enumerate(self._lines(j)):
+                store(j + k, line)
+        rest, j = nj % size, nj - nj % size
+        with f.if_(rest.ne(0)):
+            self._ask(j)
+            mask = f.lane_mask(rest * self.m.group, self.lanes)
+            for k, line in enumerate(self._lines(j, mask)[:-1]):
+                with f.if_(rest > k):
+                    store(j + k, line)
+
+    def _lines(self, j: Val, mask: Val | None = None) -> list[Val]:
+        f, m, shift = self.f, self.m, j * self.item
+        rows = [f.word(self.rows, k) + shift for k in range(self.size)]
+        return m.transpose([f.load_masked(self.vector, r, mask) if mask else m.load(r, self.size) for r in rows])
+
+    def _place(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
+        """Address of the line in which the entries of a strip begin, lanes before them, and which lanes of what is kept
+        and of them are the line."""
+        f = self.f
+        to = out + f.word(self.across, j)
+        over = to & (LINE - 1)
+        before = over >> (self.unit.bit_length() - 1)
+        first = f.convert(f.i64(self.lanes) - before, "trunc", self.vector.element)
+        return to - over, before, f.vector(self.vector.element, range(self.lanes)) + f.splat(first, self.lanes)
+
+    def _within(self, out: Val, j: Val, line: Val) -> None:
+        f = self.f
+        to, _, which = self._place(out, j)
+        kept = self.kept + j * LINE
+        f.stream(_lanes_of_two(f, f.load(self.vector, kept, align=LINE), line, which), to)
+        f.store(line, kept, align=LINE)
+
+    def _end(self, out: Val, j: Val, line: Val, count: Val, begun: Val, ends: Val) -> None:
+        f = self.f
+        to, before, which = self._place(out, j)
+        kept = self.kept + j * LINE
+        found = _lanes_of_two(f, f.load(self.vector, kept, align=LINE), line, which)
+        f.store(line, kept, align=LINE)
+        end = f.select(ends, before + count * self.m.group, f.i64(self.lanes))
+        first = f.select(begun, f.i64(0), before)
+        mask = f.lane_mask(end, self.lanes) & (f.lane_mask(first, self.lanes) ^ f.vector(I1, [1] * self.lanes))
+        f.store_masked(found, to, mask)
+        with f.if_(end > self.lanes):
+            rest = _lanes_of_two(f, line, line, which)
+            f.store_masked(rest, to + LINE, f.lane_mask(end - self.lanes, self.lanes))

@@ -1,0 +1,109 @@
+"""Permutations in strips, which go from registers to memory as whole lines, without boxes in scratch (`cpu.strips`).
+
+As many rows of the input as a line of the output has elements are few enough for hardware to follow, each in order to
+its end; the lines of a tile may leave past the caches in any order.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Sequence
+
+from .cpu import abi, cores
+from .cpu import nest_abi as na
+from .cpu.units import LINE, PAGE
+from .nest_boxes import OUT, A, Group, take, without
+from .nest_problem import Dim
+from .nest_rows import FAR_BYTES, RowBuilder
+from .row import Row
+
+ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more rows than hardware follows
+# Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
+# line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
+LONG_OUT, LONG_IN = 900, 96
+# Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
+# long enough for hardware to follow them.
+PAGED_IN = 2048
+CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
+MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
+AHEAD_BYTES = 16 << 10  # of what is read before lines that are asked for, at least a strip
+BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a border in a run store parts of lines
+ONE = (1, 0, 0, 0)
+
+
+def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row | None:
+    """Row of a copy of ``dims`` in strips, or None where boxes do as well or better for all outputs.
+
+    It does nothing where the output does not begin as its word N_STRIPS says.
+    """
+    runs, fast = _sides(_chain(dims, OUT, item), _chain(dims, A, item), LINE // item)
+    if item not in ITEM_SIZES or not runs:
+        return None
+    o, left = _along(runs, LINE // item)
+    j, rest = take(fast, MOST_J, LINE // item)
+    outer = sorted(left + rest + without(without(dims, runs), fast), key=lambda d: abs(d[1 + A]))
+    if not (outputs := _outputs(item, o, j, outer)):
+        return None
+    builder = RowBuilder(o, j, outer, shifts)
+    builder.kernels[abi.FN] = f"nest_strips_{item}"
+    boxes, strips = builder.boxes // o.chunks[0], -(-o.total * item // LINE)
+    builder.words |= {
+        na.N_BOXES: boxes,
+        na.N_A_O: builder.vector(o.offsets(A)),
+        na.N_OUT_J: builder.vector(j.offsets(OUT)),
+        na.N_STRIPS: outputs,
+        na.N_STRIPS_AHEAD: max(1, AHEAD_BYTES // (LINE * j.count)),
+        na.N_KEPT: builder.reserve(LINE * j.count),
+    }
+    return builder.row(min(-(-tasks // BORDERS), boxes * strips), nbytes)
+
+
+def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
+    """Bits of N_STRIPS: for which outputs strips are faster than boxes."""
+    far = item * o.total * j.total * prod(d[0] for d in outer) >= FAR_BYTES
+    lines = o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
+    paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
+    crowded = o.dims[0][1 + A] % (PAGE // 2) == 0
+    long = item * o.total >= LONG_OUT and item * j.total >= (CROWDED_IN if crowded else LONG_IN)
+    return na.STRIPS_LINES * paged | na.STRIPS_ANY * (long and cores.here().shifts_strips)
+
+
+def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
+    """The loops along which an operand is contiguous, the fastest first."""
+    by_stride, found, run = {d[1 + operand]: d for d in reversed(dims)}, [], item
+    while (dim := by_stride.get(run)) is not None:
+        found.append(dim)
+        run *= dim[0]
+    return found
+
+
+def _sides(runs: list[Dim], fast: list[Dim], size: int) -> tuple[list[Dim], list[Dim]]:
+    """Loops of O and J: of the output's and the input's chain, each of which ends where the other has its loop.
+
+    Long runs of both are best, and such as leave few tiles of ``size`` entries that are not full."""
+    best, found = 0.0, ([], [])
+    for m in range(1, len(runs) + 1):
+        for n in range(1, len(fast) + 1):
+            if any(d in runs[:m] for d in fast[:n]):
+                break
+            no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
+            score = no / (no + 2 * size) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            if score > best:
+                best, found = score, (runs[:m], fast[:n])
+    return found
+
+
+def _along(runs: list[Dim], size: int) -> tuple[Group, list[Dim]]:
+    """O, where it is long in chunks of whole strips of ``size`` entries, and what is left of ``runs``."""
+    taken, count = [], 1
+    for number, (entries, *strides) in enumerate(runs):
+        if count * entries > MOST_O:
+            unit = size // gcd(size, count)
+            part = MOST_O // count // unit * unit
+            if part == 0:
+                return Group(dims=tuple(taken), total=count, chunks=ONE), runs[number:]
+            chunks = -(-entries // part), *(part * s for s in strides)
+            return Group(dims=(*taken, (part, *strides)), total=count * entries, chunks=chunks), runs[number + 1 :]
+        taken.append((entries, *strides))
+        count *= entries
+    return Group(dims=tuple(taken), total=count, chunks=ONE), []

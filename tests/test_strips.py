@@ -1,0 +1,107 @@
+"""Permutations in strips: every output is written by strips or by boxes, and only where there is something to write."""
+
+from dataclasses import replace
+from math import prod
+
+import nest_case
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nest_case import Case
+
+from einsum_engine.kernels import nest_moves, nest_strips
+from einsum_engine.kernels.cpu import cores, nest_abi, strips
+from einsum_engine.kernels.isa import host_isas
+from einsum_engine.kernels.nest import NestProblem, lower
+
+ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+
+
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (0, 16), (0, 60), (0, 3), (16, 0), (4, 8), (1, 0), (48, 16)])
+@pytest.mark.parametrize(
+    ("dtype", "dims"),
+    [
+        ("float32", ((32, 4, 12288, 0), (1024, 128, 4, 0))),  # all lines are whole
+        ("float32", ((16, 4, 8192, 0), (1001, 64, 4, 0))),
+        ("int32", ((16, 4, 1 << 14, 0), (60, 64, 4, 0), (64, 3840, 240, 0))),  # runs of two loops, cut
+        ("complex64", ((24, 8, 8192, 0), (512, 192, 8, 0), (3, 98304, 24 * 8192, 0))),
+        ("complex128", ((4, 16, 8192, 0), (300, 64, 16, 0))),
+        ("float32", ((301, 4, 148, 0), (37, 1204, 4, 0))),  # lines begin anywhere
+        ("float32", ((7, 4, 260, 0), (41, 28, 1824, 0), (64, 1148, 4, 0), (3, 73472, 75000, 0))),  # strips of two loops
+        ("float64", ((5003, 8, 136, 0), (17, 40024, 8, 0))),  # two chunks of O
+        ("int64", ((130, 8, 17600, 0), (2200, 1040, 8, 0))),  # two chunks of J
+        ("complex128", ((61, 16, 400, 0), (25, 976, 16, 0))),
+    ],
+)
+def test_strips_write_lines_of_outputs_that_boxes_leave_to_them(isa, dtype, dims, within, monkeypatch):
+    """Of the two rows one writes all of an output, the other nothing."""
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "LONG_OUT", 0)
+    monkeypatch.setattr(nest_strips, "CROWDED_IN", 0)
+    item = np.dtype(dtype).itemsize
+    for threads in (1, 3):
+        case = Case(problem=NestProblem(op="copy", dims=dims, out=dtype, a=dtype), within=within, threads=threads)
+        whole = lower(case.problem, threads)
+        boxes, lines = whole.rows
+        what = lines.words[nest_abi.N_STRIPS]
+        assert boxes.words[nest_abi.N_STRIPS] == what and what & nest_abi.STRIPS_ANY
+        fits = within[0] % 64 == 0 and bool(what & nest_abi.STRIPS_LINES)
+        if strips.shifts_lines(isa):
+            fits |= within[0] % item == 0
+        for row in whole.rows:
+            monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
+            if (row is lines) == fits:
+                case.check(isa)
+            else:
+                operands = case.operands()
+                before = operands[0].memory.copy()
+                case.run(isa, operands)
+                assert (operands[0].memory == before).all()
+
+
+@ISAS
+@given(data=st.data())
+def test_strips_of_random_permutations(isa, data):
+    sizes = data.draw(st.lists(st.integers(2, 40), min_size=2, max_size=4))
+    order = data.draw(st.permutations(range(len(sizes))))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "complex128"]))
+    item = np.dtype(dtype).itemsize
+    a = [item * prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    out = {axis: item * prod(sizes[x] for x in order[at + 1 :]) for at, axis in enumerate(order)}
+    dims = tuple((size, out[n], a[n], 0) for n, size in enumerate(sizes))
+    within = item * data.draw(st.integers(0, 64 // item)), item * data.draw(st.integers(0, 64 // item))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "here", lambda: cores.PLAIN)
+        patch.setattr(nest_moves, "STREAM_BYTES", 0)
+        for name in ("LONG_OUT", "LONG_IN", "CROWDED_IN"):
+            patch.setattr(nest_strips, name, 0)
+        patch.setattr(nest_strips, "MOST_O", data.draw(st.sampled_from([64, 4096])))
+        patch.setattr(nest_strips, "MOST_J", data.draw(st.sampled_from([32, 2048])))
+        problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
+        Case(problem=problem, within=within, threads=data.draw(st.integers(1, 3))).check(isa)
+
+
+def test_which_permutations_are_in_strips(monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+
+    def outputs(dims, dtype="float32"):
+        rows = lower(NestProblem(op="copy", dims=dims, out=dtype, a=dtype)).rows
+        return rows[1].words[nest_abi.N_STRIPS] if len(rows) > 1 else 0
+
+    both, shifted = nest_abi.STRIPS_LINES | nest_abi.STRIPS_ANY, nest_abi.STRIPS_ANY
+    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both
+    assert outputs(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == shifted  # boxes do as well where lines are whole
+    assert outputs(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == shifted  # lines of the output hold parts of two runs
+    assert outputs(((8200, 4, 4096, 0), (1024, 32800, 4, 0))) == shifted
+    assert outputs(((16384, 4, 2048, 0), (512, 65536, 4, 0))) == 0  # rows of the input are short, and crowded
+    assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == shifted
+    assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == 0  # short runs of the output
+    assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == 0  # and of the input
+    assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
+    monkeypatch.setattr(cores, "here", lambda: cores.MAKERS["GenuineIntel"])
+    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == nest_abi.STRIPS_LINES
+    assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == 0
