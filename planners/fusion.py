@@ -141,11 +141,12 @@ class Schedule(Placing):
         return False
 
     def goal(self, group: FusedGroup, atom: Var, apart: MemoryView | None) -> MemoryView | None:
-        """The memory in which a value belongs in the end, if it can be written there at once."""
+        """The memory in which a value belongs in the end, if it can be written there at once: what lies there may be
+        another operand of the equation that needs the value, or a result that is still to be stored."""
         home = self.goals.get(atom.number)
         if home is None or atom.number in group.over or _written_over(home, apart):
             return None
-        if not self.overwritable(home, home) or not group.may_write(home):
+        if not self.overwritable(home, home, now=True) or not group.may_write(home):
             return None
         return None if any(_touches(step, home) for step in self.steps[group.at :] if step is not group) else home
 

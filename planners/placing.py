@@ -95,23 +95,26 @@ class Placing(ABC):
         return self.places.get(atom.number) if isinstance(atom, Var) else None
 
     # -- what may be written
-    def overwritable(self, place: MemoryView, target: MemoryView) -> bool:
-        """Whether nobody reads the elements of ``target``, a part of ``place``, later, and they may be written."""
-        return self.may_change(place, target) and not self.readers(target)
+    def overwritable(self, place: MemoryView, target: MemoryView, *, now: bool = False) -> bool:
+        """Whether nobody reads the elements of ``target``, a part of ``place``, later (or ``now``), and they may be
+        written."""
+        return self.may_change(place, target) and not self.readers(target, now=now)
 
     def may_change(self, place: MemoryView, target: MemoryView) -> bool:
         """Whether memory may be written at all."""
         return id(place.memory) in self.writable and place.view.injective() and target.view.injective()
 
-    def readers(self, target: MemoryView) -> list[Var]:
-        """The values in this memory that are read later, where ``target`` is."""
-        return [var for var in self.inside.get(target.memory.number, ()) if self.read_later(var, target)]
+    def readers(self, target: MemoryView, *, now: bool = False) -> list[Var]:
+        """The values in this memory that are read later (or ``now``), where ``target`` is."""
+        first = self.position if now else self.position + 1
+        return [var for var in self.inside.get(target.memory.number, ()) if self.read_from(first, var, target)]
 
-    def read_later(self, var: Var, target: MemoryView) -> bool:
+    def read_from(self, first: int, var: Var, target: MemoryView) -> bool:
+        """Whether an equation from number ``first`` on reads a value where ``target`` is."""
         own = self.places[var.number]
         for at, view, unread in self.uses.get(var.number, ()):
             part = own if view is None else own.part(view) or own
-            if at > self.position and part.overlaps(target) and not _within(target, own, unread):
+            if at >= first and part.overlaps(target) and not _within(target, own, unread):
                 return True
         return False
 

@@ -97,7 +97,7 @@ def draw_case(choose: Choose) -> dict[str, Any]:
             except (ValueError, TypeError, IndexError):
                 continue  # NumPy refuses it; errors have tests of their own
         lines.append(line)
-    returned = sorted({choose(range(len(values))) for _ in range(choose((1, 2, 3)))})
+    returned = list(dict.fromkeys(choose(range(len(values))) for _ in range(choose((1, 2, 3)))))
     return {"inputs": inputs, "lines": lines, "returned": returned}
 
 
@@ -133,7 +133,7 @@ def make_inputs(given: list[dict[str, Any]]) -> list[Any]:
 
 def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
     kind = choose(
-        (*("view", "write") * 4, "unary", "binary", "reduce", "einsum", "take", "put", "index", "join", "cond", "loop")
+        (*("view", "write") * 4, "back", *"unary binary reduce einsum take put index join cond loop".split())
     )
     at, other = choose(range(len(values))), choose(range(len(values)))
     if kind == "view":
@@ -141,6 +141,10 @@ def draw_line(choose: Choose, values: list[Any]) -> list[Any]:
     if kind == "write":
         value = choose((["array", other], ["array", other], ["number", choose((2, 1.5, True))]))
         return [kind, at, draw_key(choose, values[at]), choose(tuple(IN_PLACE)), value]
+    if kind == "back":  # a value of the same shape replaces all of one of the first arrays
+        at = choose(range(min(3, len(values))))
+        alike = [n for n, value in enumerate(values) if n != at and np.shape(value) == np.shape(values[at])]
+        return ["write", at, ["dots"], "set", ["array", choose(alike or [at])]]
     if kind in ("take", "put"):
         axis = choose(range(np.ndim(values[at]) or 1))
         size = np.shape(values[at])[axis] if np.ndim(values[at]) else 0

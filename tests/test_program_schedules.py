@@ -66,7 +66,42 @@ def stored_where_it_is_reversed(x, y):
     return x + y
 
 
-HAZARDS = [shifted, read_before_written, read_turned, two_versions, stored_twice, stored_where_it_is_reversed]
+def old_part_is_a_later_result(x, y):
+    """What replaces all of x is stored while a part of x, a later result, is still to be copied."""
+    old = x[0]
+    x += 1
+    y[...] = np.tanh(x @ y)
+    return y.copy(), x.copy(), old
+
+
+def old_part_is_another_operand(x, y):
+    """What replaces all of x is stored for an equation that also reads what x was."""
+    old, z = x[::-1].copy(), x * 2
+    x[...] = z
+    z[:4] = old[:4]
+    w = y + y
+    y[...] = w
+    return np.einsum("ij,jk->ik", w, old), z
+
+
+def old_part_is_added_where_indices_say(x, y):
+    old, z = x[::-1].copy(), x * 2
+    x[...] = z
+    np.add.at(z, [0, 0, 1], old[:3])
+    return z
+
+
+HAZARDS = [
+    shifted,
+    read_before_written,
+    read_turned,
+    two_versions,
+    stored_twice,
+    stored_where_it_is_reversed,
+    old_part_is_a_later_result,
+    old_part_is_another_operand,
+    old_part_is_added_where_indices_say,
+]
 
 
 def check_hazards():
@@ -108,7 +143,7 @@ def test_what_is_computed_twice_reads_nothing_that_is_written():
 @pytest.mark.parametrize(
     "owner, name, wrong",
     [
-        (Schedule, "overwritable", lambda self, place, target: True),
+        (Schedule, "overwritable", lambda self, place, target, now=False: True),
         (Schedule, "aside", lambda self, atom: atom),
         (fusion, "_touches", lambda step, target: False),
         (FusedGroup, "may_write", lambda self, place: True),
