@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     EngineAttributeError,
+    EngineAxisError,
     EngineError,
     EngineIndexError,
     EngineMemoryError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Compiled",
     "EngineAttributeError",
+    "EngineAxisError",
     "EngineError",
     "EngineIndexError",
     "EngineMemoryError",

@@ -13,7 +13,8 @@ array([0., 0.])
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,21 @@ from . import trace_contract as trace_contract
 from . import trace_elements as trace_elements
 from . import trace_grids as trace_grids
 from . import trace_methods as trace_methods
+from . import trace_products as trace_products
 from . import trace_sums as trace_sums
 from .avals import Aval
 from .errors import EngineTypeError, EngineValueError
 from .ir import Atom, Program
 from .trace import Scope, Root, cast_atom, current, emit_all, scoped, fresh, lift, tracing
 from .trace_lines import located
-from .trees import flatten, spelled, unflatten
+from .trees import flatten, unflatten
 
 
 def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any:
     """``true(*operands)`` where the predicate holds, else ``false(*operands)``; only that branch is run.
 
     Traced, both must return the same structure, shapes and dtypes; they may use and write arrays around them, and
-    what they return is a copy.
+    what they return, if it is not None, is a copy.
     Raises, traced, `EngineTypeError` for another structure or a predicate that is no single truth value,
     `EngineValueError` for another shape or dtype; not traced, what ``if predicate`` raises.
 
@@ -50,7 +52,7 @@ def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *o
         scopes = [_branch(function, operands) for function in (true, false)]
         (one, tree), (two, other) = scopes[0][1:], scopes[1][1:]
         if tree != other:
-            raise EngineTypeError(f"the branches return different structures: {spelled(tree)} and {spelled(other)}")
+            raise EngineTypeError(f"the branches return different structures: {_spelled(tree)} and {_spelled(other)}")
         _check_same("the branches return", "and", [x.aval for x in one], [x.aval for x in two])
         roots = list(dict.fromkeys(root for scope, *_ in scopes for root in scope.captured))
         written = list(dict.fromkeys(root for scope, *_ in scopes for root in scope.mutated if root in roots))
@@ -59,14 +61,37 @@ def cond(predicate: Any, true: Callable[..., Any], false: Callable[..., Any], *o
         inputs = [flag, *(outer.version(root) for root in roots)]
         results = emit_all("cond", *inputs, true=programs[0], false=programs[1])
         _take_back(outer, written, results[len(one) :])
-        return unflatten(tree, [fresh(var) for var in results[: len(one)]])
+        return _whole(tree, [fresh(var) for var in results[: len(one)]])
 
 
 def _branch(function: Callable[..., Any], operands: tuple[Any, ...]) -> tuple[Scope, list[Atom], Any]:
     """A scope in which ``function`` ran, the values it returned, and their structure."""
     with scoped(Scope(current())) as scope:
-        leaves, tree = flatten(function(*operands))
+        leaves, tree = _parts(function(*operands))
         return scope, [lift(leaf) for leaf in leaves], tree
+
+
+def _parts(value: Any) -> tuple[list[Any], Any]:
+    """The arrays in what a branch or body returned, and the structure around them, of which None is part."""
+    leaves, tree = flatten(value)
+    blanks = tuple(leaf is None for leaf in leaves)
+    return [leaf for leaf in leaves if leaf is not None], (tree, blanks)
+
+
+def _whole(structure: Any, parts: Iterable[Any]) -> Any:
+    """The value that `_parts` took apart, with other arrays."""
+    tree, blanks = structure
+    rest = iter(parts)
+    return unflatten(tree, [None if blank else next(rest) for blank in blanks])
+
+
+def _spelled(structure: Any) -> str:
+    """The structure as a message names it, each array three dots.
+
+    >>> _spelled(_parts((1, {"a": [2, None]}))[1])
+    "(..., {'a': [..., None]})"
+    """
+    return repr(_whole(structure, repeat(...))).replace(repr(...), "...")
 
 
 def _versions(scope: Scope, roots: list[Root]) -> list[Atom]:
@@ -109,7 +134,7 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
         while test(state):
             state = body(state)
         return state
-    leaves, tree = flatten(state)
+    leaves, tree = _parts(state)
     with located("while_loop", *leaves):
         start = [lift(leaf) for leaf in leaves]
         outer = current()
@@ -118,7 +143,7 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
         if any(root in tested.captured for root in tested.mutated):
             raise EngineValueError("the test writes an array of the function around it")
         if made_tree != tree:
-            raise EngineTypeError(f"the body takes {spelled(tree)} and returns another structure: {spelled(made_tree)}")
+            raise EngineTypeError(f"the body takes {_spelled(tree)} and returns another structure: {_spelled(made_tree)}")
         _check_same("the body turns", "into", [x.aval for x in start], [x.aval for x in made])
         written = [root for root in bodied.mutated if root in bodied.captured]
         both = dict.fromkeys([*written, *bodied.captured, *tested.captured])
@@ -129,7 +154,7 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], state: Any) -
         carried = len(start) + len(written)
         results = emit_all("while", *inputs, test=one, body=two, carried=carried)
         _take_back(outer, written, results[len(start) :])
-        return unflatten(tree, [fresh(var) for var in results[: len(start)]])
+        return _whole(tree, [fresh(var) for var in results[: len(start)]])
 
 
 def _truth(scope: Scope, atom: Atom) -> Atom:
@@ -143,5 +168,5 @@ def _region(function: Callable[..., Any], start: list[Atom], tree: Any) -> tuple
     """A scope in which ``function`` ran on a new state, the inputs of that state, and what it returned."""
     with scoped(Scope(current())) as scope:
         first = [scope.builder.input(atom.aval) for atom in start]
-        leaves, made_tree = flatten(function(unflatten(tree, [fresh(var) for var in first])))
+        leaves, made_tree = _parts(function(_whole(tree, [fresh(var) for var in first])))
         return scope, first, [lift(leaf) for leaf in leaves], made_tree

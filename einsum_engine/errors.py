@@ -27,6 +27,10 @@ class EngineIndexError(EngineError, IndexError):
     """An index or axis outside the shape; the message names index, axis and size."""
 
 
+class EngineAxisError(EngineIndexError, ValueError):
+    """An axis outside the shape, which is both to NumPy too."""
+
+
 class EngineAttributeError(EngineError, AttributeError):
     """A method or attribute of NumPy's arrays that traced arrays do not have."""
 

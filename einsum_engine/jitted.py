@@ -34,7 +34,7 @@ from .trace_lines import line_of, located, placed
 from .trace_masked import Masked
 from .trace_memory import numpy_memory
 from .traced import Leaf, Traced, inputs_of, quick_of, run, strides_of
-from .trees import flatten, unflatten
+from .trees import exactly, flatten, unflatten
 from .views import View
 
 QUICK = 8  # native entries that a call tries before it looks at its arguments
@@ -299,7 +299,7 @@ def _leaf_key(leaf: Any, position: int) -> Any:
             f"argument {position} has type {name}: arrays of NumPy are traced, and what is a fixed part "
             f"of the program must be hashable"
         ) from None
-    return (type(leaf), repr(leaf) if isinstance(leaf, (float, complex, slice)) else leaf)
+    return exactly(leaf)
 
 
 # -- tracing a call ----------------------------------------------------------------------------------------------------

@@ -33,21 +33,25 @@ def _dtypes(avals: tuple[Aval, ...]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def loop_dtypes(ufunc: np.ufunc, given: tuple[Any, ...], result: np.dtype | None = None) -> tuple[np.dtype, ...]:
+def loop_dtypes(
+    ufunc: np.ufunc, given: tuple[Any, ...], result: np.dtype | None = None, casting: str = "same_kind"
+) -> tuple[np.dtype, ...]:
     """The dtypes in which NumPy runs ``ufunc``: of its operands, then of its results.
 
     ``given``: one dtype per operand; the types int, float and complex stand for Python scalars, which are weak.
-    ``result`` asks for the loop with that result, as the argument ``dtype=`` of a ufunc.
+    ``result`` asks for the loop with that result, as the argument ``dtype=`` of a ufunc; ``casting`` is the rule by which
+    operands go to the loop's dtypes.
 
     >>> loop_dtypes(np.add, (np.dtype("float32"), float))
     (dtype('float32'), dtype('float32'), dtype('float32'))
     """
     wanted = {} if result is None else {"signature": (None,) * ufunc.nin + (result,) * ufunc.nout}
     try:
-        return ufunc.resolve_dtypes((*given, *(None,) * ufunc.nout), **wanted)
-    except TypeError:
+        return ufunc.resolve_dtypes((*given, *(None,) * ufunc.nout), **wanted, casting=casting)
+    except (TypeError, ValueError):
         names = ", ".join(item.__name__ if isinstance(item, type) else str(item) for item in given)
         asked = "" if result is None else f" with dtype={result}"
+        asked += "" if casting == "same_kind" else f" with casting={casting!r}"
         raise EngineTypeError(f"np.{ufunc.__name__} has no meaning for {names}{asked}") from None
 
 

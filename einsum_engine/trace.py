@@ -204,6 +204,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
 _MAKE = "np.zeros_like(x, shape=...) and np.zeros(..., like=x) of a traced x make an array that it can be written into"
+_TABLE = "np.asarray(table, like=i)[i] takes from an array that is not traced by a traced index"
 _KEEP = f"keep it an array; .astype converts, np.sqrt takes the place of math.sqrt; {_MAKE}"
 
 
@@ -334,12 +335,8 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
 
     # -- what would need the value
     def _needs_value(self, what: str, hint: str) -> EngineTypeError:
-        return placed(
-            EngineTypeError(
-                f"{what} of a traced {Aval(self.shape, self.dtype)}, {source_line()}: the value is not known while the "
-                f"function is traced; {hint}"
-            )
-        )
+        traced = f"{what} of a traced {Aval(self.shape, self.dtype)}, {source_line()}"
+        return placed(EngineTypeError(f"{traced}: the value is not known while the function is traced; {hint}"))
 
     def __bool__(self) -> bool:
         hint = (
@@ -358,10 +355,10 @@ class Tracer(np.lib.mixins.NDArrayOperatorsMixin):
         raise self._needs_value("complex()", _KEEP)
 
     def __index__(self) -> int:
-        raise self._needs_value("int()", "index with a[i], np.take or engine.where; shapes and slice bounds are fixed")
+        raise self._needs_value("int()", f"shapes and slice bounds are fixed; {_TABLE}")
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        hint = f"np.stack and np.concatenate join traced arrays; {_MAKE}"
+        hint = f"np.stack and np.concatenate join traced arrays; {_TABLE}; {_MAKE}"
         raise self._needs_value("conversion to an array", hint)
 
     def __getattr__(self, name: str) -> Any:
@@ -452,10 +449,12 @@ def given_dtype(value: Any) -> Any:
     return plain(value).dtype
 
 
-def apply_map(ufunc: np.ufunc, *operands: Any, dtype: Any = None, name: str = "") -> Tracer:
+def apply_map(
+    ufunc: np.ufunc, *operands: Any, dtype: Any = None, name: str = "", casting: str = "same_kind"
+) -> Tracer:
     """The map with the meaning of ``ufunc`` (or the map ``name``, with its dtypes), operands cast as NumPy casts."""
     asked = None if dtype is None else np.dtype(dtype)
-    loop = loop_dtypes(ufunc, tuple(given_dtype(x) for x in operands), asked)
+    loop = loop_dtypes(ufunc, tuple(given_dtype(x) for x in operands), asked, casting)
     for number in loop:
         known_dtype(number, "the result")
     atoms = [cast_atom(lift(x, want), want) for x, want in zip(operands, loop)]

@@ -16,7 +16,8 @@ from .expr import Expr, Index, Term, from_terms, kept, letters, parse, parse_int
 from .trace import Tracer, apply_map, as_tracer, given_dtype, implements
 from .trace_lines import located
 from .trace_functions import zeros
-from .trace_ufuncs import apply_einsum, finish
+from .trace_store import destination, finish
+from .trace_ufuncs import apply_einsum
 from .views import View
 
 Path = Sequence[tuple[int, ...]]
@@ -34,11 +35,13 @@ def contract(
     fortran: bool = False,
     view: bool = False,
     out: Any = None,
+    casting: str = "same_kind",
 ) -> Any:
     """``alpha * einsum(operands) + beta * out``, traced; ``factors`` are alpha and beta.
 
     ``dtype`` is that of the result; ``path`` a contraction path (None: the planner's own); ``view``: where NumPy's
-    einsum returns a view, this is one of the traced array; ``fortran``: the result lies in Fortran order.
+    einsum returns a view, this is one of the traced array; ``fortran``: the result lies in Fortran order; ``casting``: the
+    rule by which it goes to ``out``.
     """
     with located("einsum", *operands):
         arrays = [as_tracer(x) for x in operands]
@@ -48,7 +51,7 @@ def contract(
         arrays = [np.conjugate(x) if at in conj and x.dtype.kind == "c" else x for at, x in enumerate(arrays)]
         found = _whole(expr, arrays, path, dtype if accumulate is None else np.result_type(dtype, accumulate), fortran)
         found = _scaled(found.astype(dtype, copy=False), factors, out, dtype)
-        return finish(found, out)
+        return finish(found, out, casting)
 
 
 def diagonal_view(old: View, expr: Expr) -> View:
@@ -78,8 +81,12 @@ def _np_einsum(
         arrays = [as_tracer(x) for x in given]
         expr = from_terms(terms, output, [x.shape for x in arrays])
     path = optimize[1:] if isinstance(optimize, (list, tuple)) and optimize and optimize[0] == "einsum_path" else None
-    wanted = result_type(*(given_dtype(x) for x in arrays), dtype=dtype, casting=casting, text=expr.text)
-    return contract(expr, arrays, dtype=wanted, path=path, fortran=order == "F", view=True, out=out)
+    target = destination(out)
+    given = [given_dtype(x) for x in arrays]
+    with_out = [] if dtype is not None or target is None else [target.dtype]  # NumPy computes in a dtype of all
+    wanted = result_type(*given, *with_out, dtype=dtype, casting=casting, text=expr.text)
+    order = {"dtype": wanted, "path": path, "fortran": order == "F", "view": True}
+    return contract(expr, arrays, **order, out=target, casting=casting)
 
 
 def _whole(expr: Expr, arrays: list[Tracer], path: Path | None, dtype: np.dtype, fortran: bool) -> Tracer:

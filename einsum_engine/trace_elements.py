@@ -11,7 +11,7 @@ from .errors import EngineTypeError, EngineValueError
 from .op_rules import INDEX
 from .trace import Tracer, as_tracer, emit, fresh, implements, lift
 from .trace_shapes import flattened, unscalar
-from .trace_ufuncs import apply_select, finish, select_dtype, write_where
+from .trace_store import apply_select, finish, select_dtype, store, write_where
 from .views import normal_axis
 
 
@@ -29,6 +29,8 @@ def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 @implements(np.clip)
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    if (a_min is not None or a_max is not None) and (min is not None or max is not None):
+        raise EngineValueError("the bounds are a_min and a_max, or min and max: not both")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     x = a = as_tracer(a)
     if a.dtype.kind in "iu":  # a Python integer that the dtype does not hold may be a bound that nothing reaches
@@ -37,7 +39,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min:
         high = None if type(high) is int and high >= info.max else high
     x = x if low is None else np.maximum(x, low)
     x = x if high is None else np.minimum(x, high)
-    return finish(x if x is not a else a.copy(), out)
+    return store(out, x if x is not a else a.copy(), "same_kind", True)
 
 
 @implements(np.choose)
@@ -71,7 +73,7 @@ def _compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
     """Of a condition that is known: what is taken has a shape before the function runs."""
     if isinstance(condition, Tracer):
         raise EngineTypeError("a traced condition of np.compress is not supported: nobody knows how many of it hold")
-    return finish(np.take(a, np.flatnonzero(condition), axis), out)
+    return np.take(a, np.flatnonzero(condition), axis, out)
 
 
 @implements(np.extract)
@@ -131,7 +133,7 @@ def _along_axis(x: Tracer, indices: Any, axis: Any) -> tuple[Tracer, tuple[Any, 
 def _putmask(a: Any, /, mask: Any, values: Any) -> None:
     if np.ndim(values) and np.shape(values) != a.shape:
         raise EngineTypeError(f"np.putmask of shape {a.shape} takes one value, or as many: shape {np.shape(values)}")
-    write_where(a, mask, values)
+    write_where(a, as_tracer(mask).astype(bool, copy=False), values)
 
 
 # -- NaN, closeness, kinds ---------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def _extreme(reduce: Any, filler: float) -> Callable[..., Any]:
         best = reduce(np.where(nan, least, x), axis=axis, keepdims=keepdims)
         best = np.where(np.all(nan, axis=axis, keepdims=keepdims), x.dtype.type(np.nan), best)
         best = best if best.ndim else best[()]
-        return best if out is None else np.positive(best, out=out)
+        return finish(best, out, "unsafe")
 
     return found
 
@@ -189,8 +191,8 @@ def _nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     if x.dtype.kind not in "fc":
         return np.mean(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
     count = np.sum(~np.isnan(x), axis=axis, keepdims=keepdims, dtype=np.intp)
-    total = np.nansum(x, axis=axis, dtype=dtype, keepdims=keepdims)
-    return np.true_divide(total, count.astype(total.dtype.type(0).real.dtype), out=out)
+    total = np.nansum(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+    return np.true_divide(total, count.astype(total.dtype.type(0).real.dtype), out=out, casting="unsafe")
 
 
 @implements(np.isclose)

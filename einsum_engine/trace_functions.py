@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from itertools import product
 from math import prod
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from .avals import known_dtype
 from .errors import EngineTypeError, EngineValueError
 from .ir import Literal
 from .trace import Tracer, as_tracer, cast_atom, emit, fresh, implements, lift, weak
 from .trace_memory import result_memory
 from .trace_shapes import diagonal, expand_dims, flattened, laid_out, new_shape, reshape, several, unscalar
-from .trace_ufuncs import apply_einsum, apply_select, finish, keep_dims, reduce_ufunc, select_dtype, write_where
+from .trace_store import apply_select, destination, finish, select_dtype, write_where
+from .trace_ufuncs import keep_dims, reduce_ufunc
 from .views import View, normal_axes, normal_axis
 
 
@@ -80,7 +83,10 @@ def _arg(name: str) -> Callable[..., Any]:
             axis = normal_axis(axis, ndim, x.shape)
             axes = (axis,)
         result = fresh(emit(name, x.read(), axis=axis))
-        return finish(keep_dims(result, axes) if keepdims and ndim else result, out)
+        target = destination(out)
+        if target is not None and not np.can_cast(target.dtype, np.intp, "safe"):
+            raise EngineTypeError(f"out= has dtype {target.dtype}, which {np.dtype(np.intp)} cannot be written back to")
+        return finish(keep_dims(result, axes) if keepdims and ndim else result, target, "unsafe")
 
     return found
 
@@ -106,33 +112,18 @@ def _mean(
 ) -> Any:
     """Sum and division: integers in float64; float16 in float32, rounded once."""
     x = as_tracer(a)
-    wide, final = x.dtype, np.dtype(dtype or x.dtype)
+    wide, final = dtype, np.dtype(dtype or x.dtype)
     if dtype is None and x.dtype.kind in "biu":
         wide = final = np.dtype(np.float64)
     elif dtype is None and x.dtype == np.float16:
         wide = np.dtype(np.float32)
-    else:
-        wide = final
-    total = _sum(x, axis, wide, None, keepdims, None, where)
+    total = _sum(x, axis, wide, out, keepdims, None, where)  # which NumPy divides where it is stored
     count: Any = counted(x, axis)
     if where is not True:
         count = _sum(np.broadcast_to(as_tracer(where), x.shape), axis, np.intp, None, keepdims).astype(total.real.dtype)
-    return finish((total / count).astype(final, copy=False), out)
-
-
-@implements(np.linalg.norm)
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """The root of the sum of squares; of vectors also the norms 0, 1 and infinity."""
-    ndim = np.ndim(x) if axis is None else np.size(axis)
-    if ord not in {1: (None, 0, 1, 2, np.inf, -np.inf), 2: (None, "fro")}.get(ndim, (None,)):
-        raise EngineTypeError(f"ord={ord!r} over {ndim} axes is not supported in a traced function")
-    x = as_tracer(x)
-    x = x.astype(np.float64, copy=False) if x.dtype.kind in "biu" else x
-    if ord == 0:
-        return _sum(np.not_equal(x, 0).astype(x.real.dtype), axis, None, None, keepdims)
-    if ord in (1, np.inf, -np.inf):
-        return {1: _sum, np.inf: _max, -np.inf: _min}[ord](np.absolute(x), axis=axis, keepdims=keepdims)
-    return np.sqrt(_sum(np.real(x * np.conjugate(x)) if x.dtype.kind == "c" else x * x, axis, None, None, keepdims))
+    if out is not None:
+        return np.true_divide(total, count, out=total, casting="unsafe")
+    return (total / count).astype(final, copy=False)
 
 
 # -- choice and elements -----------------------------------------------------------------------------------------------
@@ -152,7 +143,9 @@ def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     if decimals == 0:
         return finish(np.rint(x), out)
     scale = 10.0 ** abs(decimals)
-    return finish(np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale, out)
+    there, back = (np.multiply, np.true_divide) if decimals > 0 else (np.true_divide, np.multiply)
+    moved = finish(there(x, scale), out)  # where there is an array for the result, NumPy rounds in that
+    return back(np.rint(moved, out=out), scale, out=out)
 
 
 @implements(np.real)
@@ -174,26 +167,30 @@ def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "
         index = np.clip(index, 0, x.shape[axis] - 1)
     elif mode == "wrap":
         index = np.remainder(index, x.shape[axis])
+    elif mode != "raise":
+        raise EngineValueError(f"mode={mode!r}: 'raise', 'wrap' or 'clip'")
     found = x[(slice(None),) * axis + (index,)]
     if found.root is x.root or axis:
         found = found.copy()
     found.memory = View.whole(found.shape, found.itemsize)  # in C order, however operands lie
-    return finish(found, out)
+    target = destination(out)
+    if target is not None and not np.can_cast(target.dtype, x.dtype, "safe"):
+        raise EngineTypeError(f"out= has dtype {target.dtype}, which does not fit {x.dtype} that is taken from")
+    return finish(found, target, "unsafe")
 
 
 @implements(np.sort)
 def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
-    return _sorted("sort", a, axis, order)
+    return _sorted("sort", a, axis, kind, order, stable)
 
 
 @implements(np.argsort)
 def _argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
-    return _sorted("argsort", a, axis, order)
+    return _sorted("argsort", a, axis, kind, order, stable)
 
 
-def _sorted(name: str, a: Any, axis: Any, order: Any) -> Tracer:
-    if order is not None:
-        raise EngineTypeError("order= is for structured arrays")
+def _sorted(name: str, a: Any, axis: Any, kind: Any, order: Any, stable: Any) -> Tracer:
+    np.sort(np.empty(0), kind=kind, order=order, stable=stable)  # NumPy's errors; the one sort that there is, is stable
     x = as_tracer(a)
     x = flattened(x) if name == "argsort" and not x.ndim else x  # as NumPy has it, of argsort alone
     x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
@@ -209,14 +206,19 @@ def _concatenate(
     parts = [as_tracer(x) for x in arrays]
     if axis is None:
         parts, axis = [flattened(x) for x in parts], 0
+    target = destination(out)
     wanted = np.result_type(*(x.dtype for x in parts)) if dtype is None else np.dtype(dtype)
+    if target is not None:
+        if dtype is not None:
+            raise EngineTypeError("np.concatenate takes one of out= and dtype=, not both")
+        wanted = target.dtype
     for x in parts:
         if not np.can_cast(x.dtype, wanted, casting):
             raise EngineTypeError(f"cannot cast from {x.dtype} to {wanted} with casting rule {casting!r}")
     axis = normal_axis(axis, parts[0].ndim, parts[0].shape)
     atom = emit("concatenate", *(cast_atom(x.read(), wanted) for x in parts), axis=axis)
     views = [x.memory for x in parts if x.size]
-    return finish(fresh(atom, result_memory(atom.shape, wanted.itemsize, views)), out)
+    return finish(fresh(atom, result_memory(atom.shape, wanted.itemsize, views)), target)
 
 
 @implements(np.stack)
@@ -272,10 +274,13 @@ def _tile(A: Any, reps: Any) -> Any:
 
 @implements(np.repeat)
 def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
-    if not isinstance(repeats, int):
-        raise EngineTypeError("np.repeat takes one fixed count in a traced function")
+    if isinstance(repeats, Tracer):
+        raise EngineTypeError("np.repeat takes counts that are no traced arrays: they decide the shape of the result")
     x = as_tracer(a)
     x, axis = (flattened(x), 0) if axis is None else (x, normal_axis(axis, x.ndim, x.shape))
+    if np.size(repeats) != 1:
+        return np.take(x, np.repeat(np.arange(x.shape[axis]), repeats), axis=axis)
+    (repeats,) = np.ravel(repeats).astype(np.intp, casting="safe").tolist()
     wide = expand_dims(x, axis + 1)
     wide = wide.derive(lambda view: view.broadcast((*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])))
     return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]), copy=True)
@@ -284,6 +289,8 @@ def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
 @implements(np.diff)
 def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     x = as_tracer(a)
+    if n < 0:
+        raise EngineValueError(f"n={n}: differences are taken 0 times or more")
     axis = normal_axis(axis, x.ndim, x.shape)
     if prepend is not None or append is not None:
         row = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
@@ -312,10 +319,12 @@ def _parts(ary: Tracer, indices_or_sections: Any, axis: int, uneven: bool) -> li
     axis = normal_axis(axis, ary.ndim, ary.shape)
     size, cuts = ary.shape[axis], indices_or_sections
     if not isinstance(cuts, (tuple, list, np.ndarray)):
+        if cuts < 1:
+            raise EngineValueError(f"{cuts} parts: an array is cut into one or more")
         if size % cuts and not uneven:
             raise EngineValueError(f"axis {axis} of size {size} does not divide into {cuts} equal parts")
         cuts = [size // cuts * i + min(i, size % cuts) for i in range(1, cuts)]
-    edges = [0, *map(int, cuts), size]
+    edges = [0, *map(operator.index, cuts), size]
     before = (slice(None),) * axis
     return [ary[(*before, slice(low, high))] for low, high in zip(edges, edges[1:])]
 
@@ -336,7 +345,7 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> Tracer:
 
 def _like(value: Any) -> Callable[..., Any]:
     def found(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Any:
-        wanted = np.dtype(dtype or a.dtype)
+        wanted = known_dtype(dtype or a.dtype, "the result")
         return _full_like(a, wanted.type(value), wanted, order, subok, shape)
 
     return found
@@ -350,7 +359,7 @@ implements(np.ones_like)(_like(1))
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
 ) -> Any:
-    wanted = np.dtype(dtype or a.dtype)
+    wanted = known_dtype(dtype or a.dtype, "the result")
     sizes = a.shape if shape is None else new_shape(shape, prod(several(shape)))
     return full(sizes, fill_value, wanted, laid_out(order, sizes, wanted.itemsize, a))
 
@@ -417,56 +426,7 @@ def _moved(count: int, size: int) -> tuple[tuple[slice, slice], ...]:
     return (slice(count, None), slice(None, size - count)), (slice(None, count), slice(size - count, None))
 
 
-# -- products ----------------------------------------------------------------------------------------------------------
-@implements(np.tensordot)
-def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    return unscalar(_contracted(a, b, axes))
-
-
-def _contracted(a: Any, b: Any, axes: Any) -> Tracer:
-    a, b = as_tracer(a), as_tracer(b)
-    if isinstance(axes, int):
-        axes = (range(a.ndim - axes, a.ndim), range(axes))
-    left = normal_axes(several(axes[0]) if not isinstance(axes[0], range) else axes[0], a.ndim, a.shape)
-    right = normal_axes(several(axes[1]) if not isinstance(axes[1], range) else axes[1], b.ndim, b.shape)
-    if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
-        raise EngineValueError(f"axes {left} of shape {a.shape} and {right} of shape {b.shape} have other sizes")
-    names = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    one = names[: a.ndim]
-    rest = iter(names[a.ndim :])
-    two = ["" if i in right else next(rest) for i in range(b.ndim)]
-    for i, j in zip(left, right):
-        two[j] = one[i]
-    out = [x for i, x in enumerate(one) if i not in left] + [x for j, x in enumerate(two) if j not in right]
-    return apply_einsum(f"{one},{''.join(two)}->{''.join(out)}", a, b)
-
-
-@implements(np.dot)
-def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    a, b = as_tracer(a), as_tracer(b)
-    if not a.ndim or not b.ndim:
-        return np.multiply(a, b)
-    return finish(_contracted(a, b, ((a.ndim - 1,), (max(b.ndim - 2, 0),))), out)
-
-
-@implements(np.inner)
-def _inner(a: Any, b: Any) -> Any:
-    a, b = as_tracer(a), as_tracer(b)
-    return _contracted(a, b, ((a.ndim - 1,), (b.ndim - 1,))) if a.ndim and b.ndim else np.multiply(a, b)
-
-
-@implements(np.outer)
-def _outer(a: Any, b: Any, out: Any = None) -> Any:
-    return finish(apply_einsum("i,j->ij", flattened(as_tracer(a)), flattened(as_tracer(b))), out)
-
-
-@implements(np.vdot)
-def _vdot(a: Any, b: Any) -> Any:
-    a, b = as_tracer(a), as_tracer(b)
-    a = np.conjugate(a) if a.dtype.kind == "c" else a  # NumPy's conjugate of bool is int8
-    return apply_einsum("i,i->", flattened(a), flattened(b))
-
-
+# -- dtypes ------------------------------------------------------------------------------------------------------------
 @implements(np.result_type)
 def _result_type(*args: Any) -> Any:
     return select_dtype(*(fresh_dtype(x) for x in args))

@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from .avals import known_dtype
 from .errors import EngineTypeError, EngineValueError
 from .ir import Atom
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
 from .trace_shapes import expand_dims, flattened, laid_out, reshape, several, unscalar
-from .trace_ufuncs import select_dtype
+from .trace_store import select_dtype
 from .views import broadcast_shapes, normal_axis
 
 
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
 def _filled(value: int) -> Callable[..., Any]:
     def found(shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
-        wanted, sizes = np.dtype(dtype or np.float64), several(shape)
+        wanted, sizes = known_dtype(dtype or np.float64, "the result"), several(shape)
         return full(sizes, wanted.type(value), wanted, laid_out(order, sizes, wanted.itemsize))
 
     return found
@@ -33,7 +34,7 @@ implements(np.ones)(_filled(1))
 @implements(np.full)
 def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
     value, sizes = as_tracer(fill_value), several(shape)
-    wanted = np.dtype(dtype or value.dtype)
+    wanted = known_dtype(dtype or value.dtype, "the result")
     return full(sizes, value, wanted, laid_out(order, sizes, wanted.itemsize))
 
 
@@ -71,6 +72,8 @@ def _joined(item: Any) -> Tracer:
 def _linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
 ) -> Any:
+    if num < 0:
+        raise EngineValueError(f"num={num}: a line has 0 samples or more")
     wide = select_dtype(start, stop, float(num))
     start, stop = (fresh(lift(x, wide)).astype(wide, copy=False) for x in (start, stop))
     gaps = num - 1 if endpoint else num
@@ -229,6 +232,8 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
 def _resize(a: Any, new_shape: Any) -> Any:
     """The elements again and again."""
     sizes, flat = several(new_shape), flattened(as_tracer(a))
+    if min(sizes, default=0) < 0:
+        raise EngineValueError(f"shape {sizes} has a negative size")
     count = prod(sizes)
     again = np.tile(flat, -(-count // flat.size)) if flat.size else np.zeros(count, a.dtype, like=flat)
     return reshape(again[:count], sizes)

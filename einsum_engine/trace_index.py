@@ -14,7 +14,7 @@ from .trace import HANDLERS, Picked, Tracer, as_tracer, cast_atom, current, emit
 from .trace_masked import HINT, Masked, put, take
 from .trace_memory import result_memory
 from .trace_shapes import unscalar
-from .trace_ufuncs import write_where
+from .trace_store import write_where
 from .views import View, broadcast_shapes
 
 

@@ -11,10 +11,26 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .avals import Aval
-from .errors import EngineError
+from .errors import (
+    EngineAttributeError,
+    EngineAxisError,
+    EngineError,
+    EngineIndexError,
+    EngineTypeError,
+    EngineValueError,
+)
 
 Named = TypeVar("Named", bound=EngineError)
 
+# What NumPy or Python raises of an argument -> the error of the engine that takes its place; the first one counts.
+_TAKEN: tuple[tuple[type[Exception], type[EngineError]], ...] = (
+    (np.exceptions.AxisError, EngineAxisError),
+    (IndexError, EngineIndexError),
+    (AttributeError, EngineAttributeError),
+    (TypeError, EngineTypeError),
+    (ValueError, EngineValueError),
+    (ArithmeticError, EngineValueError),
+)
 _OWN = (str(Path(__file__).parent), str(Path(np.__file__).parent), contextmanager.__code__.co_filename)
 
 
@@ -62,7 +78,10 @@ class located:  # noqa: N801 - used like `contextlib.suppress`
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, EngineError):
+        if error is None:
+            return
+        given, error = error, error if isinstance(error, EngineError) else _taken(error, trace)
+        if error is None:
             return
         here = id(_users_frame())  # a frame itself would keep alive what is in it
         message, frame = getattr(error, "named", (str(error), here))
@@ -72,7 +91,16 @@ class located:  # noqa: N801 - used like `contextlib.suppress`
         shown = f" (operands {avals})" if avals else ""
         fresh = type(error)(f"{self.name}, {source_line()}: {message}{shown}")
         fresh.named = message, here  # type: ignore[attr-defined]
-        raise fresh from None
+        raise fresh from (None if given is error else given)
+
+
+def _taken(error: BaseException, trace: Any) -> EngineError | None:
+    """The error of the engine for one that NumPy or Python raised of the arguments: not in the user's own code."""
+    made = next((ours for theirs, ours in _TAKEN if isinstance(error, theirs)), None)
+    while made is not None and trace is not None:
+        made = made if trace.tb_frame.f_code.co_filename.startswith(_OWN) else None
+        trace = trace.tb_next
+    return None if made is None else made(f"{error}: no such argument in a traced function")
 
 
 def _is_array(x: Any) -> bool:

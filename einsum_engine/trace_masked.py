@@ -15,7 +15,7 @@ from .errors import EngineAttributeError, EngineTypeError
 from .ir import Atom
 from .trace import Tracer, current, fresh, numpy_name
 from .trace_lines import located, placed, source_line
-from .trace_ufuncs import write_where
+from .trace_store import write_where
 
 HINT = (
     "a traced mask as index: how many elements it takes depends on data; use engine.where, or assign what has the same "

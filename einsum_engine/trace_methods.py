@@ -150,6 +150,11 @@ def _component(name: str) -> property:
     return property(get, put, doc=f"The {name} part.")
 
 
+def _delete(self: Tracer, key: Any) -> None:
+    with located("del", self):
+        raise EngineValueError("an array has no elements to delete: np.delete makes one without them")
+
+
 class Flat:
     """`numpy.ndarray.flat`: what is taken is a copy; what is assigned goes to the array."""
 
@@ -177,6 +182,7 @@ for _name, _function in _SAME.items():
     setattr(Tracer, _name, _method(_name, _function))
 for _made in (_reshape, _transpose, _astype, _copy, _flatten, _fill, _view, _sort, _conj):
     setattr(Tracer, _made.__name__[1:], _own(_made.__name__[1:], _made))
+Tracer.__delitem__ = _delete  # type: ignore[attr-defined]
 Tracer.__copy__ = lambda self: copied(self, "K")  # type: ignore[attr-defined]
 Tracer.__deepcopy__ = lambda self, memo: copied(self, "K")  # type: ignore[attr-defined]
 Tracer.__round__ = _rounded  # type: ignore[attr-defined]

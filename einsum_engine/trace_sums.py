@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .errors import EngineTypeError, EngineValueError
+from .errors import EngineIndexError, EngineTypeError, EngineValueError
 from .op_rules import loop_dtypes
 from .trace import HANDLERS, Tracer, as_tracer, implements
 from .trace_functions import counted, full
 from .trace_shapes import flattened, reshape, several
-from .trace_ufuncs import accumulator, finish, keep_dims, stacked
+from .trace_store import finish, reduced_in
+from .trace_ufuncs import accumulator, keep_dims, stacked
 from .views import normal_axes, normal_axis
 
 # Ufuncs that are associative: results may be combined in any order.
@@ -51,13 +52,14 @@ def _accumulate(ufunc: np.ufunc, array: Any, axis: Any = 0, dtype: Any = None, o
     _checked(ufunc, "accumulate")
     x = stacked(array)
     axis = normal_axis(axis, x.ndim, x.shape)
+    if dtype is None and ufunc in (np.logical_and, np.logical_or, np.logical_xor):
+        dtype = bool
+    dtype = reduced_in(x.dtype, dtype, out)
     if dtype is None and ufunc in (np.add, np.multiply):
         dtype = accumulator(x.dtype)
-    elif dtype is None and ufunc in (np.logical_and, np.logical_or, np.logical_xor):
-        dtype = bool
     found = scan(ufunc, np.moveaxis(x.astype(dtype or x.dtype, copy=False), axis, 0))
     found = np.moveaxis(found, 0, axis)
-    return finish(found.copy("K") if axis else found, out)
+    return finish(found.copy("K") if axis else found, out, "unsafe")
 
 
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -80,11 +82,11 @@ def _cumulative_with_initial(ufunc: np.ufunc) -> Callable[..., Any]:
         if axis is None and x.ndim != 1:
             raise EngineValueError(f"shape {x.shape} has {x.ndim} axes: axis= says along which")
         axis = normal_axis(0 if axis is None else axis, x.ndim, x.shape)
-        made = _accumulate(ufunc, x, axis, dtype)
+        made = _accumulate(ufunc, x, axis, reduced_in(x.dtype, dtype, out))
         if include_initial:
             first = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), made.dtype.type(ufunc.identity), made.dtype)
             made = np.concatenate([first, made], axis=axis)
-        return finish(made, out)
+        return finish(made, out, "unsafe")
 
     return found
 
@@ -114,11 +116,13 @@ def _reduceat(ufunc: np.ufunc, array: Any, indices: Any, axis: Any = 0, dtype: A
     axis = normal_axis(axis, x.ndim, x.shape)
     if isinstance(indices, Tracer) or len(indices) > SEGMENTS:
         raise EngineTypeError(f"reduceat takes at most {SEGMENTS} fixed indices in a traced function")
-    before, parts = (slice(None),) * axis, []
+    if wrong := [index for index in indices if not 0 <= index < x.shape[axis]]:
+        raise EngineIndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {x.shape[axis]}")
+    before, parts, dtype = (slice(None),) * axis, [], reduced_in(x.dtype, dtype, out)
     for low, high in zip(indices, [*indices[1:], x.shape[axis]]):
         row = x[(*before, slice(low, max(high, low + 1)))]
         parts.append(ufunc.reduce(row, axis=axis, dtype=dtype))
-    return finish(np.stack(parts, axis=axis), out)
+    return finish(np.stack(parts, axis=axis), out, "unsafe")
 
 
 def _reduce(
@@ -127,6 +131,7 @@ def _reduce(
     """A reduction that is no primitive: halves are combined."""
     x = stacked(array)
     axis = normal_axis(axis if axis is not None or x.ndim != 1 else 0, x.ndim, x.shape)
+    dtype = reduced_in(x.dtype, dtype, out)
     if ufunc in (np.subtract, np.true_divide) and x.shape[axis]:
         wide = loop_dtypes(ufunc, (x.dtype, x.dtype))[-1] if dtype is None else np.dtype(dtype)
         rest = np.moveaxis(x.astype(wide, copy=False), axis, 0)
@@ -137,14 +142,14 @@ def _reduce(
         if not len(rest):
             if ufunc.identity is None:
                 raise EngineValueError(f"shape {x.shape} has no element along axis {axis}, and nothing is neutral")
-            return finish(full(rest.shape[1:], rest.dtype.type(ufunc.identity), rest.dtype), out)
+            return finish(full(rest.shape[1:], rest.dtype.type(ufunc.identity), rest.dtype), out, "unsafe")
         while len(rest) > 1:
             half = len(rest) // 2
             more = [rest[2 * half :]] if len(rest) % 2 else []
             made = ufunc(rest[:half], rest[half : 2 * half])
             rest = np.concatenate([made, *more]) if more else made
         found = ufunc(rest[0], rest[0]) if ufunc in (np.logical_and, np.logical_or) else rest[0]
-    return finish(keep_dims(found, (axis,)) if keepdims else found, out)
+    return finish(keep_dims(found, (axis,)) if keepdims else found, out, "unsafe")
 
 
 HANDLERS.update({"accumulate": _accumulate, "reduceat": _reduceat, "reduce": _reduce})
@@ -214,17 +219,19 @@ def _slope(f: Tracer, axis: int, step: Any, edge_order: int) -> Tracer:
 
 @implements(np.ptp)
 def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return np.subtract(np.max(a, axis=axis, keepdims=keepdims), np.min(a, axis=axis, keepdims=keepdims), out=out)
+    high = np.max(a, axis=axis, out=out, keepdims=keepdims)
+    return np.subtract(high, np.min(a, axis=axis, keepdims=keepdims), out=out)
 
 
-def _spread(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, correction: Any) -> Any:
+def _spread(a: Any, axis: Any, dtype: Any, out: Any, ddof: float, keepdims: bool, correction: Any) -> Any:
     if correction is not None and ddof:
         raise EngineValueError("ddof= and correction= are two names of one number")
     x = as_tracer(a)
     dtype = np.float64 if x.dtype.kind in "biu" and dtype is None else dtype  # of the sums; of complex numbers real
     gap = x - np.mean(x, axis=axis, dtype=dtype, keepdims=True)
     square = np.real(gap * np.conjugate(gap)) if gap.dtype.kind == "c" else gap * gap
-    return np.sum(square, axis=axis, dtype=dtype, keepdims=keepdims) / max(counted(x, axis) - (correction or ddof), 0)
+    total, count = np.sum(square, axis, dtype, out, keepdims), max(counted(x, axis) - (correction or ddof), 0)
+    return total / count if out is None else np.true_divide(total, count, out=total, casting="unsafe")
 
 
 @implements(np.var)
@@ -238,7 +245,7 @@ def _var(
     *,
     correction: Any = None,
 ) -> Any:
-    return finish(_spread(a, axis, dtype, ddof, keepdims, correction), out)
+    return _spread(a, axis, dtype, out, ddof, keepdims, correction)
 
 
 @implements(np.std)
@@ -252,7 +259,7 @@ def _std(
     *,
     correction: Any = None,
 ) -> Any:
-    return finish(np.sqrt(_spread(a, axis, dtype, ddof, keepdims, correction)), out)
+    return np.sqrt(_spread(a, axis, dtype, out, ddof, keepdims, correction), out=out)
 
 
 @implements(np.average)
@@ -343,9 +350,10 @@ def _median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = F
     """The mean of the one or two elements in the middle: others may be infinite."""
     x = as_tracer(a)
     rows, axes = _ordered(x.astype(np.float64) if x.dtype == bool else x, axis)
-    middle = np.mean(rows[(len(rows) - 1) // 2 : len(rows) // 2 + 1], axis=0)
+    wide = None if rows.dtype.kind in "iu" else reduced_in(rows.dtype, None, out)
+    middle = np.mean(rows[(len(rows) - 1) // 2 : len(rows) // 2 + 1], axis=0, dtype=wide)
     found = _unless_nan(middle, rows, axes, keepdims)
-    return finish(found if found.shape else found[()], out)
+    return finish(found if found.shape else found[()], out, "unsafe")
 
 
 @implements(np.quantile)
@@ -380,117 +388,3 @@ def _before(x: Tracer, y: Tracer) -> Tracer:
 @implements(np.digitize)
 def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
     return _searchsorted(bins, x, "left" if right else "right")
-
-
-# -- products ----------------------------------------------------------------------------------------------------------
-@implements(np.cross)
-def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
-    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
-    x, y = np.moveaxis(as_tracer(a), axisa, 0), np.moveaxis(as_tracer(b), axisb, 0)
-    if len(x) != 3 or len(y) != 3:
-        raise EngineTypeError(f"np.cross of vectors of {len(x)} and {len(y)} elements is not supported: only 3")
-    parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    return np.stack(parts, axis=axisc)
-
-
-@implements(np.convolve)
-def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """Windows of the padded longer operand, times the shorter one reversed."""
-    a, v = as_tracer(a), as_tracer(v)
-    a, v = (v, a) if v.size > a.size else (a, v)
-    size, width = a.size, v.size
-    if a.ndim != 1 or v.ndim != 1 or not width:
-        raise EngineValueError(f"np.convolve takes two arrays of one axis, not empty: shapes {a.shape} and {v.shape}")
-    spread = {"full": (width - 1, width - 1), "same": (width // 2, (width - 1) // 2), "valid": (0, 0)}.get(mode)
-    if spread is None:
-        raise EngineValueError(f"mode={mode!r}: 'full', 'same' or 'valid'")
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(a, spread[::1]) if size else a, width)
-    return windows @ v[::-1]
-
-
-@implements(np.correlate)
-def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
-    a, v = as_tracer(a), as_tracer(v)
-    if v.size > a.size:  # its other end is cut, where an end is
-        return np.conjugate(_correlate(v, a, mode))[::-1]
-    return _convolve(a, np.conjugate(v)[::-1], mode)
-
-
-@implements(np.linalg.matrix_power)
-def _matrix_power(a: Any, n: int) -> Any:
-    if n < 0:
-        raise EngineTypeError("np.linalg.matrix_power with a negative power is not supported in a traced function")
-    found, square = None, a
-    while n:
-        if n & 1:
-            found = square if found is None else found @ square
-        n >>= 1
-        square = square @ square if n else square
-    if found is None:
-        return np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape) + np.zeros_like(a)
-    return found
-
-
-@implements(np.linalg.multi_dot)
-def _multi_dot(arrays: Any, *, out: Any = None) -> Any:
-    """One contraction, whose order the planner finds."""
-    parts = [as_tracer(x) for x in arrays]
-    names = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(parts) + 1]
-    terms = [names[i : i + 2] for i in range(len(parts))]
-    if parts[0].ndim == 1:
-        terms[0] = names[1]
-    if parts[-1].ndim == 1:
-        terms[-1] = names[len(parts) - 1]
-    ends = (names[0] if parts[0].ndim > 1 else "") + (names[-1] if parts[-1].ndim > 1 else "")
-    return finish(np.einsum(f"{','.join(terms)}->{ends}", *parts), out)
-
-
-@implements(np.linalg.cross)
-def _linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    return np.cross(x1, x2, axis=axis)
-
-
-@implements(np.linalg.tensordot)
-def _tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
-    return np.tensordot(x1, x2, axes=axes)
-
-
-@implements(np.linalg.trace)
-def _trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    return np.trace(x, offset, -2, -1, dtype)
-
-
-@implements(np.linalg.diagonal)
-def _diagonal(x: Any, /, *, offset: int = 0) -> Any:
-    return np.diagonal(x, offset, -2, -1)
-
-
-@implements(np.linalg.matmul)
-def _matmul(x1: Any, x2: Any, /) -> Any:
-    return np.matmul(x1, x2)
-
-
-@implements(np.linalg.matrix_transpose)
-def _matrix_transpose(x: Any, /) -> Any:
-    return np.matrix_transpose(x)
-
-
-@implements(np.linalg.outer)
-def _outer(x1: Any, x2: Any, /) -> Any:
-    return np.outer(x1, x2)
-
-
-@implements(np.linalg.vecdot)
-def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    return np.sum(np.conjugate(as_tracer(x1)) * x2, axis=axis)
-
-
-@implements(np.linalg.matrix_norm)
-def _matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    return np.linalg.norm(x, ord, (-2, -1), keepdims)
-
-
-@implements(np.linalg.vector_norm)
-def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    found = np.linalg.norm(x if axis is not None else flattened(x), ord, 0 if axis is None else axis)
-    return keep_dims(found, tuple(range(x.ndim)) if axis is None else (axis,)) if keepdims else found

@@ -24,11 +24,11 @@ from .trace import (
     fresh,
     given_dtype,
     lift,
-    memories,
     weak,
 )
 from .trace_memory import result_memory
-from .views import View, broadcast_shapes, normal_axes
+from .trace_store import apply_select, check_mask, finish, reduced_in, store
+from .views import View, normal_axes
 
 # Comparison -> what it says of (array element, integer that is larger than any element can be).
 _BEYOND: dict[np.ufunc, bool] = {
@@ -71,10 +71,13 @@ def _call(
     ufunc: np.ufunc, inputs: tuple[Any, ...], out: Any, dtype: Any = None, casting: str = "same_kind", where: Any = True
 ) -> Any:
     if ufunc in _EXPANDED:
-        result = _EXPANDED[ufunc](*inputs) if dtype is None else _with_dtype(ufunc, inputs, dtype)
+        if dtype is not None or casting != "same_kind":
+            loop = loop_dtypes(ufunc, tuple(map(given_dtype, inputs)), dtype and np.dtype(dtype), casting)
+            inputs = tuple(as_tracer(x).astype(wide, copy=False) for x, wide in zip(inputs, loop))
+        result = _EXPANDED[ufunc](*inputs)
     elif ufunc in BY_UFUNC:
         result = compare_beyond(ufunc, inputs) if ufunc in _BEYOND and dtype is None else None
-        result = apply_map(ufunc, *inputs, dtype=dtype) if result is None else result
+        result = apply_map(ufunc, *inputs, dtype=dtype, casting=casting) if result is None else result
     else:
         raise EngineTypeError(f"np.{ufunc.__name__} is not supported in a traced function")
     if out is None:
@@ -84,34 +87,6 @@ def _call(
     results = result if isinstance(result, tuple) else (result,)
     stored = tuple(store(target, value, casting, where) for target, value in zip(out, results, strict=True))
     return stored if isinstance(result, tuple) else stored[0]
-
-
-def _with_dtype(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any) -> Tracer:
-    if ufunc is not np.matmul:
-        raise EngineTypeError(f"dtype= of np.{ufunc.__name__} is not supported in a traced function: use .astype")
-    return matmul(*(as_tracer(x).astype(dtype) for x in inputs))
-
-
-def store(target: Any, value: Tracer, casting: str, where: Any) -> Any:
-    """``value`` written to the ``out=`` argument ``target``, which is returned; ``value`` where there is none."""
-    if target is None:
-        return value
-    if not isinstance(target, Tracer):
-        raise EngineTypeError(
-            "out= is an array that is not traced: it would be written while tracing only; pass it as an argument, or "
-            "make it by np.zeros_like(x, shape=...) or np.zeros(..., like=x) of a traced x"
-        )
-    if value.ndim > target.ndim or target.shape != broadcast_shapes(target.shape, value.shape):
-        raise EngineValueError(f"non-broadcastable output operand with shape {target.shape}, result {value.shape}")
-    if not np.can_cast(value.dtype, target.dtype, casting):
-        raise EngineTypeError(f"cannot cast the result from {value.dtype} to {target.dtype} with rule {casting!r}")
-    target.write(value) if where is True else write_where(target, where, value.astype(target.dtype))
-    return target
-
-
-def finish(result: Tracer, out: Any) -> Any:
-    """The result of a function with an argument ``out``."""
-    return result if out is None else store(out, result, "same_kind", True)
 
 
 def compare_beyond(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Tracer | None:
@@ -129,28 +104,6 @@ def compare_beyond(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Tracer | None:
         shape = np.shape(other)
         return fresh(emit("access", literal, view=View.whole(()).broadcast(shape)) if shape else literal)
     return None
-
-
-def apply_select(condition: Any, x: Any, y: Any) -> Tracer:
-    """`np.where` of three operands."""
-    dtype = select_dtype(x, y)
-    atoms = [cast_atom(lift(condition), np.dtype(bool))]
-    atoms += [cast_atom(lift(value, dtype), dtype) for value in (x, y)]
-    atom = emit("select", *atoms)
-    found = fresh(atom, result_memory(atom.shape, dtype.itemsize, memories(condition, x, y)))
-    found.scalar = False
-    return found
-
-
-def write_where(target: Tracer, condition: Any, value: Any, casting: str = "unsafe") -> None:
-    """Write ``value`` to the elements for which the condition holds."""
-    target.check_distinct()
-    target.write(apply_select(condition, value, target), casting)
-
-
-def select_dtype(*values: Any) -> np.dtype:
-    """The dtype of several choices, Python numbers being weak (bool: not)."""
-    return np.result_type(*(value if weak(value) else given_dtype(value) for value in values))
 
 
 # -- ufuncs that are several maps --------------------------------------------------------------------------------------
@@ -291,21 +244,24 @@ def reduce_ufunc(
 ) -> Any:
     """``ufunc.reduce``, for the ufuncs that have a reduction among the primitives."""
     x = as_tracer(x) if isinstance(x, (Tracer, np.ndarray)) else stacked(x)
+    if ufunc not in (np.logical_and, np.logical_or):  # whose loops end in bool, of any dtype
+        dtype = reduced_in(x.dtype, dtype, out)
     if ufunc in (np.add, np.multiply):
         x = x.astype(accumulator(x.dtype) if dtype is None else dtype, copy=False)
     elif dtype is not None:
         x = x.astype(dtype, copy=False)
     first = None if initial is np._NoValue else initial
     if where is not True:
+        check_mask(where)
         if ufunc.identity is None and first is None:
             raise EngineValueError(f"np.{ufunc.__name__}.reduce with where= needs initial=: nothing is neutral")
         scalar = x.dtype.type(ufunc.identity if first is None else first)
         x = apply_select(where, x, scalar if ufunc.identity is None else x.dtype.type(ufunc.identity))
     if first is not None and ufunc.identity is None and x.size == 0:
         row = np.add.reduce(np.zeros(x.shape, bool), axis=axis, keepdims=keepdims)
-        return finish(fresh(lift(np.full_like(row, first, dtype=x.dtype))), out)
+        return finish(fresh(lift(np.full_like(row, first, dtype=x.dtype))), out, "unsafe")
     result = reduce_axes(_REDUCTIONS[ufunc], x, axis, bool(keepdims))
-    return finish(result if first is None else ufunc(result, result.dtype.type(first)), out)
+    return finish(result if first is None else ufunc(result, result.dtype.type(first)), out, "unsafe")
 
 
 def stacked(x: Any) -> Tracer:

@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import repeat
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 LEAF = "leaf"
@@ -17,10 +16,12 @@ LEAF = "leaf"
 
 @dataclass(frozen=True)
 class _Dict:
-    """A dict: its keys sorted, with what is under them; ``order`` is how it lists them, which makes no difference."""
+    """A dict: its keys sorted, with what is under them; ``order`` is how it lists them, which makes no difference.
+    ``exact``: the keys, so that 1 and True differ."""
 
-    keys: tuple[Any, ...]
+    exact: tuple[Any, ...]
     items: tuple[Any, ...]
+    keys: tuple[Any, ...] = field(compare=False)
     order: tuple[Any, ...] = field(compare=False)
 
 
@@ -36,25 +37,34 @@ def _walk(value: Any, leaves: list[Any]) -> Any:
         return kind, tuple(_walk(item, leaves) for item in value)
     if kind is dict:
         keys = tuple(sorted(value, key=repr))
-        return _Dict(keys, tuple(_walk(value[key], leaves) for key in keys), tuple(value))
+        return _Dict(exactly(keys), tuple(_walk(value[key], leaves) for key in keys), keys, tuple(value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind, tuple(_walk(item, leaves) for item in value)
     leaves.append(value)
     return LEAF
 
 
+def exactly(value: Any) -> Any:
+    """A key that is equal for equal values of the same types only, all the way down; what is in other classes than
+    those of Python's numbers and containers, and of dataclasses, is compared as they compare it.
+
+    >>> exactly((1, frozenset([2]))) == exactly((True, frozenset([2]))), (1,) == (True,)
+    (False, True)
+    """
+    kind = type(value)
+    if kind in (int, bool, float, complex, slice):
+        return kind, repr(value)  # by which 0.0 and -0.0 differ, and NaN is one value
+    if isinstance(value, (tuple, frozenset)):
+        return kind, (frozenset if isinstance(value, frozenset) else tuple)(map(exactly, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, part.name) for part in fields(value) if part.compare)
+        return kind, value, tuple(exactly(part) for part in parts if getattr(type(part), "__hash__", None))
+    return kind, value
+
+
 def unflatten(tree: Any, leaves: Iterable[Any]) -> Any:
     """The value of which `flatten` gave this structure, with these leaves."""
     return _build(tree, iter(leaves))
-
-
-def spelled(tree: Any) -> str:
-    """The structure as a message names it, each leaf three dots.
-
-    >>> spelled(flatten((1, {"a": [2, 3]}))[1])
-    "(..., {'a': [..., ...]})"
-    """
-    return repr(unflatten(tree, repeat(...))).replace(repr(...), "...")
 
 
 def _build(tree: Any, leaves: Iterator[Any]) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import EngineIndexError, EngineTypeError, EngineValueError
+from .errors import EngineAxisError, EngineIndexError, EngineTypeError, EngineValueError
 
 EXACT_WORK = 1_000_000  # steps of the exact overlap test, after which two views count as overlapping
 EXACT_SIZE = 1 << 16  # elements up to which a view with unusual strides is searched for repeated elements
@@ -439,10 +439,10 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def normal_axis(axis: Any, ndim: int, shape: tuple[int, ...]) -> int:
-    """``axis`` in 0 .. ndim - 1, or `EngineIndexError`."""
+    """``axis`` in 0 .. ndim - 1, or `EngineAxisError`."""
     number = as_int(axis)
     if not -ndim <= number < ndim:
-        raise EngineIndexError(f"axis {number} is out of bounds for {ndim} axes, shape {shape}")
+        raise EngineAxisError(f"axis {number} is out of bounds for {ndim} axes, shape {shape}")
     return number % ndim
 
 

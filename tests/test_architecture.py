@@ -27,7 +27,8 @@ CPU_TABLES += ("indexed_abi", "random_abi", "sort_abi", "guard_abi", "unpack_abi
 CPU_TABLES += ("entry_abi", "pool_abi", "result_abi", "units")
 
 TRACE_PARTS = (
-    *("lines", "memory", "ufuncs", "index", "masked", "shapes", "functions", "elements", "grids", "sums", "methods", "contract"),
+    *("lines", "memory", "store", "ufuncs", "index", "masked", "shapes", "functions", "elements", "products", "grids", "sums"),
+    *("methods", "contract"),
 )
 
 # Module, or prefix of modules where it ends with a dot -> group. The longest match counts.

@@ -114,3 +114,29 @@ def test_views_keep_their_arrays_no_longer_than_they_live(counted_only, function
         assert alive() is not None
         del found
         assert alive() is None
+
+
+@dataclass(frozen=True)
+class Setting:
+    value: object
+
+
+ALIKE = (1, True, 1.0, 1 + 0j)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda v: v, Setting, lambda v: frozenset([v]), lambda v: (v,), lambda v: Setting((Setting(v),)), lambda v: {v: 0}],
+)
+def test_fixed_arguments_that_are_equal_but_not_alike(wrap):
+    """Each is traced for itself, and again for none of the same."""
+    seen = []
+
+    @engine.jit
+    def f(x, fixed):
+        seen.append(fixed)
+        return x + 1
+
+    for value in (*ALIKE, *ALIKE, 0.0, -0.0):
+        f(A, wrap(value))
+    assert repr(seen) == repr([wrap(value) for value in (*ALIKE, 0.0, -0.0)])
