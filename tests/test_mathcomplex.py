@@ -98,6 +98,26 @@ def test_logarithms_are_accurate_part_by_part(dtype):
     assert (np.abs(got.real - wanted.real) <= 2.5 * np.spacing(np.abs(near))).all()
 
 
+@ISAS
+@pytest.mark.parametrize("dtype", ["complex64", pytest.param("complex128", marks=NEEDS_EXTENDED)])
+def test_powers_of_two_turn_by_large_angles(isa, dtype):
+    """As far as two floats of log(2) say which angle it is; beyond, the size is right."""
+    most = 1e6 if dtype == "complex64" else 1e3
+    y = 10.0 ** np.random.default_rng(5).uniform(0, np.log10(most), 3000)
+    z = (np.random.default_rng(6).uniform(-3, 3, y.size) + 1j * y).astype(dtype)
+    got, wide = fused_case.apply(isa, "exp2", z), z.astype(np.clongdouble)
+    wanted = np.exp2(wide.real) * np.exp(1j * (wide.imag * np.log(np.longdouble(2))))
+    assert (np.abs(got - wanted) <= 6 * np.spacing(np.abs(wanted).astype(got.real.dtype))).all()
+    far = np.array([0.5 + 1e17j, 2 - 3e25j, 1e30j]).astype(dtype)
+    np.testing.assert_allclose(np.abs(fused_case.apply(isa, "exp2", far)), np.exp2(far.real), rtol=1e-6)
+
+
+@ISAS
+def test_logarithms_of_what_overflows_when_it_is_doubled(isa):
+    z = np.array([1e308 + 1e308j, -1e308 + 3j, 1.7e308 - 1.7e308j, 1e308j])
+    np.testing.assert_allclose(fused_case.apply(isa, "log1p", z), np.log(z), rtol=1e-14)
+
+
 def test_order_and_sign():
     z = grid("complex128")
     a, b = (side.ravel() for side in np.meshgrid(z, z))

@@ -109,12 +109,13 @@ class ComplexMath:
         return re, v.select(y.eq(0.0), y, v.select(zero, v.copysign(v.c(0.0), y), im))
 
     def exp2(self, z: Pair) -> Pair:
-        """The angle, y log(2), is a sum of two floats."""
+        """The angle, y log(2), is a sum of two floats, of which the second is an angle of its own where y is large."""
         v, (x, y), (least, most) = self.v, z, _EXP_RANGE[self.v.bits]
         angle, low = v.two_product(y, v.c(LN2))
         low = low + y * LN2_REST[v.bits]
         sine, cosine = self.trig.both(angle)
-        sine, cosine = v.fma(low, cosine, sine), v.fma(v.neg(low), sine, cosine)
+        turn, rest = self.trig.both(low)
+        sine, cosine = v.fma(turn, cosine, sine * rest), v.fma(v.neg(turn), sine, cosine * rest)
         p, k = self.math.fraction_power(v.at_most(v.at_least(x, least * 1.5), most * 1.5))
         return self._exp(z, sine, cosine, (v.select(x.eq(inf), inf, p + 1.0), k))
 
@@ -211,7 +212,7 @@ class ComplexMath:
         rest, more = v.two_sum(rest, total_low)
         lost = lost + more
         if low is not None:
-            lost = lost + (x + x) * scale * (low * scale)
+            lost = lost + x * scale * (low * scale) * 2.0
         excess, more = v.two_sum(total - 1.0, rest)
         value = self.math.log_of_sum(total, rest + lost, (excess, more + lost)) * 0.5
         value = value + v.select(up, -shift * log(2), v.select(down, shift * log(2), 0.0))
