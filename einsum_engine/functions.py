@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import control as control
-from .avals import Aval
+from .avals import Aval, known_dtype
 from .errors import EngineTypeError, EngineValueError
 from .ops import OPS
 from .trace import Tracer, apply_map, as_tracer, emit, fresh, given_dtype, lift, tracing
@@ -124,7 +124,7 @@ def random_uniform(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> A
     >>> random_uniform(random_key(7), 2, "float32").round(4)
     array([0.495 , 0.1717], dtype=float32)
     """
-    return _random("random_uniform", key, shape, dtype=np.dtype(dtype))
+    return _random("random_uniform", key, shape, dtype=dtype)
 
 
 def random_normal(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
@@ -133,7 +133,7 @@ def random_normal(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> An
     >>> random_normal(random_key(7), 2).round(4)
     array([-1.8927,  2.0552])
     """
-    return _random("random_normal", key, shape, dtype=np.dtype(dtype))
+    return _random("random_normal", key, shape, dtype=dtype)
 
 
 def _random(name: str, key: Any, shape: Sequence[int], **params: Any) -> Any:
@@ -142,8 +142,10 @@ def _random(name: str, key: Any, shape: Sequence[int], **params: Any) -> Any:
         if any(isinstance(size, Tracer) for size in sizes):
             raise EngineTypeError("shapes are fixed: a size cannot be traced")
         sizes = tuple([operator.index(size) for size in sizes])
+        params = {name: known_dtype(value, "the result") if name == "dtype" else value for name, value in params.items()}
         if tracing():
             return fresh(emit(name, lift(as_tracer(key)), shape=sizes, **params))
         key = np.asarray(key)
         OPS[name].rule(Aval(key.shape, key.dtype), shape=sizes, **params)
-        return OPS[name].numpy(key, shape=sizes, **params)
+        found = OPS[name].numpy(key, shape=sizes, **params)
+        return found if sizes else found[()]

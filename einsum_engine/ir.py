@@ -233,7 +233,7 @@ class Program:
                 raise self._error(at, f"program {name}: {error}") from None
         try:
             found = row.rule(*(atom.aval for atom in eqn.inputs), **eqn.named)
-        except (EngineError, TypeError) as error:
+        except (EngineError, TypeError, ValueError, IndexError, AttributeError) as error:
             operands = ", ".join(f"{atom}: {atom.aval}" for atom in eqn.inputs)
             raise self._error(at, f"{error} (operands {operands})") from None
         made = tuple(var.aval for var in eqn.outputs)

@@ -251,7 +251,10 @@ class Jitted:
         with _keeping:
             self._kept[key] = found
             if len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+                quick = {id(traced) for _, traced in self._quick}  # which are used without being looked up
+                oldest = next((old for old, traced in self._kept.items() if id(traced) not in quick), None)
+                dropped = self._kept.pop(next(iter(self._kept)) if oldest in (None, key) else oldest)
+                self._quick = tuple(pair for pair in self._quick if pair[1] is not dropped)
                 if not self._warned:
                     self._warned = True
                     warnings.warn(

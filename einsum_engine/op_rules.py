@@ -124,6 +124,8 @@ def einsum(*operands: Aval, subscripts: str) -> Avals:
 
 # -- views -------------------------------------------------------------------------------------------------------------
 def access(root: Aval, *, view: View) -> Avals:
+    if not isinstance(view, View):
+        raise EngineTypeError(f"view {view!r} is a {type(view).__name__}, not a View")
     if not view.fits(root.size):
         raise EngineValueError(f"view {view} leaves the {root.size} elements of its root, shape {root.shape}")
     return (Aval(view.shape, root.dtype),)
@@ -174,6 +176,8 @@ def scatter(x: Aval, value: Aval, *indices: Aval, axes: tuple[int, ...]) -> Aval
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 def concatenate(*parts: Aval, axis: int) -> Avals:
+    if not parts:
+        raise EngineValueError("no parts, whose shape and dtype the result would have")
     first = parts[0]
     axis = normal_axis(axis, first.ndim, first.shape)
     for part in parts[1:]:
@@ -194,6 +198,8 @@ def pad(x: Aval, value: Aval, *, widths: tuple[tuple[int, int], ...]) -> Avals:
 
 
 def iota(*, size: int, dtype: np.dtype) -> Avals:
+    if size < 0:
+        raise EngineValueError(f"size {size} is negative")
     return (Aval((size,), np.dtype(dtype)),)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .op_rules import INDEX
-from .trace import Tracer, as_tracer, emit, fresh, implements, lift
+from .trace import Tracer, as_tracer, emit, fresh, given_dtype, implements, lift
 from .trace_shapes import flattened, unscalar
-from .trace_store import apply_select, finish, select_dtype, store, write_where
+from .trace_store import apply_select, destination, finish, select_dtype, store, write_where
 from .views import normal_axis
 
 
@@ -190,6 +190,9 @@ def _nanmean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     x = as_tracer(a)
     if x.dtype.kind not in "fc":
         return np.mean(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+    target = destination(out)
+    if target is not None and target.dtype.kind not in "fc":
+        raise EngineTypeError(f"out= has dtype {target.dtype}, which holds no mean of {x.dtype} without elements")
     count = np.sum(~np.isnan(x), axis=axis, keepdims=keepdims, dtype=np.intp)
     total = np.nansum(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
     return np.true_divide(total, count.astype(total.dtype.type(0).real.dtype), out=out, casting="unsafe")
@@ -249,14 +252,20 @@ def _iscomplex(x: Any) -> Any:
     return np.not_equal(np.imag(x), 0)
 
 
+def _ordered(x: Any) -> Any:
+    if given_dtype(x).kind == "c":
+        raise EngineTypeError(f"{given_dtype(x)} has no sign: infinite numbers are neither positive nor negative")
+    return x
+
+
 @implements(np.isposinf)
 def _isposinf(x: Any, out: Any = None) -> Any:
-    return np.equal(x, np.inf, out=out)
+    return np.equal(_ordered(x), np.inf, out=out)
 
 
 @implements(np.isneginf)
 def _isneginf(x: Any, out: Any = None) -> Any:
-    return np.equal(x, -np.inf, out=out)
+    return np.equal(_ordered(x), -np.inf, out=out)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -312,6 +321,9 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     after = np.minimum(at + 1, last)
     slope = (fp[after] - fp[at]) / (xp[after] - xp[at])
     found = slope * (x - xp[at]) + fp[at]
+    back = slope * (x - xp[after]) + fp[after]  # as NumPy has it, from the other knot where one is not finite
+    back = np.where(np.isnan(back) & np.equal(fp[at], fp[after]), fp[at], back)
+    found = np.where(np.equal(x, xp[at]), fp[at], np.where(np.isnan(found), back, found))
     found = np.where(x > xp[last], fp[last] if right is None else right, np.where(x == xp[last], fp[last], found))
     found = np.where(x < xp[0], fp[0] if left is None else left, found)
     found = np.where(np.isnan(x), x, found)

@@ -13,7 +13,7 @@ from .errors import EngineTypeError, EngineValueError
 from .ir import Atom
 from .trace import Tracer, as_tracer, cast_atom, current, emit, fresh, implements, lift
 from .trace_functions import full
-from .trace_shapes import expand_dims, flattened, laid_out, reshape, several, unscalar
+from .trace_shapes import expand_dims, flattened, laid_out, reshape, several, sizes_of, unscalar
 from .trace_store import select_dtype
 from .views import broadcast_shapes, normal_axis
 
@@ -21,7 +21,7 @@ from .views import broadcast_shapes, normal_axis
 # -- arrays that are made: `np.zeros(shape, like=x)` of a traced x -----------------------------------------------------
 def _filled(value: int) -> Callable[..., Any]:
     def found(shape: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
-        wanted, sizes = known_dtype(dtype or np.float64, "the result"), several(shape)
+        wanted, sizes = known_dtype(dtype or np.float64, "the result"), sizes_of(shape)
         return full(sizes, wanted.type(value), wanted, laid_out(order, sizes, wanted.itemsize))
 
     return found
@@ -33,7 +33,7 @@ implements(np.ones)(_filled(1))
 
 @implements(np.full)
 def _full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: Any = None) -> Any:
-    value, sizes = as_tracer(fill_value), several(shape)
+    value, sizes = as_tracer(fill_value), sizes_of(shape)
     wanted = known_dtype(dtype or value.dtype, "the result")
     return full(sizes, value, wanted, laid_out(order, sizes, wanted.itemsize))
 
@@ -231,7 +231,7 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
 @implements(np.resize)
 def _resize(a: Any, new_shape: Any) -> Any:
     """The elements again and again."""
-    sizes, flat = several(new_shape), flattened(as_tracer(a))
+    sizes, flat = sizes_of(new_shape), flattened(as_tracer(a))
     if min(sizes, default=0) < 0:
         raise EngineValueError(f"shape {sizes} has a negative size")
     count = prod(sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -87,7 +88,7 @@ class located:  # noqa: N801 - used like `contextlib.suppress`
         message, frame = getattr(error, "named", (str(error), here))
         if frame != here:
             return
-        avals = ", ".join(str(Aval(x.shape, x.dtype)) for x in self.operands if _is_array(x))
+        avals = ", ".join(str(Aval(x.shape, x.dtype)) for x in _arrays(self.operands))
         shown = f" (operands {avals})" if avals else ""
         fresh = type(error)(f"{self.name}, {source_line()}: {message}{shown}")
         fresh.named = message, here  # type: ignore[attr-defined]
@@ -103,5 +104,10 @@ def _taken(error: BaseException, trace: Any) -> EngineError | None:
     return None if made is None else made(f"{error}: no such argument in a traced function")
 
 
-def _is_array(x: Any) -> bool:
-    return isinstance(getattr(x, "shape", None), tuple) and isinstance(getattr(x, "dtype", None), np.dtype)
+def _arrays(operands: Any) -> Iterator[Any]:
+    """The arrays among operands, and in the lists among them."""
+    for x in operands:
+        if isinstance(x, (list, tuple)):
+            yield from _arrays(x)
+        elif isinstance(getattr(x, "shape", None), tuple) and isinstance(getattr(x, "dtype", None), np.dtype):
+            yield x

@@ -139,7 +139,7 @@ def _component(name: str) -> property:
                 return fresh(emit(name, self.read())) if self.scalar else whole_root(component, memory=self.memory)
             if name == "real":
                 return self
-            found = full(self.shape, self.dtype.type(0), self.dtype)
+            found = full(self.shape, self.dtype.type(0), self.dtype, laid_out("K", self.shape, self.itemsize, self))
             found.scalar, found.locked = self.scalar, ".imag of a real array is read-only"
             return found
 

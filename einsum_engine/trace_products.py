@@ -95,8 +95,9 @@ def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
 def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     a, v = as_tracer(a), as_tracer(v)
     if v.size > a.size:  # its other end is cut, where an end is
-        return np.conjugate(_correlate(v, a, mode))[::-1]
-    return _convolve(a, np.conjugate(v)[::-1], mode)
+        found = _correlate(v, a, mode)[::-1]
+        return np.conjugate(found) if found.dtype.kind == "c" else found
+    return _convolve(a, (np.conjugate(v) if v.dtype.kind == "c" else v)[::-1], mode)
 
 
 @implements(np.linalg.matrix_power)

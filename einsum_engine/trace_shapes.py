@@ -114,6 +114,11 @@ def _moveaxis(a: Any, source: Any, destination: Any) -> Any:
     return _transpose(a, order)
 
 
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape that is given as NumPy takes one."""
+    return tuple(operator.index(size) for size in several(shape))
+
+
 def several(axis: Any) -> tuple[int, ...]:
     """One axis or several as a tuple."""
     return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)

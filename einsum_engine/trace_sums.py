@@ -132,13 +132,14 @@ def _reduce(
     x = stacked(array)
     axis = normal_axis(axis if axis is not None or x.ndim != 1 else 0, x.ndim, x.shape)
     dtype = reduced_in(x.dtype, dtype, out)
+    wide = loop_dtypes(ufunc, (x.dtype, x.dtype))[-1] if dtype is None else np.dtype(dtype)
     if ufunc in (np.subtract, np.true_divide) and x.shape[axis]:
-        wide = loop_dtypes(ufunc, (x.dtype, x.dtype))[-1] if dtype is None else np.dtype(dtype)
         rest = np.moveaxis(x.astype(wide, copy=False), axis, 0)
         found = ufunc(rest[0], (np.sum if ufunc is np.subtract else np.prod)(rest[1:], axis=0, dtype=rest.dtype))
     else:
         _checked(ufunc, "reduce")
-        rest = np.moveaxis(x if dtype is None else x.astype(dtype), axis, 0)
+        floats = ufunc in (np.logaddexp, np.logaddexp2, np.hypot)
+        rest = np.moveaxis(x if dtype is None and not floats else x.astype(wide, copy=False), axis, 0)
         if not len(rest):
             if ufunc.identity is None:
                 raise EngineValueError(f"shape {x.shape} has no element along axis {axis}, and nothing is neutral")
@@ -349,6 +350,8 @@ def _unless_nan(value: Tracer, rows: Tracer, axes: tuple[int, ...], keepdims: bo
 def _median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The mean of the one or two elements in the middle: others may be infinite."""
     x = as_tracer(a)
+    if not counted(x, axis):
+        return np.mean(x, axis, out=out, keepdims=keepdims)  # NaN, of shapes without one
     rows, axes = _ordered(x.astype(np.float64) if x.dtype == bool else x, axis)
     wide = None if rows.dtype.kind in "iu" else reduced_in(rows.dtype, None, out)
     middle = np.mean(rows[(len(rows) - 1) // 2 : len(rows) // 2 + 1], axis=0, dtype=wide)

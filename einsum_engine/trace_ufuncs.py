@@ -110,7 +110,11 @@ def compare_beyond(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Tracer | None:
 def _reciprocal(x: Any) -> Tracer:
     if given_dtype(x).kind not in "fc":
         raise EngineTypeError(f"np.reciprocal of {given_dtype(x)} is not supported in a traced function: divide")
-    return apply_map(np.true_divide, 1, x)
+    found = apply_map(np.true_divide, 1, x)
+    if found.dtype.kind != "c":
+        return found
+    found = apply_select(np.equal(x, 0), complex(np.nan, np.nan), found)  # division says infinity
+    return found if found.shape else found[()]
 
 
 def _wide(dtype: np.dtype) -> np.dtype:

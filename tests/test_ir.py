@@ -113,6 +113,12 @@ WRONG = {
         ["cast to float64, float64", "operands %3: float32[2,3], 1:int32: int32[]"],
     ),
     "view": (lambda: broken(2, params=(("view", View((9,), (1,), 0)),)), ["leaves the 6 elements of its root"]),
+    "no view": (lambda: broken(2, params=(("view", (3,)),)), ["view (3,) is a tuple, not a View", "operands %4"]),
+    "no parts": (lambda: broken(1, op="concatenate", inputs=(), params=(("axis", 0),)), ["no parts, whose shape"]),
+    "negative": (
+        lambda: broken(1, op="iota", inputs=(), params=(("size", -1), ("dtype", F4))),
+        ["size -1 is negative"],
+    ),
     "parameter": (lambda: broken(2, params=()), ["missing 1 required keyword-only argument: 'view'"]),
     "primitive": (lambda: broken(0, op="frobnicate"), ["there is no primitive 'frobnicate'"]),
     "operands": (lambda: broken(0, inputs=(X,)), ["mul takes 2 operands, not 1"]),

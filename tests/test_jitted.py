@@ -140,3 +140,18 @@ def test_fixed_arguments_that_are_equal_but_not_alike(wrap):
     for value in (*ALIKE, *ALIKE, 0.0, -0.0):
         f(A, wrap(value))
     assert repr(seen) == repr([wrap(value) for value in (*ALIKE, 0.0, -0.0)])
+
+
+@pytest.mark.filterwarnings("ignore:.*was traced for more than")
+def test_programs_that_calls_begin_with_are_not_those_that_are_dropped():
+    seen = []
+
+    @engine.jit(cache=2)
+    def f(x):
+        seen.append(len(x))
+        return x + 1
+
+    for size in (1, 1, 2, 2, *(1,) * 5, 3, 1, 1):
+        f(np.ones(size))
+        assert len(f._kept) <= 2 and {traced for _, traced in f._quick} <= set(f._kept.values())
+    assert seen[:3] == [1, 2, 3] and len(seen) <= 4
