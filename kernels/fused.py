@@ -102,7 +102,8 @@ def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None, 
     ``part``: the outputs are parts of what does not fit in cache, and are not read soon.
 
     A reduction of nothing writes its identity. Tasks share a reduction to a few results where `temp_bytes` of memory
-    (8-byte aligned) are at ``temp``: they write partial results there, which one more row combines.
+    (8-byte aligned) are at ``temp``: they write partial results there, which one more row combines. What is stored
+    besides is each task's own part of the loops, so that the next step's tasks find it where they were.
     """
     kept_size = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
     if kept_size == 0:
@@ -111,7 +112,7 @@ def lower(problem: FusedProblem, threads: int = 1, temp: Operand | None = None, 
         return _identities(problem, threads)
     if temp is not None and threads > 1 and problem.reduced:
         partial = _Partial(problem)
-        first = _Lowering(normalise(partial.first(temp)), threads)
+        first = _Lowering(normalise(partial.first(temp)), threads, shared=True)
         tasks = first.sharers()
         if tasks > 1:
             return first.row(sharers=tasks, share=partial.stride), *lower(partial.second(temp, tasks))
@@ -123,48 +124,51 @@ def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
     if problem.elements == 0 or threads == 1 or not problem.reduced:
         return 0
     partial = _Partial(problem)
-    tasks = _Lowering(normalise(partial.first(Operand(slot=0, offset=0))), threads).sharers()
+    tasks = _Lowering(normalise(partial.first(Operand(slot=0, offset=0))), threads, shared=True).sharers()
     return tasks * partial.stride if tasks > 1 else 0
 
 
 class _Partial:
-    """A reduction in two steps: each task has results of its own, ``stride`` bytes apart, contiguous."""
+    """A reduction in two steps: each task has results of its own, ``stride`` bytes apart, contiguous; ``results`` are
+    the outputs that are results."""
 
     def __init__(self, problem: FusedProblem):
         self.p = problem
         s = problem.structure
-        self.items = [STORAGES[dtype].itemsize for dtype in s.stored[: len(s.outputs)]]
+        self.results = [n for n, out in enumerate(s.outputs) if out.reduce]
+        self.items = {n: STORAGES[s.stored[n]].itemsize for n in self.results}
         count = prod(d[0] for d in problem.dims if not problem.is_reduced(d))
-        self.places, self.stride = [], 0
-        for item in self.items:
-            self.places.append(self.stride)
+        self.places, self.stride = {}, 0
+        for n, item in self.items.items():
+            self.places[n] = self.stride
             self.stride += -(-item * count // LINE) * LINE
 
-    def _kept(self) -> list[tuple[Dim, list[int]]]:
+    def _kept(self) -> list[tuple[Dim, dict[int, int]]]:
         """Loops that are not reduced, and the strides of partial results in them."""
         kept, count = [], 1
         for dim in self.p.dims:
             if not self.p.is_reduced(dim):
-                kept.append((dim, [count * item for item in self.items]))
+                kept.append((dim, {n: count * item for n, item in self.items.items()}))
                 count *= dim[0]
         return kept
 
-    def _temp(self, temp: Operand) -> list[Operand]:
-        return [Operand(slot=temp.slot, offset=temp.offset + place) for place in self.places]
+    def _temp(self, temp: Operand) -> dict[int, Operand]:
+        return {n: Operand(slot=temp.slot, offset=temp.offset + place) for n, place in self.places.items()}
 
     def first(self, temp: Operand) -> FusedProblem:
-        outputs = len(self.items)
         dims = [d for d in self.p.dims if self.p.is_reduced(d)]
-        dims += [(d[0], *strides, *d[1 + outputs :]) for d, strides in self._kept()]
-        return replace(self.p, dims=tuple(dims), operands=(*self._temp(temp), *self.p.operands[outputs:]))
+        dims += [(d[0], *(partial.get(n, s) for n, s in enumerate(d[1:]))) for d, partial in self._kept()]
+        own = self._temp(temp)
+        operands = tuple(own.get(n, operand) for n, operand in enumerate(self.p.operands))
+        return replace(self.p, dims=tuple(dims), operands=operands)
 
     def second(self, temp: Operand, tasks: int) -> FusedProblem:
-        s, outputs = self.p.structure, len(self.items)
-        g = Graph(s.stored[:outputs])
+        s = self.p.structure
+        g = Graph(tuple(s.stored[n] for n in self.results))
         dims = [(tasks, *(0 for _ in self.items), *(self.stride for _ in self.items))]
-        dims += [(d[0], *d[1 : 1 + outputs], *strides) for d, strides in self._kept()]
-        structure = g.structure(*((n, out.reduce) for n, out in enumerate(s.outputs)))
-        operands = (*self.p.operands[:outputs], *self._temp(temp))
+        dims += [(d[0], *(d[1 + n] for n in self.results), *partial.values()) for d, partial in self._kept()]
+        structure = g.structure(*((at, s.outputs[n].reduce) for at, n in enumerate(self.results)))
+        operands = (*(self.p.operands[n] for n in self.results), *self._temp(temp).values())
         return FusedProblem(structure=structure, dims=tuple(dims), operands=operands)
 
 
@@ -206,8 +210,8 @@ def _identities(problem: FusedProblem, threads: int) -> tuple[Row, ...]:
 class _Lowering:
     """Makes the row of a normalised problem."""
 
-    def __init__(self, problem: FusedProblem, threads: int, part: bool = False):
-        self.part = part
+    def __init__(self, problem: FusedProblem, threads: int, part: bool = False, shared: bool = False):
+        self.part, self.shared = part, shared
         self.p, self.s = problem, problem.structure
         self.items = [STORAGES[dtype].itemsize for dtype in self.s.stored]
         self.count, self.outputs = len(self.items), len(self.s.outputs)
@@ -254,7 +258,7 @@ class _Lowering:
         if rows:
             # a row that is nowhere moved is read from its begin to its end
             budget = BOX if any(o[1 + n] not in (0, item) for n, item in enumerate(self.items)) else BOX * 4
-        elif self.tasks > 1 and not all(out.reduce for out in self.s.outputs):
+        elif self.tasks > 1 and not (self.shared or all(out.reduce for out in self.s.outputs)):
             # what is stored is not shared by tasks: each has columns of its own
             budget = min(budget, BOX, max(STRIP // min(self.items), -(-o[0] // self.threads)))
         else:
@@ -284,7 +288,8 @@ class _Lowering:
     def sharers(self) -> int:
         """Tasks that may share the reduction of a single box of results; 1: none."""
         boxes = prod(d[0] for d in self._kept_rows())
-        if self.mode == ua.MAP or boxes > 1 or not all(out.reduce for out in self.s.outputs):
+        stores = not all(out.reduce for out in self.s.outputs)
+        if self.mode == ua.MAP or boxes > 1 or stores and (self.p.late or self.s.over_rows or self.s.near or self.s.points):
             return 1
         return min(self.tasks, prod(d[0] for d in self._reduced_rows()))
 
@@ -328,6 +333,7 @@ class _Lowering:
             ua.U_ALIGN: int(self._aligns()),
             ua.U_PERIOD: self._period(),
             ua.U_SHARE: share,
+            ua.U_SHARED: sum(1 << n for n, out in enumerate(self.s.outputs) if out.reduce) if share else 0,
         }
         tasks = sharers if share else max(1, even(self.tasks, boxes))
         long = any(cost_of(node.op) >= LONG for node in self.s.nodes)

@@ -354,6 +354,22 @@ def test_tasks_share_a_reduction(isa, reduced, shape):
 
 
 @ISAS
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("reduced, shape", [((0,), (100_003,)), ((0,), (9001, 67)), ((0, 2), (300, 5, 131)), ((0,), (12, 70_001))])
+def test_tasks_that_share_a_reduction_store_their_own_parts(isa, reduced, shape, order):
+    """What is stored lies beside partial results in the row, before them or after; only these are one for each task."""
+    g = fs.Graph(("float32", "float32"))
+    outputs = [(g.op("mul", 0, 1), "sum"), (0, "max"), g.op("sub", 0, 1)]
+    structure = g.structure(*(outputs[n] for n in order))
+    check(isa, structure, 3, shape, reduced, threads=4)
+    kept = [1 if n in reduced else size for n, size in enumerate(shape)]
+    made = [np.empty(shape if outputs[n] == outputs[2] else kept, "f") for n in order]
+    problem = fused_case.problem_of(structure, made, [np.ones(shape, "f") for _ in range(2)])
+    rows = fused.lower(problem, 4, fused.Operand(slot=5, offset=0))
+    assert rows[0].tasks > 1 and len(rows) == (1 if 70_001 in shape else 2)  # so many results are a task's own anyway
+
+
+@ISAS
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16", "bool"])
 def test_short_rows(isa, dtype):
     """Rows of less than a vector to a few of them, stored and reduced; what is read may be one element in a row."""

@@ -29,6 +29,7 @@ U_LATE = 40  # bytes of a row that is stored after the next box is computed, fro
 U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how far apart: a page more than their bytes
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
 U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
+U_SHARED = 46  # bits of the outputs of which tasks that share have results of their own
 U_PERIOD = 45  # elements of O after which all divisors of quotients repeat themselves; 0: they do not
 
 # words of an operand in the table

@@ -61,11 +61,11 @@ class _Run:
     def emit(self) -> None:
         f = self.f
         bases = f.word(self.ctx, abi.CTX_BASES)
-        share = self.word(ua.U_SHARE)
+        share, shared = self.word(ua.U_SHARE), self.word(ua.U_SHARED)
         with f.range(0, self.count) as k:
             words = self.operand(k)
             at = f.word(bases, f.word(words, ua.O_SLOT)) + f.word(words, ua.O_OFFSET)
-            f.store(at + f.select(k < self.outputs, share * self.task, f.i64(0)), self.at + k * 8)
+            f.store(at + ((shared >> k) & 1) * (share * self.task), self.at + k * 8)
             f.store(f.i64(-1), self.staged + k * 24 + 8)
         same = {ua.R_MODE: self.mode, ua.R_STREAM: self.word(ua.U_STREAM), ua.R_APART: self.word(ua.U_APART)}
         same[ua.R_PERIOD] = self.word(ua.U_PERIOD)
