@@ -142,7 +142,8 @@ def _random(name: str, key: Any, shape: Sequence[int], **params: Any) -> Any:
         if any(isinstance(size, Tracer) for size in sizes):
             raise EngineTypeError("shapes are fixed: a size cannot be traced")
         sizes = tuple([operator.index(size) for size in sizes])
-        params = {name: known_dtype(value, "the result") if name == "dtype" else value for name, value in params.items()}
+        if "dtype" in params:
+            params["dtype"] = known_dtype(params["dtype"], "the result")
         if tracing():
             return fresh(emit(name, lift(as_tracer(key)), shape=sizes, **params))
         key = np.asarray(key)

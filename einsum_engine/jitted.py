@@ -252,8 +252,8 @@ class Jitted:
             self._kept[key] = found
             if len(self._kept) > self._size:
                 quick = {id(traced) for _, traced in self._quick}  # which are used without being looked up
-                oldest = next((old for old, traced in self._kept.items() if id(traced) not in quick), None)
-                dropped = self._kept.pop(next(iter(self._kept)) if oldest in (None, key) else oldest)
+                *others, _ = self._kept  # the oldest first
+                dropped = self._kept.pop(next((old for old in others if id(self._kept[old]) not in quick), others[0]))
                 self._quick = tuple(pair for pair in self._quick if pair[1] is not dropped)
                 if not self._warned:
                     self._warned = True

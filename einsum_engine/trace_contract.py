@@ -48,7 +48,7 @@ def contract(
         if view and not conj and out is None and arrays[0].dtype == dtype and expr.is_view:
             found = arrays[0].derive(lambda old: diagonal_view(old, expr))
             return found if found.shape else found[()]  # NumPy's is a number
-        arrays = [np.conjugate(x) if at in conj and x.dtype.kind == "c" else x for at, x in enumerate(arrays)]
+        arrays = [x.conj() if at in conj else x for at, x in enumerate(arrays)]
         found = _whole(expr, arrays, path, dtype if accumulate is None else np.result_type(dtype, accumulate), fortran)
         found = _scaled(found.astype(dtype, copy=False), factors, out, dtype)
         return finish(found, out, casting)
@@ -85,8 +85,8 @@ def _np_einsum(
     given = [given_dtype(x) for x in arrays]
     with_out = [] if dtype is not None or target is None else [target.dtype]  # NumPy computes in a dtype of all
     wanted = result_type(*given, *with_out, dtype=dtype, casting=casting, text=expr.text)
-    order = {"dtype": wanted, "path": path, "fortran": order == "F", "view": True}
-    return contract(expr, arrays, **order, out=target, casting=casting)
+    how = {"dtype": wanted, "path": path, "fortran": order == "F", "view": True}
+    return contract(expr, arrays, **how, out=target, casting=casting)
 
 
 def _whole(expr: Expr, arrays: list[Tracer], path: Path | None, dtype: np.dtype, fortran: bool) -> Tracer:

@@ -252,7 +252,7 @@ def _iscomplex(x: Any) -> Any:
     return np.not_equal(np.imag(x), 0)
 
 
-def _ordered(x: Any) -> Any:
+def _signed(x: Any) -> Any:
     if given_dtype(x).kind == "c":
         raise EngineTypeError(f"{given_dtype(x)} has no sign: infinite numbers are neither positive nor negative")
     return x
@@ -260,12 +260,12 @@ def _ordered(x: Any) -> Any:
 
 @implements(np.isposinf)
 def _isposinf(x: Any, out: Any = None) -> Any:
-    return np.equal(_ordered(x), np.inf, out=out)
+    return np.equal(_signed(x), np.inf, out=out)
 
 
 @implements(np.isneginf)
 def _isneginf(x: Any, out: Any = None) -> Any:
-    return np.equal(_ordered(x), -np.inf, out=out)
+    return np.equal(_signed(x), -np.inf, out=out)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 
 from .errors import EngineTypeError, EngineValueError
 from .trace import Tracer, as_tracer, implements
-from .trace_functions import _max, _min, _sum
 from .trace_shapes import flattened, several, unscalar
 from .trace_store import finish_alike, store
 from .trace_ufuncs import apply_einsum, keep_dims
@@ -62,8 +61,7 @@ def _outer(a: Any, b: Any, out: Any = None) -> Any:
 @implements(np.vdot)
 def _vdot(a: Any, b: Any) -> Any:
     a, b = as_tracer(a), as_tracer(b)
-    a = np.conjugate(a) if a.dtype.kind == "c" else a  # NumPy's conjugate of bool is int8
-    return apply_einsum("i,i->", flattened(a), flattened(b))
+    return apply_einsum("i,i->", flattened(a.conj()), flattened(b))
 
 
 @implements(np.cross)
@@ -95,9 +93,8 @@ def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
 def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     a, v = as_tracer(a), as_tracer(v)
     if v.size > a.size:  # its other end is cut, where an end is
-        found = _correlate(v, a, mode)[::-1]
-        return np.conjugate(found) if found.dtype.kind == "c" else found
-    return _convolve(a, (np.conjugate(v) if v.dtype.kind == "c" else v)[::-1], mode)
+        return _correlate(v, a, mode)[::-1].conj()
+    return _convolve(a, v.conj()[::-1], mode)
 
 
 @implements(np.linalg.matrix_power)
@@ -182,10 +179,10 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     x = as_tracer(x)
     x = x.astype(np.float64, copy=False) if x.dtype.kind in "biu" else x
     if ord == 0:
-        return _sum(np.not_equal(x, 0).astype(x.real.dtype), axis, None, None, keepdims)
+        return np.sum(np.not_equal(x, 0).astype(x.real.dtype), axis, None, None, keepdims)
     if ord in (1, np.inf, -np.inf):
-        return {1: _sum, np.inf: _max, -np.inf: _min}[ord](np.absolute(x), axis=axis, keepdims=keepdims)
-    return np.sqrt(_sum(np.real(x * np.conjugate(x)) if x.dtype.kind == "c" else x * x, axis, None, None, keepdims))
+        return {1: np.sum, np.inf: np.max, -np.inf: np.min}[ord](np.absolute(x), axis=axis, keepdims=keepdims)
+    return np.sqrt(np.sum(np.real(x * np.conjugate(x)) if x.dtype.kind == "c" else x * x, axis, None, None, keepdims))
 
 
 @implements(np.linalg.matrix_norm)
