@@ -251,18 +251,23 @@ class Jitted:
         with _keeping:
             self._kept[key] = found
             if len(self._kept) > self._size:
-                quick = {id(traced) for _, traced in self._quick}  # which are used without being looked up
-                *others, _ = self._kept  # the oldest first
-                dropped = self._kept.pop(next((old for old in others if id(self._kept[old]) not in quick), others[0]))
-                self._quick = tuple(pair for pair in self._quick if pair[1] is not dropped)
+                self._drop()
                 if not self._warned:
                     self._warned = True
-                    warnings.warn(
-                        f"{self._name} was traced for more than {self._size} combinations of shapes, dtypes and "
-                        f"fixed arguments: those used longest ago are dropped (jit(cache=...) keeps more)",
-                        stacklevel=4,
-                    )
+                    told = f"{self._name} was traced for more than {self._size} combinations of shapes, dtypes and "
+                    told += "fixed arguments: those used longest ago are dropped (jit(cache=...) keeps more)"
+                    warnings.warn(told, stacklevel=4)
         return found
+
+    def _drop(self) -> None:
+        """Drop the oldest program, or one that calls do not begin with: these are used without being looked up. Keys are
+        not gone through, which hashes them, by the user's code perhaps; those that are put back have arrays alone."""
+        quick = {id(traced) for _, traced in self._quick}
+        key, dropped = self._kept.popitem(last=False)
+        while id(dropped) in quick and len(quick) < len(self._kept):  # there is another one, besides the new one
+            self._kept[key] = dropped
+            key, dropped = self._kept.popitem(last=False)
+        self._quick = tuple(pair for pair in self._quick if pair[1] is not dropped)
 
 
 def _unpickled(function: Callable[..., Any], **options: Any) -> Jitted:
