@@ -60,7 +60,7 @@ def choose_tile(
         for extend in (False, True) if len(rows) > 1 and rows[0] * 2 <= width and not across else (False,):
             padded, box, taken = panel_rows(rows, width, extend)
             panels = padded // width
-            if close and box % rows[0] == 0 and columns > 1:
+            if close and box % rows[0] == 0 and columns > 1 and not box == width == rows[0]:
                 cost = panels * (work + columns * box * CLOSE_COST)
             elif taken <= together or (taken == together + 1 and goes_on % (box // run) == 0 < goes_on):
                 cost = panels * (work + columns * (tile[0] if contiguous else box * SCATTER_COST))
