@@ -54,6 +54,7 @@ class BinaryContraction:
     constant_right: bool = False
     accumulate: bool = False
     again: bool = False  # the output is read by other steps
+    anywhere: bool = False  # the output is memory of the caller's, which begins anywhere in a line
     flip: bool = False  # the lanes side is the other one than the output suggests
     across: bool = False  # lanes run along the left operand, not along the output
     near_left: frozenset[Index] = frozenset()  # indices that a free operand keeps fastest
@@ -88,6 +89,7 @@ class BinaryContraction:
             self.nested,
             self.accumulate,
             self.again,
+            self.anywhere,
         )
 
     @lazy
@@ -157,6 +159,7 @@ class BinaryContraction:
             constant_right=self.constant_left,
             accumulate=self.accumulate,
             again=self.again,
+            anywhere=self.anywhere,
             flip=self.flip,
             across=self.across,
             near_left=self.near_right,
@@ -257,6 +260,7 @@ def asked(
     constant: tuple[bool, bool],
     panels: tuple[bool, bool, bool, bool],
     again: bool = False,
+    anywhere: bool = False,
 ) -> BinaryContraction:
     """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
 
@@ -285,6 +289,7 @@ def asked(
         only_panels=panels[2],
         nested=panels[3],
         again=again,
+        anywhere=anywhere,
     )
     found.question, found.ranks, found.terms, found.names  # before those with sizes
     return found

@@ -175,9 +175,11 @@ class _Planner(GemmAccess):
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
         run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
-        close = self.together() if not along_a and self._stream(self._kc) else 0
+        past = not along_a and self._stream(self._kc)
+        close = self.together() if past else 0
         in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}
-        if not self._cut_in_place(run, along_a, (*work, contiguous), close):
+        in_c["anywhere"] = anywhere = past and contiguous and c.anywhere
+        if not self._cut_in_place(run, along_a, (*work, contiguous), close, anywhere):
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
@@ -209,12 +211,12 @@ class _Planner(GemmAccess):
             return 0
         return lanes.size if any(dim.stride(LEFT) == panel for dim in self.k_dims) else 0
 
-    def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int) -> bool:
+    def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int, anywhere: bool) -> bool:
         """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""
         if self.isa.repeats or along_a:
             return False
         most = tile_table.most_in_place(self.c.dtype)
-        how = {"most": most, "close": bool(close), "in_place": True, "in_flight": self.in_flight}
+        how = {"most": most, "close": bool(close), "anywhere": anywhere, "in_place": True, "in_flight": self.in_flight}
         self._cut(run, choose_tile(self.isa, self.c.dtype, *work, **how))
         return self._reads_b_in_place()
 

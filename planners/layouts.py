@@ -420,7 +420,7 @@ class LayoutSolver:
             left, right, out = [value.real_view(True)[1] for value in (x, y, operation.output)]
             sizes = self.sizes_of_parts
         if asked is None:
-            asked = question(operation, parts, self.products, self.list.request.layouts)
+            asked = question(operation, parts, self.products, self.list.request.layouts, self.list.given)
             self.asked[id(operation)] = asked
         if orientation is AS_OUTPUT:
             return Laid(asked, sizes, left, right, out)

@@ -116,6 +116,11 @@ class OperationList:
             self.sizes = {i: s for i, s in self.sizes.items() if s != 1}
         self.out_term = tuple(dict.fromkeys([i for i in request.expr.output if i in self.sizes]))
 
+    @property
+    def given(self) -> bool:
+        """Whether the output is memory that the caller gives, with strides and perhaps a beginning of its own."""
+        return self.request.out_strides is not None
+
     def build(self) -> None:
         request, expr, size = self.request, self.request.expr, self.sizes.__getitem__
         placed = list(map(_placed, expr.inputs, expr.shapes, request.strides))

@@ -29,7 +29,7 @@ def roles_of(listed: OperationList) -> Roles:
     drawn = listed.operations is listed.drawn
     if not drawn or len(listed.operations) > REMEMBERED:
         return _found(listed)
-    key = listed.outline, listed.request.layouts
+    key = listed.outline, listed.request.layouts, listed.given
     known = _known.get(key)
     if known is None:
         known = _found(listed)
@@ -38,7 +38,7 @@ def roles_of(listed: OperationList) -> Roles:
 
 
 def _found(listed: OperationList) -> Roles:
-    operations, layouts = listed.operations, listed.request.layouts
+    operations, layouts, given = listed.operations, listed.request.layouts, listed.given
     casts, products = [
         frozenset([each.output.number for each in operations if each.kind == kind]) for kind in ("copy", "gemm")
     ]
@@ -48,7 +48,7 @@ def _found(listed: OperationList) -> Roles:
         mixed,
         tuple(
             [
-                None if parts or each.kind != "gemm" else question(each, False, products, layouts)
+                None if parts or each.kind != "gemm" else question(each, False, products, layouts, given)
                 for each, parts in zip(operations, mixed)
             ]
         ),
@@ -57,9 +57,11 @@ def _found(listed: OperationList) -> Roles:
     )
 
 
-def question(operation: Operation, parts: bool, products: frozenset[int], layouts: str) -> BinaryContraction:
+def question(
+    operation: Operation, parts: bool, products: frozenset[int], layouts: str, given: bool
+) -> BinaryContraction:
     """What is asked of a product, whatever its sizes and layouts. ``parts``: of complex tensors as real ones; their layouts
-    are known then."""
+    are known then. ``given``: the output of the list is memory of the caller's."""
     (x, y), output = operation.inputs, operation.output
     dtype, terms = output.dtype, (x.term, y.term, output.term)
     panels = products if layouts != "merged" else frozenset()
@@ -74,6 +76,7 @@ def question(operation: Operation, parts: bool, products: frozenset[int], layout
         (x.constant, y.constant),
         (x.number in panels, y.number in panels, layouts in ("panels", "nested"), layouts == "nested"),
         output.kind == "arena",
+        given and output.kind == "output",
     )
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from ..kernels import tiles as tile_table
+from ..kernels.cpu.units import LINE
 from ..kernels.isa import ISA
 from .gemm_access import FEW_PANELS, L1_BYTES, block_of_k
 from .sides import panel_rows
@@ -15,6 +16,7 @@ TILE_COST = 12.0  # vector FMAs that starting and ending a tile costs
 SCATTER_COST = 3.0  # per scattered element stored, against one vector FMA
 RUN_COST = 4.0  # per scattered run of half a vector or a quarter
 CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
+PART_COST = 24.0  # per line of a large C that tiles of one line store in two parts, each of which waits for what is there
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
 PACKED_COST = 12.0  # of a vector of A that comes from memory and is packed, against one vector FMA
 FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
@@ -39,6 +41,7 @@ def choose_tile(
     goes_on: int = 0,
     in_flight: int = 0,
     there: int = 0,
+    anywhere: bool = False,
 ) -> tuple[tuple[int, int], bool]:
     """The tile of the least cost, and whether its panels hold more than the fastest of the dimensions ``rows``.
 
@@ -47,12 +50,13 @@ def choose_tile(
     of a tile, otherwise. ``close``: each column begins where the fastest dimension of the one before ends. ``in_place``:
     so the columns are read. ``together``: so many of the fastest dimensions are one run in C; ``goes_on``: pieces of so many
     entries of the next one go on with that run, 0: none. ``in_flight`` as in `tiles.efficiency`. ``there``: an A from memory
-    lies in panels of so many lanes, which few columns read there; of others they are packed.
+    lies in panels of so many lanes, which few columns read there; of others they are packed. ``anywhere``: columns of C,
+    which goes past the caches, begin anywhere in a line.
     """
     best, best_cost = ((0, 0), False), float("inf")
     run = prod(rows[:together])
     scattered = _scattered(isa, dtype, run) if contiguous else _ONE_BY_ONE
-    total = prod(rows)
+    total, parted = prod(rows), anywhere and isa.vector_bits == 8 * LINE
     least, most = (columns, sys.maxsize) if across else (1, most)
     for tile, width, work in _fastest(isa, dtype, in_place, in_flight, columns, terms, least, most):
         if -(-total // width) * work >= best_cost:  # with panels that are all full, and stores for nothing
@@ -68,6 +72,8 @@ def choose_tile(
                 cost = min([panels * (work + columns * box * each) + besides for each, besides in scattered])
             if there and (box != there or -(-columns // tile[1]) > FEW_PANELS):
                 cost += panels * tile[0] * terms * PACKED_COST
+            if parted and tile[0] == 1 and box < rows[0]:
+                cost += panels * columns * PART_COST
             if cost < best_cost:
                 best, best_cost = (tile, extend), cost
     return best

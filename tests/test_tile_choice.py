@@ -5,6 +5,7 @@ import oracle
 import pytest
 from plan_cases import operands, plan, run
 
+from einsum_engine import executor
 from einsum_engine.kernels import isa, tiles
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import tile_choice
@@ -96,6 +97,45 @@ def test_pieces_that_go_on_with_a_run_fill_vectors_with_it():
     )
 
 
+@pytest.mark.parametrize("in_flight", [4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "complex64"])
+def test_lines_in_two_parts_are_not_cut_into_tiles_of_one(dtype, in_flight):
+    """A run of 5 vectors, in a large array of the caller's."""
+    rows, how = (5 * tiles.elements(AVX512, dtype), 144), {"close": True, "in_flight": in_flight}
+    (mv, _), _ = choose_tile(AVX512, dtype, rows, 1728, 24, True, anywhere=True, **how)
+    assert mv > 1
+    single = (tiles.elements(AVX512, dtype), 144)  # a tile is a whole run, which all have in two parts
+    assert choose_tile(AVX512, dtype, single, 1728, 24, True, anywhere=True, **how) == choose_tile(
+        AVX512, dtype, single, 1728, 24, True, **how
+    )
+
+
+@pytest.mark.parametrize("dtype, tile", [("float64", (3, 8)), ("float32", (3, 8)), ("complex64", (3, 4))])
+def test_tiles_of_whole_columns_are_stored_as_they_are(dtype, tile):
+    """Though each column begins where the one before ends."""
+    rows = (tile[0] * tiles.elements(AVX512, dtype), 288)
+    assert choose_tile(AVX512, dtype, rows, 1728, 24, True, close=True, in_flight=4)[0] == tile
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_given_for_a_large_result_decides_about_tiles(dtype):
+    """Memory of our own begins with a line; the caller's may not. 17 MB."""
+    if isa.active_isa().vector_bits != 512:
+        pytest.skip("vectors are no lines here")
+    lanes = tiles.elements(AVX512, dtype)
+    equation, sizes = "aed,cbd->cbea", dict(a=5 * lanes, e=24, d=24, c=48, b=48)
+    arrays = operands(equation, sizes, dtype)
+    expected = np.einsum(equation, *arrays, optimize=True)
+    memory = np.empty(expected.size + 1, dtype)
+    out = memory[1:].reshape(expected.shape)
+    given, fresh = plan(equation, arrays, out=out), plan(equation, arrays)
+    assert given.request.out_strides == out.strides and fresh.request.out_strides is None
+    assert "1x" not in given.steps[-1].kernel
+    executor.bind(given).run(arrays, out)
+    for found in (out, run(fresh, arrays)):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("run, several", [(5, True), (6, True), (7, True), (9, True), (11, False)])
 def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
     assert choose_tile(AVX512, "float32", (run, 12, 12), 512, 24, True)[1] == several
@@ -107,7 +147,7 @@ def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
         (dict(b=36, e=64, d=30, c=40, a=48), True),
         (dict(b=36, e=64, d=6, c=4, a=48), False),  # 0.3 MB of A
         (dict(b=36, e=200, d=30, c=40, a=48), False),  # panels of 38 KB
-        (dict(b=80, e=64, d=30, c=40, a=48), False),  # ten panels of columns
+        (dict(b=66, e=64, d=30, c=40, a=48), False),  # nine panels of columns
     ],
 )
 def test_an_operand_that_lies_in_panels_is_read_there(sizes, there):
