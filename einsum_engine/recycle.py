@@ -83,7 +83,8 @@ class BufferPool:
             words.R_COPY: _address(libc.memcpy),
             words.R_SET: _address(libc.memset),
             words.R_PENDING: _address(ctypes.pythonapi.Py_AddPendingCall),
-            words.R_LOOK: _address(_immortal(_LOOK(self._look))),
+            words.R_LOOK: _address(ctypes.pythonapi.PyObject_IsTrue),
+            words.R_LOOKER: id(_immortal(_Looker(self))),
         }.items():
             found[word] = value
         atexit.register(self._stop_looking)
@@ -143,10 +144,10 @@ class BufferPool:
         if self.words is not None:
             _CLEAR(library.address("results_clear", active_isa()))(self.words.ctypes.data)
 
-    def _look(self, _: int) -> int:
+    def look(self) -> None:
+        """Lets go of all buffers if memory is short."""
         if self.ready() and machine_memory.share_left() < _LOW_MEMORY:
             self.clear()
-        return 0
 
     def _stop_looking(self) -> None:
         self.words[words.R_NEXT_LOOK] = np.iinfo(np.int64).max
@@ -157,8 +158,19 @@ class BufferPool:
             self.words[[words.R_LOCK, words.R_BESIDE_COUNT]] = 0
 
 
+class _Looker:
+    """Has its pool look when asked for its truth: ``PyObject_IsTrue`` takes one argument and says 0, or -1 and what was
+    raised, as pending calls must. A callback of ctypes would print what is raised, and Ctrl-C within it be lost."""
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+
+    def __bool__(self) -> bool:
+        self._pool.look()
+        return False
+
+
 _NAME = b"mem_handler"
-_LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int64)
 _CLEAR = ctypes.PYFUNCTYPE(None, ctypes.c_int64)
 
 

@@ -401,6 +401,20 @@ def test_little_memory_lets_go_of_buffers(monkeypatch):
     assert [None for _ in range(1000)] and asked and not pool.nbytes  # at a safe point of the main thread
 
 
+def test_ctrl_c_while_it_looks_for_memory_reaches_the_program(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    pool = recycle.BufferPool()
+    monkeypatch.setattr(machine_memory, "share_left", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first = pool.take(1 << 20)
+        del first
+        assert [None for _ in range(1000)]
+    assert pool.nbytes and not capsys.readouterr().err
+    pool.clear()
+
+
 @pytest.mark.parametrize("off, kept", [("ARENA", "results"), ("POOL", "arenas")])
 def test_results_and_arenas_are_kept_apart(off, kept, monkeypatch):
     """Each in a pool of its own, with a bound of its own; the arena is too large for the common one."""

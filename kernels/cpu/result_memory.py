@@ -146,7 +146,7 @@ def _look(f: Fn, ctx: Val) -> None:
     now = f.word(time) * 1_000_000_000 + f.word(time, 1)
     with f.if_(now >= f.word(ctx, ra.R_NEXT_LOOK)):
         f.store(now + LOOK_NS, ctx + 8 * ra.R_NEXT_LOOK)
-        f.call(f.word(ctx, ra.R_PENDING), [f.word(ctx, ra.R_LOOK), f.i64(0)], I32)
+        f.call(f.word(ctx, ra.R_PENDING), [f.word(ctx, ra.R_LOOK), f.word(ctx, ra.R_LOOKER)], I32)
 
 
 # -- the functions ----------------------------------------------------------------------------------------------------
