@@ -393,12 +393,17 @@ def test_recycled_arrays_own_their_memory(monkeypatch):
     assert np._core.multiarray.get_handler_name(np.ones(3)) == "default_allocator"
 
 
+def _looks(pool):
+    """A buffer comes back to ``pool``, which looks at a safe point of the main thread."""
+    first = pool.take(1 << 20)
+    del first
+    return [None for _ in range(1000)]
+
+
 def test_little_memory_lets_go_of_buffers(monkeypatch):
     pool, asked = recycle.BufferPool(), []
     monkeypatch.setattr(machine_memory, "share_left", lambda: asked.append(1) or 0.05)
-    first = pool.take(1 << 20)
-    del first
-    assert [None for _ in range(1000)] and asked and not pool.nbytes  # at a safe point of the main thread
+    assert _looks(pool) and asked and not pool.nbytes
 
 
 def test_ctrl_c_while_it_looks_for_memory_reaches_the_program(monkeypatch, capsys):
@@ -408,9 +413,7 @@ def test_ctrl_c_while_it_looks_for_memory_reaches_the_program(monkeypatch, capsy
     pool = recycle.BufferPool()
     monkeypatch.setattr(machine_memory, "share_left", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        first = pool.take(1 << 20)
-        del first
-        assert [None for _ in range(1000)]
+        _looks(pool)
     assert pool.nbytes and not capsys.readouterr().err
     pool.clear()
 
