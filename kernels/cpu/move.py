@@ -96,17 +96,38 @@ class BoxMover:
                 there.add(count)
 
     def _copy_row(self, src: Val, dst: Val, count: Val | None = None) -> None:
-        """``count`` entries, or all."""
+        """``count`` entries, or all: vectors, the last of which ends with the row."""
         f, m = self.f, self.m
         count = self.no if count is None else count
         step = m.block * self.item
-        done, end = f.var(0), count * self.item
-        with f.range(0, end - (4 * step - 1), 4 * step) as at:
-            values = [m.load(src + at + i * step, m.block) for i in range(4)]
-            for i, value in enumerate(values):
-                m.store(value, dst + at + i * step)
-            done.set(at + 4 * step)
-        m.copy_run(src + done.get(), dst + done.get(), count - done.get() // self.item)
+        with f.if_else(count >= m.block) as (vectors, less):
+            with vectors:
+                done, end = f.var(0), count * self.item
+                with f.range(0, end - (4 * step - 1), 4 * step) as at:
+                    values = [m.load(src + at + i * step, m.block) for i in range(4)]
+                    for i, value in enumerate(values):
+                        m.store(value, dst + at + i * step)
+                    done.set(at + 4 * step)
+                with f.range(done.get(), end - step, step) as at:
+                    m.copy(src + at, dst + at, m.block)
+                m.copy(src + (end - step), dst + (end - step), m.block)
+            with less:
+                self._copy_short(src, dst, count, m.block // 2)
+
+    def _copy_short(self, src: Val, dst: Val, count: Val, size: int) -> None:
+        """Less than twice ``size`` entries: the first and the last so many, or less."""
+        f, m = self.f, self.m
+        if size == 1:
+            with f.if_(count > 0):
+                m.copy(src, dst)
+            return
+        with f.if_else(count >= size) as (enough, less):
+            with enough:
+                last = (count - size) * self.item
+                m.copy(src, dst, size)
+                m.copy(src + last, dst + last, size)
+            with less:
+                self._copy_short(src, dst, count, size // 2)
 
     def _fill(self) -> None:
         f, m = self.f, self.m
