@@ -14,11 +14,11 @@ from typing import Iterable
 
 import numpy as np
 
-from .cpu import abi
+from .cpu import abi, cores
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .cpu.units import LINE
-from .move_boxes import BOX_BYTES, ONE, choose_boxes, starts
+from .move_boxes import BOX_BYTES, ONE, Boxes, choose_boxes, starts
 from .nest_boxes import OUT, A, B, Group, chain, choose, choose_rows, run_of, without
 from .nest_strips import lower_strips
 from .nest_problem import Dim, NestProblem
@@ -26,6 +26,7 @@ from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, sh
 from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
+ROW_BYTES = LINE  # of rows that lines are put together from
 SCRATCH = B  # operand whose strides are those in scratch
 
 
@@ -85,7 +86,8 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
-    box, fetched = choose_boxes(dims, item)
+    composed = cores.here().composes_lines
+    box, fetched = choose_boxes(dims, item, direct=composed and tasks > 1)
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
@@ -102,15 +104,42 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     words[na.N_A_RUN] = run_of(from_j, A, item)
     words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
     carried = LINE if box.shared != ONE else 0
-    words[na.N_OUT_STAGE] = carried + builder.reserve(carried + sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item)
+    room = sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item
+    if composed and not fetched:
+        room = max(room, _rows(builder, box, o, j, item, tasks))
+    words[na.N_OUT_STAGE] = carried + builder.reserve(carried + room)
     words[na.N_OWN], words[na.N_OWN_ROW], words[na.N_OWN_STEP] = box.shared[1], row, step
-    if row:
+    if box.shared != ONE:
         words[na.N_OWN_PLACE] = builder.reserve(LINE * box.runs * step)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
     _ahead(builder, inside, item, na.RUNS_AHEAD if fetched else None)
     strips = (builder.j.chunks, *outer) if box.shared != ONE and not row else ()
     words[na.N_COMING] = _coming(builder, item, strips)
     return builder.row(min(tasks, builder.boxes), nbytes)
+
+
+def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int, tasks: int) -> int:
+    """Words of lines that are put together from rows: those of tiles, in scratch, and such as are adjacent in the input, which
+    more than one thread reads there. One alone has them in scratch before it stores: it may not wait for as many lines at
+    a time as it does for both. Returns the bytes of rows in scratch."""
+    words, mode, nbytes = builder.words, builder.words[na.N_A_MODE] - na.STAGED, item * prod(d[0] for d in o)
+    joined = without(chain(box.staged(), OUT, item), o)
+    tiles = mode == na.MOVE_TILE
+    if not (tiles or mode == na.MOVE_RUN and tasks > 1) or nbytes < ROW_BYTES or joined and box.shared[1] % nbytes:
+        return 0
+    words[na.N_OWN_ROWS] = box.shared[1] // nbytes if joined else 1
+    order = [*joined, *without(j, joined)]
+    if not tiles:
+        words[na.N_ROWS] = builder.vector(_group(order).offsets(A))
+        return 0
+    pitch, places = (-(-nbytes // LINE) | 1) * LINE, {}  # an odd number of lines: rows fall into different cache sets
+    at = pitch
+    for dim in j:
+        places[dim] = (*dim[:3], at)
+        at *= dim[0]
+    words[na.N_ROWS_J] = builder.vector(_group(places.values()).offsets(SCRATCH))
+    words[na.N_ROWS] = builder.vector(_group(places[dim] for dim in order).offsets(SCRATCH))
+    return at
 
 
 def _coming(builder: RowBuilder, item: int, strips: Iterable[Dim]) -> int:

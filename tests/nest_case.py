@@ -15,6 +15,7 @@ from einsum_engine.kernels.nest import NestProblem, lower, reference
 
 CANARY = 0xA5
 MARGIN = 64
+MOVED = ["int8", "float16", "float32", "complex64", "complex128"]
 
 
 def extent(dims, operand: int, item: int) -> tuple[int, int]:
@@ -144,3 +145,26 @@ def spaces(draw, items, *, summed: bool = False, limit: int = 30_000) -> tuple:
 
 def item_of(name: str) -> int:
     return STORAGES[name].itemsize
+
+
+def case_of(draw, problem: NestProblem) -> Case:
+    seed, threads, shift = (draw(s) for s in (st.integers(0, 99), st.sampled_from([1, 3]), st.integers(0, 3)))
+    return Case(problem, seed=seed, threads=threads, shift=shift)
+
+
+@st.composite
+def permutations(draw) -> Case:
+    """Dense tensors, the input with gaps and backwards here and there."""
+    name = draw(st.sampled_from(MOVED))
+    item, sizes = item_of(name), draw(st.lists(st.sampled_from([2, 3, 4, 5, 8, 13, 16, 31, 67, 130, 300]), max_size=6))
+    while np.prod(sizes, dtype=float) > 100_000:
+        sizes[sizes.index(max(sizes))] = 2
+    columns = []
+    for gaps, order in ((0, range(len(sizes))), (item, draw(st.permutations(range(len(sizes)))))):
+        step, column = item, [0] * len(sizes)
+        for loop in order:
+            column[loop] = step * (-1 if gaps and draw(st.integers(0, 9)) == 0 else 1)
+            step = step * sizes[loop] + (gaps if draw(st.integers(0, 9)) == 0 else 0)
+        columns.append(column)
+    dims = tuple((size, out, a, 0) for size, out, a in zip(sizes, *columns, strict=True))
+    return case_of(draw, NestProblem(op="copy", dims=dims, out=name, a=name))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nest_case import Case, item_of, spaces
+from nest_case import MOVED, Case, case_of, item_of, permutations, spaces
 
 from einsum_engine.errors import EngineValueError
 from einsum_engine.kernels import move_boxes, nest_moves, nest_rows, nest_sums
@@ -20,17 +20,11 @@ from einsum_engine.kernels.nest import NestProblem, lower
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
-MOVED = ["int8", "float16", "float32", "complex64", "complex128"]
 MULTIPLIED = [(name,) * 3 for name in ("float32", "complex64", "int8", "bool", "float16")]
 MULTIPLIED += [("complex64", "float32", "complex64"), ("float32", "uint8", "bfloat16")]
 SUMMED = [(name, name) for name in ("float32", "complex128", "int16", "bool", "bfloat16")]
 SUMMED += [("uint32", "uint8"), ("float64", "float16"), ("complex64", "float32")]
 MIXED = [("float16", "float32"), ("complex64", "float64"), ("int8", "complex64")]
-
-
-def case_of(draw, problem: NestProblem) -> Case:
-    seed, threads, shift = (draw(s) for s in (st.integers(0, 99), st.sampled_from([1, 3]), st.integers(0, 3)))
-    return Case(problem, seed=seed, threads=threads, shift=shift)
 
 
 @st.composite
@@ -107,24 +101,6 @@ def sums(draw) -> Case:
 @given(case=sums())
 def test_sum(isa, case):
     case.check(isa)
-
-
-@st.composite
-def permutations(draw) -> Case:
-    """Dense tensors, the input with gaps and backwards here and there."""
-    name = draw(st.sampled_from(MOVED))
-    item, sizes = item_of(name), draw(st.lists(st.sampled_from([2, 3, 4, 5, 8, 13, 16, 31, 67, 130, 300]), max_size=6))
-    while np.prod(sizes, dtype=float) > 100_000:
-        sizes[sizes.index(max(sizes))] = 2
-    columns = []
-    for gaps, order in ((0, range(len(sizes))), (item, draw(st.permutations(range(len(sizes)))))):
-        step, column = item, [0] * len(sizes)
-        for loop in order:
-            column[loop] = step * (-1 if gaps and draw(st.integers(0, 9)) == 0 else 1)
-            step = step * sizes[loop] + (gaps if draw(st.integers(0, 9)) == 0 else 0)
-        columns.append(column)
-    dims = tuple((size, out, a, 0) for size, out, a in zip(sizes, *columns, strict=True))
-    return case_of(draw, NestProblem(op="copy", dims=dims, out=name, a=name))
 
 
 @ISAS

@@ -20,6 +20,8 @@ promise:
                    element twice or four times                                      (dst_o unused)
     MOVE_WEAVE     dst adjacent along o, ``run`` bytes of it one element of each of two or four rows of src, which are
                    adjacent: vectors of each, put together                          (dst_o unused)
+    MOVE_PADDED    MOVE_TILE, where rows of dst begin with vectors and have room for whole ones, the last of which ends
+                   with anything
     MOVE_COMING    MOVE_TILE, where each whole tile asks for what lies ``dst_o`` bytes (a number) from what it loads;
                    elements of `nest_abi.COMING_BYTES` and more
 
@@ -60,6 +62,7 @@ class BoxMover:
             (na.MOVE_REPEAT, self._repeat),
             (na.MOVE_SEVERAL, self._each_several),
             (na.MOVE_WEAVE, self._weave),
+            (na.MOVE_PADDED, lambda: self._tile(padded=True)),
         )
         if self.item >= na.COMING_BYTES:
             modes += ((na.MOVE_COMING, lambda: self._tile(self.dst_o)),)
@@ -270,13 +273,13 @@ class BoxMover:
         return self.f.shuffle(a, b, [lane * self.m.group + g for lane in lanes for g in range(self.m.group)])
 
     # -- tiles -----------------------------------------------------------------------------------------------
-    def _tile(self, coming: Val | None = None) -> None:
+    def _tile(self, coming: Val | None = None, padded: bool = False) -> None:
         """``coming``: how far from what is loaded lies what is asked for."""
         f = self.f
         with f.range(0, self.nj, self.run) as j:
-            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block, coming)
+            self._tile_run(j, f.min(self.run, self.nj - j), self.m.block, coming, padded)
 
-    def _tile_run(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
+    def _tile_run(self, j: Val, count: Val, size: int, coming: Val | None, padded: bool) -> None:
         """``no x count`` elements in tiles of ``size`` or, where a side is shorter, smaller ones."""
         f = self.f
         if size < 2:
@@ -284,11 +287,12 @@ class BoxMover:
                 src, dst = self.src + f.word(self.src_j, row), self.dst + f.word(self.dst_j, row)
                 self._each(lambda o: src + f.word(self.src_o, o), lambda o: dst + o * self.item)
             return
-        with f.if_else((self.no >= size) & (count >= size)) as (then, otherwise):
+        fits = count >= size if padded else (self.no >= size) & (count >= size)
+        with f.if_else(fits) as (then, otherwise):
             with then:
-                self._tiles(j, count, size, coming)
+                (self._padded_tiles if padded else self._tiles)(j, count, size, coming)
             with otherwise:
-                self._tile_run(j, count, size // 2, coming)
+                self._tile_run(j, count, size // 2, coming, padded)
 
     def _tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
@@ -296,16 +300,28 @@ class BoxMover:
         with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
             self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming)
 
-    def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None) -> None:
+    def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
+        """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
+        there is."""
+        f, whole = self.f, self.no & -size
+        with f.range(0, count, size) as second:
+            column = j + f.min(second, count - size)
+            with f.range(0, whole, size) as first:
+                self._move_tile(first, column, size, coming)
+            with f.if_(whole < self.no):
+                self._move_tile(whole, column, size, coming, last=self.no - 1)
+
+    def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None, last: Val | None = None) -> None:
         f, m = self.f, self.m
         src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
-        sources = [src + f.word(self.src_o, o + k) for k in range(size)]
+        rows = [o + k if last is None else f.min(o + k, last) for k in range(size)]
+        sources = [src + f.word(self.src_o, row) for row in rows]
         if coming is not None and size == m.block:
             for source in sources:
                 f.prefetch(source + coming, locality=2)
-        rows = m.transpose([m.load(source, size) for source in sources])
-        for k, row in enumerate(rows):
-            m.store(row, dst + f.word(self.dst_j, j + k))
+        columns = m.square(size, lambda row, first, count: m.load(sources[row] + first * self.item, count))
+        for k, column in enumerate(columns):
+            m.store(column, dst + f.word(self.dst_j, j + k))
 
 
 def build_move(module: ir.Module, name: str, item: int, isa: ISA) -> None:

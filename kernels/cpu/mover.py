@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Callable, Sequence
 
 from llvmlite import ir
 
@@ -24,6 +24,7 @@ class Mover:
         self.unit = {1: I8, 2: I16, 4: I32, 8: I64, 16: I64}[item]
         self.group = 2 if item == 16 else 1  # machine lanes per element
         self.block = max(2, min(isa.vector_bits // (8 * item), 16))  # T
+        self.halves = isa.vector_bits > 8 * PART and self.block * item == isa.vector_bits // 8
 
     def vector(self, elems: int) -> ir.Type:
         return vector_type(self.unit, elems * self.group)
@@ -129,6 +130,33 @@ class Mover:
             before = [place if number == 1 else i for i, (_, place) in enumerate(order)]
             found = self._pair(found, vector, [size + p if n == number else b for b, (n, p) in zip(before, order)])
         return found
+
+    def square(self, size: int, load: Callable[[int, int, int], Val]) -> list[Val]:
+        """`transpose` of ``size`` rows of as many elements; ``load(row, first, count)`` gives adjacent elements of one.
+
+        Whole vectors are loaded by halves, each beside that of a row half a square away: a load puts it there without the
+        unit that shuffles, which has a third or a quarter less to do.
+        """
+        if size != self.block or not self.halves:
+            return self.transpose([load(row, 0, size) for row in range(size)])
+        half, columns = size // 2, []
+        for first in (0, half):
+            rows = [self.join([load(row, first, half), load(row + half, first, half)]) for row in range(half)]
+            columns += self._square_of_halves(rows)
+        return columns
+
+    def _square_of_halves(self, rows: list[Val]) -> list[Val]:
+        """Transposes both halves of the vectors, which are squares."""
+        size = len(rows)
+        inside = min(size, max(1, PART // self.item))
+        groups = [self._interleave(rows[i : i + inside], inside, 1) for i in range(0, size, inside)]
+        if len(groups) == 1:
+            return groups[0]
+        columns = []
+        for part in (0, inside):  # of 128 bits, two in each half
+            lanes = [i % size // inside * 2 * size + i // size * size + part + i % inside for i in range(2 * size)]
+            columns += [self._pair(a, b, lanes) for a, b in zip(*groups)]
+        return columns
 
     def _stage(self, rows: list[Val], distance: int) -> list[Val]:
         size, out = rows[0].v.type.count // self.group, list(rows)

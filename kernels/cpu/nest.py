@@ -20,6 +20,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import cores, strips
 from . import nest_abi as na
+from .composed import Composer, composes
 from .convert import Converter
 from .emit import F64, I1, I64, Fn, Val, Var, vector_type
 from .move import build_move
@@ -33,7 +34,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     """out = a by the move function of N_A_MOVE; N_A_MODE is STAGED + its mode.
 
     Nothing is done where strips write this output (N_STRIPS). Where N_FETCH is set, runs of a are copied to scratch first.
-    Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there.
+    Where N_JOINED is set, the move is to scratch, in the order of the output, and runs are streamed from there; where
+    N_ROWS is, too, their lines are put together from rows, if this ISA can.
     """
     f = Fn(module, name, [I64] * 4)
     frame = Frame(f, (OUT, A))
@@ -45,8 +47,21 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
     tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & streamed & fetched.eq(0)
     tiles_ask = tiles_ask & frame.word(na.N_COMING).ne(0)
+    rows = f.const(I1, int(composes(isa))) & streamed & frame.word(na.N_ROWS).ne(0)
+    padded = frame.word(na.N_ROWS_J)
 
     def body(box: Box) -> None:
+        if not composes(isa):
+            boxed(box)
+            return
+        with f.if_else(rows) as (then, otherwise):
+            with then, f.if_(padded.ne(0)):
+                a = box.at[1]
+                f.call(move, [scratch, a, box.no, box.nj, out_o, a_o, frame.table + padded, a_j, f.i64(na.MOVE_PADDED), run])
+            with otherwise:
+                boxed(box)
+
+    def boxed(box: Box) -> None:
         out, a, _ = box.at
         target, source = f.select(streamed, scratch, out), Var(f, a)
         with f.if_(fetched):
@@ -60,7 +75,12 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     def after(box: Box) -> None:
         a = box.at[1]
-        with f.if_(streamed):
+        if composes(isa):
+            with f.if_(rows):
+                ahead = Ahead(frame, box.coming, box.coming.ne(a))
+                Composer(frame, box, f.select(padded.ne(0), scratch, a), ahead.some).emit()
+                ahead.rest()
+        with f.if_(streamed & rows.eq(0)):
             wanted = box.coming.ne(a) & tiles_ask.eq(0)
             _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, box.coming, wanted))
 

@@ -46,6 +46,10 @@ N_OWN = 40  # the chunks of O continue each other's runs: so many bytes of a run
 N_OWN_ROW, N_OWN_STEP = 44, 45  # row of the odometer that counts the chunks of O, boxes from one of them to the next.
 #  If these are several, boxes leave the last line of each run from here on in scratch, at the odometer's strides of b:
 N_OWN_PLACE = 37
+# Lines that are put together from rows of O, where the kernel does that (`composed`): offset vector of the rows, run after
+# run, in scratch, or in a where N_ROWS_J is 0; 0: they are not. How many rows of a run are a box's own.
+N_ROWS, N_OWN_ROWS = 57, 58
+N_ROWS_J = 59  # offset vector along J of rows in scratch, each of which begins with a line and ends with a whole vector
 N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
 N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, which reads them there; 0: none
 N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines
@@ -64,7 +68,7 @@ N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbou
 # modes along O; a staged operand's mode is STAGED + mode of the move
 CONTIGUOUS, BROADCAST, STAGED = 0, 1, 2
 MOVE_RUN, MOVE_FILL, MOVE_TILE, MOVE_GATHER, MOVE_ELEMENTS, MOVE_SCATTER = 0, 1, 2, 3, 4, 5
-MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_COMING = 6, 7, 8, 9, 10, 11
+MOVE_APART, MOVE_SPREAD, MOVE_REPEAT, MOVE_SEVERAL, MOVE_WEAVE, MOVE_COMING, MOVE_PADDED = 6, 7, 8, 9, 10, 11, 12
 COMING_BYTES = 4  # of an element, from which there is MOVE_COMING
 RUNS_AHEAD = 4  # how many runs before they are copied to scratch lines of a are asked for
 STEPS = (-1, 2, 3, 4)  # elements, of MOVE_APART and MOVE_SPREAD
