@@ -62,8 +62,7 @@ class NativePlan:
         self._constants: np.ndarray | None = None
         self._walk = _function(library.address("walk", self._isa))
         self._frames: deque[_Frame] = deque(maxlen=4)
-        self._scratch = max([s.args.scratch for s in plan.steps], default=0)
-        self._scratch = -(-self._scratch // _ALIGNMENT) * _ALIGNMENT
+        self._scratch = plan.worker_scratch
         self._parallel = plan.threads > 1 and any([step.args.packed.parallel for step in steps])
         self._seconds = plan.seconds
         self._long = self._seconds > _LONG_SECONDS

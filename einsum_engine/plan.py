@@ -178,7 +178,8 @@ class Plan:
     ``flops``, ``bytes_moved`` and ``seconds`` are sums over the steps: one turn of every loop, both ways of a branch.
     ``call_seconds``: predicted time of a call besides its steps.
 
-    ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls.
+    ``constant_bytes``, a part of the arena, is what steps on constant operands leave for all calls. The arena ends with the
+    scratch memory of workers, ``worker_scratch`` bytes from one to the next.
 
     ``storage``: of a program, where its values live (`storage.StorageTable`).
 
@@ -201,6 +202,7 @@ class Plan:
     arena_bytes: int
     table_bytes: int
     constant_bytes: int = 0
+    worker_scratch: int = 0
     call_seconds: float = 0.0
     request: Any = field(repr=False, default=None)
     storage: Any = field(repr=False, compare=False, default=None)

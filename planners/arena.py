@@ -1,10 +1,13 @@
-"""Offsets of intermediates in one arena: buffers whose lifetimes overlap never share bytes."""
+"""Offsets of intermediates in one arena, where buffers whose lifetimes overlap never share bytes; the scratch memory behind them."""
 
 from __future__ import annotations
 
 from bisect import insort
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Iterable, NamedTuple
+
+from ..kernels.cpu.units import LINE, PAGE
+from ..plan import Step
 
 ALIGNMENT = 64
 FEW = 128  # buffers: up to so many, each is compared with all
@@ -62,3 +65,13 @@ def _spans(lifetimes: list[Lifetime]) -> tuple[int, int]:
     steps = 1 + max([item.last for item in lifetimes])
     width = -(-steps // SPANS)
     return width, -(-steps // width)
+
+
+def worker_scratch(steps: Iterable[Step], threads: int) -> int:
+    """Bytes from the scratch memory of one worker to that of the next: whole lines and, between two, a page.
+
+    A processor that goes through its own to the end brings the lines behind it as well, as far as the page; were they
+    another's, they would go from one to the other and back all the time (docs/performance-memory.md#between-workers).
+    """
+    scratch = -(-max([step.args.scratch for step in steps], default=0) // LINE) * LINE
+    return scratch + PAGE if scratch and threads > 1 else scratch

@@ -23,7 +23,7 @@ from ..kernels.gemm import GemmProblem, Operand, PackProblem, lower
 from ..kernels.row import Row, blocks_row
 from ..plan import Plan, Step
 from ..records import changed, partly
-from .arena import Lifetime, allocate
+from .arena import Lifetime, allocate, worker_scratch
 from .gemm import GemmPlan
 from .joining import join, mapped
 from .layouts import LayoutSolver
@@ -452,8 +452,7 @@ class PlanBuilder:
 
     def _plan(self, arena: int, kept: int) -> Plan:
         steps = tuple(self.steps)
-        scratch = max([s.args.scratch for s in steps], default=0)
-        scratch = -(-scratch // 64) * 64 * self.request.threads
+        scratch = worker_scratch(steps, self.request.threads)
         tables = sum([s.args.nbytes for s in steps]) if self.slices is None else table_bytes(steps)
         tables += 8 * abi.STEP_WORDS
         return Plan(
@@ -468,8 +467,9 @@ class PlanBuilder:
             flops=sum([s.flops for s in steps]),
             bytes_moved=sum([s.bytes_moved for s in steps]),
             output_bytes=0 if self.request.out_strides is not None else self._output_bytes(),
-            arena_bytes=arena + scratch + kept,
+            arena_bytes=arena + scratch * self.request.threads + kept,
             constant_bytes=kept,
+            worker_scratch=scratch,
             call_seconds=self.machine.call_seconds,
             table_bytes=tables,
             request=self.request,
