@@ -68,10 +68,12 @@ def _spans(lifetimes: list[Lifetime]) -> tuple[int, int]:
 
 
 def worker_scratch(steps: Iterable[Step], threads: int) -> int:
-    """Bytes from the scratch memory of one worker to that of the next: whole lines and, between two, a page.
+    """Bytes from the scratch memory of one worker to that of the next: whole lines and, between two at work, a page.
 
     A processor that goes through its own to the end brings the lines behind it as well, as far as the page; were they
     another's, they would go from one to the other and back all the time (docs/performance-memory.md#between-workers).
     """
-    scratch = -(-max([step.args.scratch for step in steps], default=0) // LINE) * LINE
-    return scratch + PAGE if scratch and threads > 1 else scratch
+    rows = [step.args for step in steps]
+    scratch = -(-max([row.scratch for row in rows], default=0) // LINE) * LINE
+    apart = threads > 1 and any([row.scratch and row.tasks > 1 for row in rows])
+    return scratch + PAGE if apart else scratch
