@@ -132,14 +132,20 @@ def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int
     if not tiles:
         words[na.N_ROWS] = builder.vector(_group(order).offsets(A))
         return 0
-    pitch, places = (-(-nbytes // LINE) | 1) * LINE, {}  # an odd number of lines: rows fall into different cache sets
-    at = pitch
-    for dim in j:
-        places[dim] = (*dim[:3], at)
-        at *= dim[0]
+    places, room = _apart(j, nbytes, SCRATCH)
     words[na.N_ROWS_J] = builder.vector(_group(places.values()).offsets(SCRATCH))
     words[na.N_ROWS] = builder.vector(_group(places[dim] for dim in order).offsets(SCRATCH))
-    return at
+    return room
+
+
+def _apart(loops: Iterable[Dim], nbytes: int, operand: int) -> tuple[dict[Dim, Dim], int]:
+    """``loops`` over rows of ``nbytes``, with strides of the ``operand`` that set them an odd number of lines apart, so that they
+    fall into different cache sets; bytes of all of them."""
+    at, placed = (-(-nbytes // LINE) | 1) * LINE, {}
+    for dim in loops:
+        placed[dim] = (*dim[: 1 + operand], at, *dim[2 + operand :])
+        at *= dim[0]
+    return placed, at
 
 
 def _coming(builder: RowBuilder, item: int, strips: Iterable[Dim]) -> int:
@@ -157,17 +163,15 @@ def _coming(builder: RowBuilder, item: int, strips: Iterable[Dim]) -> int:
 def _fetch(builder: RowBuilder, inside: list[Dim], item: int) -> dict[Dim, Dim]:
     """Words of the copy of a box's runs; the loops ``inside`` that go from run to run, as they lie there."""
     run, begins = chain(inside, A, item), starts(inside, item)
-    nbytes, placed = item * prod(d[0] for d in run), {}
-    at = pitch = (nbytes // LINE | 1) * LINE  # an odd number: runs fall into different cache sets
-    for dim in sorted(without(inside, run), key=lambda d: abs(d[1 + A])):
-        placed[dim] = dim[0], dim[1], at, dim[3]
-        at *= dim[0]
+    nbytes = item * prod(d[0] for d in run)
+    placed, room = _apart(sorted(without(inside, run), key=lambda d: abs(d[1 + A])), nbytes, A)
+    pitch = room // begins.size
     builder.words |= {
         na.N_FETCH: begins.size,
         na.N_FETCH_RUNS: builder.vector(begins),
         na.N_FETCH_BYTES: nbytes,
         na.N_FETCH_PITCH: pitch,
-        na.N_FETCH_PLACE: builder.reserve(pitch * begins.size),
+        na.N_FETCH_PLACE: builder.reserve(room),
     }
     return placed
 
