@@ -26,7 +26,8 @@ LONG_OUT, LONG_IN = 900, 96
 PAGED_IN = 2048
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
-AHEAD_BYTES = 16 << 10  # of what is read before lines that are asked for, at least a strip
+AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
+AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
 BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a border in a run store parts of lines
 ONE = (1, 0, 0, 0)
 
@@ -52,7 +53,7 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
         na.N_A_O: builder.vector(o.offsets(A)),
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
-        na.N_STRIPS_AHEAD: max(1, AHEAD_BYTES // (LINE * j.count)),
+        na.N_STRIPS_AHEAD: _ahead(o, j, item),
         na.N_KEPT: builder.reserve(LINE * j.count),
     }
     return builder.row(min(-(-tasks // BORDERS), boxes * strips), nbytes)
@@ -66,6 +67,19 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     crowded = o.dims[0][1 + A] % (PAGE // 2) == 0
     long = item * o.total >= LONG_OUT and item * j.total >= (CROWDED_IN if crowded else LONG_IN)
     return na.STRIPS_LINES * paged | na.STRIPS_ANY * (long and cores.here().shifts_strips)
+
+
+def _ahead(o: Group, j: Group, item: int) -> int:
+    """Strips between what is read and what is asked for: few, but where others are read between rows that continue each
+    other, so many that a row is asked for just before the one is read that it continues. (docs/performance-memory.md#asked-early)."""
+    size, row, far = LINE // item, item * j.total, 1
+    near = max(1, AHEAD_BYTES // (LINE * j.count))
+    for dim in o.dims:
+        if dim[1 + A] == row:
+            back = -(-(far + size // 2) // size)
+            return max(near, back) if back * size * row <= AHEAD_MOST else near
+        far *= dim[0]
+    return near
 
 
 def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:

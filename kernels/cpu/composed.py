@@ -19,11 +19,12 @@ from typing import Callable
 from ..isa import ISA
 from . import cores
 from . import nest_abi as na
-from .emit import I1, I8, I64, Fn, Val, Var, vector_of, vector_type
+from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_of, vector_type
 from .nest_frame import Box, Frame
 from .stream import LINE
 
 _LINE = vector_type(I8, LINE)
+_LANE_BITS, _LANES = 2, LINE >> 2  # of parts of four bytes, which are moved within a line as they are
 
 
 def composes(isa: ISA) -> bool:
@@ -32,9 +33,10 @@ def composes(isa: ISA) -> bool:
 
 
 class Composer:
-    """Emits the lines of one box; ``source``: what its rows are offsets from."""
+    """Emits the lines of one box; ``source``: what its rows are offsets from, ``by_lines``: they begin with lines there, and
+    have room for whole ones."""
 
-    def __init__(self, frame: Frame, box: Box, source: Val, beside: Callable[[], None]) -> None:
+    def __init__(self, frame: Frame, box: Box, source: Val, by_lines: Val, beside: Callable[[], None]) -> None:
         self.frame, self.f, self.source, self.beside = frame, frame.f, source, beside
         f, joined, own = self.f, frame.word(na.N_JOINED), frame.word(na.N_OWN)
         self.out, self.joined = box.at[0], joined
@@ -44,6 +46,7 @@ class Composer:
         self.nbytes = f.select(self.unfinished & joined.eq(1), own, nbytes)
         self.rows = f.select(self.unfinished, frame.word(na.N_OWN_ROWS), joined)
         self.runs = box.nj // joined
+        self.by_lines = by_lines & (self.nbytes >= LINE)
         apart = frame.word(na.N_OWN_STEP) > 1
         self.kept = f.select(apart, box.at[2], frame.scratch(na.N_OWN_PLACE))
 
@@ -59,8 +62,12 @@ class Composer:
         self.left = Var(f, f.load(_LINE, kept, align=LINE))
         # The first bytes of the first line belong to somebody else.
         self.foreign = Var(f, f.select(self.begun, f.i64(0), self.over.get()))
-        with f.range(0, self.rows) as row:
-            self._row(self.source + f.word(rows, row))
+        whole_lanes = ((dst | self.nbytes) & ((1 << _LANE_BITS) - 1)).eq(0)
+        with f.if_else(self.by_lines & whole_lanes) as (lines, bytes_):
+            with lines, f.range(0, self.rows) as row:
+                self._turned_row(self.source + f.word(rows, row))
+            with bytes_, f.range(0, self.rows) as row:
+                self._row(self.source + f.word(rows, row))
         with f.if_else(self.unfinished) as (goes_on, ends):
             with goes_on:
                 f.store(self.left.get(), kept, align=LINE)
@@ -82,6 +89,48 @@ class Composer:
                     self._first(f.select(here, f.load_masked(_LINE, src - over, here), self.left.get()))
                     begin.set(f.i64(LINE) - over)
                 self._within(src + begin.get(), self.nbytes - begin.get())
+
+    def _turned_row(self, src: Val) -> None:
+        """A row that lies in lines: each is loaded once, and its lanes are turned by as many as are in ``left``. What they push
+        out at the end is then at the beginning, where the next line wants it. (A load from between two lines takes three
+        cycles, and with masks, as many again where a row begins and where it ends.)"""
+        f, over, whole, left = self.f, self.over.get(), self.nbytes & -LINE, self.left
+        before = f.convert(over >> _LANE_BITS, "trunc", I32)
+        numbers = f.vector(I32, range(_LANES)) - f.splat(before, _LANES)
+        here = f.bitcast(f.convert(f.i64(-1) << (over >> _LANE_BITS), "trunc", I16), vector_of(I1, _LANES))
+
+        def turned(at: Val) -> tuple[Val, Val]:
+            """The line there, and the line of the output that ends with its beginning."""
+            lanes = f.load(numbers.type, at, align=LINE)
+            lanes = f.intel("permvar.si.512", lanes.type, [lanes.v, numbers.v])
+            line = f.select(here, lanes, f.bitcast(left.get(), lanes.type))
+            return f.bitcast(lanes, _LINE), f.bitcast(line, _LINE)
+
+        lanes, line = turned(src)
+        left.set(lanes)
+        self._first(line)
+        with f.range(LINE, whole, LINE) as i:
+            lanes, line = turned(src + i)
+            left.set(lanes)
+            f.stream(line, self.at.get())
+            self.beside()
+            self.at.add(LINE)
+        with f.if_(whole.ne(self.nbytes)):
+            self._last(over + (self.nbytes - whole), *turned(src + whole))
+
+    def _last(self, over: Val, lanes: Val, line: Val) -> None:
+        """``over``: bytes that are there at the end of a row, of one line or of two."""
+        f = self.f
+        with f.if_else(over < LINE) as (less, full):
+            with less:
+                self.left.set(line)
+                self.over.set(over)
+            with full:
+                self.left.set(lanes)
+                self.over.set(over - LINE)
+                f.stream(line, self.at.get())
+                self.beside()
+                self.at.add(LINE)
 
     def _first(self, line: Val) -> None:
         f = self.f

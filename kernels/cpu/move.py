@@ -302,14 +302,17 @@ class BoxMover:
 
     def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
-        there is."""
+        there is. Along the rows of a tile first: each often lies on another page, and a core knows where 72 of them are."""
         f, whole = self.f, self.no & -size
-        with f.range(0, count, size) as second:
-            column = j + f.min(second, count - size)
-            with f.range(0, whole, size) as first:
-                self._move_tile(first, column, size, coming)
-            with f.if_(whole < self.no):
-                self._move_tile(whole, column, size, coming, last=self.no - 1)
+
+        def along(first: Val, last: Val | None = None) -> None:
+            with f.range(0, count, size) as second:
+                self._move_tile(first, j + f.min(second, count - size), size, coming, last)
+
+        with f.range(0, whole, size) as first:
+            along(first)
+        with f.if_(whole < self.no):
+            along(whole, self.no - 1)
 
     def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None, last: Val | None = None) -> None:
         f, m = self.f, self.m

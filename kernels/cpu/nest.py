@@ -78,7 +78,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
         if composes(isa):
             with f.if_(rows):
                 ahead = Ahead(frame, box.coming, box.coming.ne(a))
-                Composer(frame, box, f.select(padded.ne(0), scratch, a), ahead.some).emit()
+                by_lines = padded.ne(0)
+                Composer(frame, box, f.select(by_lines, scratch, a), by_lines, ahead.some).emit()
                 ahead.rest()
         with f.if_(streamed & rows.eq(0)):
             wanted = box.coming.ne(a) & tiles_ask.eq(0)

@@ -26,6 +26,7 @@ from .mover import Mover
 from .nest_frame import OUT, ROW, A, Frame, Odometer
 from .units import LINE
 
+PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
 _KINDS = {I32: "d", I64: "q"}  # in names of AVX-512 intrinsics
 
 
@@ -106,7 +107,7 @@ class Strips:
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         f, m = self.f, self.m
         with f.range(0, nj - (m.block - 1), m.block) as j:
-            self._ask(j)
+            self._ask(j, nj)
             for first in range(0, self.size, m.block):
                 rows = [f.word(self.rows, first + k) + j * self.item for k in range(m.block)]
                 for k, line in enumerate(m.transpose([m.load(row, m.block) for row in rows])):
@@ -116,11 +117,18 @@ class Strips:
             with f.range(0, self.size) as k:
                 m.copy(f.word(self.rows, k) + j * self.item, to + k * self.item)
 
-    def _ask(self, j: Val) -> None:
+    def _ask(self, j: Val, nj: Val) -> None:
+        """For rows to come, of ``nj`` entries, by a tile that begins at ``j``: the line in which each row of the tile begins,
+        at the end of the rows also the one in which each ends. That is one more, as often as not."""
         f = self.f
         with f.if_(self.ahead.ne(0)):
-            for k in range(self.size):
-                f.prefetch(f.word(self.coming, k) + j * self.item, locality=2)
+            self._ask_rows(j * self.item)
+            with f.if_(j + self.size >= nj):
+                self._ask_rows(nj * self.item - 1)
+
+    def _ask_rows(self, at: Val) -> None:
+        for k in range(self.size):
+            self.f.prefetch(self.f.word(self.coming, k) + at, locality=2)
 
 
 class Shifted(Strips):
@@ -138,17 +146,30 @@ class Shifted(Strips):
             with inside:
                 self._tiles(nj, lambda j, line: self._within(out, j, line))
             with otherwise:
-                self._tiles(nj, lambda j, line: self._end(out, j, line, count, begun, ends))
+                bounds = f.select(begun, count * self.item - 1, f.i64(0)), f.select(ends, count * self.item - 1, f.i64(0))
+                with f.range(0, f.min(nj, PARTS_AHEAD)) as j:
+                    self._bring(out, j, bounds)
+
+                def end(j: Val, line: Val) -> None:
+                    self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
+                    self._end(out, j, line, count, begun, ends)
+
+                self._tiles(nj, end)
+
+    def _bring(self, out: Val, j: Val, bounds: tuple[Val, Val]) -> None:
+        """Into L1, lines that a strip stores a part of. Such a store waits for the line, and with it all stores behind it."""
+        for at in bounds:
+            self.f.prefetch(out + self.f.word(self.across, j) + at)
 
     def _tiles(self, nj: Val, store) -> None:
         f, size = self.f, self.size
         with f.range(0, nj - (size - 1), size) as j:
-            self._ask(j)
+            self._ask(j, nj)
             for k, line in enumerate(self._lines(j)):
                 store(j + k, line)
         rest, j = nj % size, nj - nj % size
         with f.if_(rest.ne(0)):
-            self._ask(j)
+            self._ask(j, nj)
             mask = f.lane_mask(rest * self.m.group, self.lanes)
             for k, line in enumerate(self._lines(j, mask)[:-1]):
                 with f.if_(rest > k):
@@ -184,8 +205,12 @@ class Shifted(Strips):
         f.store(line, kept, align=LINE)
         end = f.select(ends, before + count * self.m.group, f.i64(self.lanes))
         first = f.select(begun, f.i64(0), before)
-        mask = f.lane_mask(end, self.lanes) & (f.lane_mask(first, self.lanes) ^ f.vector(I1, [1] * self.lanes))
-        f.store_masked(found, to, mask)
+        with f.if_else(begun & (end >= self.lanes)) as (whole, part):
+            with whole:
+                f.stream(found, to)
+            with part:
+                mask = f.lane_mask(end, self.lanes) & (f.lane_mask(first, self.lanes) ^ f.vector(I1, [1] * self.lanes))
+                f.store_masked(found, to, mask)
         with f.if_(end > self.lanes):
             rest = _lanes_of_two(f, line, line, which)
             f.store_masked(rest, to + LINE, f.lane_mask(end - self.lanes, self.lanes))
