@@ -42,7 +42,6 @@ L1_WAYS, CROWD_NS = 8, 2
 # fall together in a box, boxes have runs of so many bytes, which are copied before they are moved.
 SETS_BYTES, WAYS = 1 << 20, 16
 FETCHED_OUT, FETCHED_IN, FETCHED_BYTES = 512, 1024, 128 << 10
-TURNS = 4  # boxes along a run, at least, of each of several tasks, if others lie between them
 LONGER = 0.3  # what a piece as long as asked for counts, as a share of its elements
 WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
@@ -291,7 +290,7 @@ class Boxes:
             before.append((*dim[:3], line * step))
             step *= dim[0]
         boxes = step * self.shared[0] * prod(d[0] for d in outer[len(before) :])
-        if step == 1 or line * step > LEFT_BYTES or boxes < TURNS * step * tasks and tasks > 1:
+        if step == 1 or line * step > LEFT_BYTES or boxes < step * tasks:
             return outer, 0, 1
         return [*before, self.shared, *outer[len(before) :]], 2 + len(before), step
 

@@ -87,7 +87,7 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
     composed = cores.here().composes_lines
-    box, fetched = choose_boxes(dims, item, direct=composed and tasks > 1)
+    box, fetched = choose_boxes(dims, item, direct=composed)
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
@@ -106,7 +106,7 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     carried = LINE if box.shared != ONE else 0
     room = sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item
     if composed and not fetched:
-        room = max(room, _rows(builder, box, o, j, item, tasks))
+        room = max(room, _rows(builder, box, o, j, item))
     words[na.N_OUT_STAGE] = carried + builder.reserve(carried + room)
     words[na.N_OWN], words[na.N_OWN_ROW], words[na.N_OWN_STEP] = box.shared[1], row, step
     if box.shared != ONE:
@@ -118,14 +118,13 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     return builder.row(min(tasks, builder.boxes), nbytes)
 
 
-def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int, tasks: int) -> int:
+def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int) -> int:
     """Words of lines that are put together from rows: those of tiles, in scratch, and such as are adjacent in the input, which
-    more than one thread reads there. One alone has them in scratch before it stores: it may not wait for as many lines at
-    a time as it does for both. Returns the bytes of rows in scratch."""
+    are read there. Returns the bytes of rows in scratch."""
     words, mode, nbytes = builder.words, builder.words[na.N_A_MODE] - na.STAGED, item * prod(d[0] for d in o)
     joined = without(chain(box.staged(), OUT, item), o)
     tiles = mode == na.MOVE_TILE
-    if not (tiles or mode == na.MOVE_RUN and tasks > 1) or nbytes < ROW_BYTES or joined and box.shared[1] % nbytes:
+    if not (tiles or mode == na.MOVE_RUN) or nbytes < ROW_BYTES or joined and box.shared[1] % nbytes:
         return 0
     words[na.N_OWN_ROWS] = box.shared[1] // nbytes if joined else 1
     order = [*joined, *without(j, joined)]

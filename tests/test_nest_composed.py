@@ -102,13 +102,12 @@ def test_nothing_outside_the_operands_is_touched(isa, name, case, flush, boxes):
     np.testing.assert_array_equal(*views)
 
 
-def test_rows_are_read_where_they_lie_if_threads_share_them(boxes):
-    one, two = (lower(boxes("adjacent rows, a run has several"), threads).rows[0].words for threads in (1, 2))
-    assert nest_abi.N_ROWS not in one
-    assert two[nest_abi.N_ROWS] and nest_abi.N_ROWS_J not in two
-    for threads in (1, 2):
-        tiles = lower(boxes("tiles, a run has several rows"), threads).rows[0].words
-        assert tiles[nest_abi.N_ROWS] and tiles[nest_abi.N_ROWS_J]
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_are_read_where_they_lie(threads, boxes):
+    adjacent = lower(boxes("adjacent rows, a run has several"), threads).rows[0].words
+    assert adjacent[nest_abi.N_ROWS] and nest_abi.N_ROWS_J not in adjacent
+    tiles = lower(boxes("tiles, a run has several rows"), threads).rows[0].words
+    assert tiles[nest_abi.N_ROWS] and tiles[nest_abi.N_ROWS_J]
 
 
 def test_rows_in_scratch_begin_with_lines_and_fall_into_different_sets(boxes):

@@ -14,6 +14,8 @@ from einsum_engine.kernels import nest_moves, nest_strips
 from einsum_engine.kernels.cpu import cores, nest_abi, strips
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
+from einsum_engine.kernels.nest_boxes import Group
+from einsum_engine.kernels.nest_strips import ONE
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 
@@ -105,3 +107,20 @@ def test_which_permutations_are_in_strips(monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: cores.MAKERS["GenuineIntel"])
     assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == nest_abi.STRIPS_LINES
     assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == 0
+
+
+@pytest.mark.parametrize(
+    ("dims", "ahead"),
+    [
+        # rows of 232 bytes, one behind the other: 8 KB of strips
+        (((263, 8, 232, 0), (29, 2104, 8, 0)), 4),
+        # each is continued 55 rows later, which are 7 strips: when it is read, that is asked for
+        (((55, 8, 61016, 0), (263, 440, 232, 0), (29, 115720, 8, 0)), 8),
+        (((39, 4, 34472, 0), (62, 156, 556, 0), (139, 9672, 4, 0)), 3),
+        # so late that much else would be read in between
+        (((230, 8, 6960, 0), (10, 1840, 1392, 0), (174, 18400, 8, 0)), 1),
+    ],
+)
+def test_strips_ask_for_what_continues_the_rows_that_are_read(dims, ahead):
+    o, j = (Group(dims=part, total=prod(d[0] for d in part), chunks=ONE) for part in (dims[:-1], dims[-1:]))
+    assert nest_strips._ahead(o, j, dims[0][1]) == ahead
