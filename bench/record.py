@@ -19,7 +19,7 @@ from .kernels import KernelResult
 from .run import CaseResult, PeerResult
 
 _COPIED = (
-    *("seconds", "again", "out_seconds", "copy_seconds", "best", "limit", "share", "share_beside"),
+    *("seconds", "again", "out_seconds", "copy_seconds", "copy_share", "best", "limit", "share", "share_beside"),
     *("void", "bound", "marks", "planning"),
 )
 _PUBLIC_PLAN = ("flops", "bytes_moved", "peak_bytes")
@@ -41,7 +41,6 @@ def case_to_json(result: CaseResult) -> dict[str, Any]:
         | {
             "ratio": result.ratio,
             "out_ratio": result.out_ratio,
-            "copy_share": result.copy_share,
             "error": _finite(result.error),
             "passed": result.verdict.passed,
             "reason": "" if case.external and not result.verdict.passed else result.verdict.reason,

@@ -26,7 +26,7 @@ RULES = (
     "now = the same limit as the machine has it at that moment / ours: multiply-adds in registers and copies of as many"
     " bytes run in alternation with ours, each sample of ours between two of them; the median.",
     "Permutations: the share of a copy is that of the fastest of our, NumPy's and PyTorch's copies of the operand, in alternation"
-    " with ours, everybody writing into memory that is there.",
+    " with ours, everybody writing into memory that is there: the median over rounds of all of them.",
     "PASS: each component within 4 (K + 2) eps of |A||B| and the largest error within 4 times the fastest peer's (one"
     " rounding of the largest component is always allowed); integers exact. Of outputs that take seconds to check,"
     " random positions along each axis, with the first and the last, are judged so, and the others beside a peer's."

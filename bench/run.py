@@ -31,6 +31,7 @@ from .timing import (
     WarmMemory,
     against,
     compare,
+    fraction,
     seconds_of,
     wait_until_idle,
     wake_cores,
@@ -95,7 +96,7 @@ class CaseResult:
     part (`profiles.PARTS`), in a call that was measured beside the timed ones. ``share`` is of the best limit of the run,
     ``share_beside`` of the limit in alternation with ours. ``key`` is that of the case, also where the
     case was read from a file that does not hold all of it. ``copy_seconds`` is the fastest copy of an operand into memory
-    written before, beside ``out_seconds``.
+    written before, beside ``out_seconds``; ``copy_share`` that copy over ours, in rounds of both.
     """
 
     case: Case
@@ -104,6 +105,7 @@ class CaseResult:
     again: float | None = None
     out_seconds: float | None = None
     copy_seconds: float | None = None
+    copy_share: float | None = None
     peers: dict[str, PeerResult] = field(default_factory=dict)
     best: str | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
@@ -135,11 +137,6 @@ class CaseResult:
         """The same where everybody writes into ``out=``."""
         times = [peer.out_seconds for peer in self.peers.values() if peer.out_seconds is not None]
         return min(times) / self.out_seconds if times and self.out_seconds else None
-
-    @property
-    def copy_share(self) -> float | None:
-        """The fastest copy over ours, where both write into memory that is there; None where nothing was copied."""
-        return self.copy_seconds / self.out_seconds if self.copy_seconds and self.out_seconds else None
 
     @property
     def noise(self) -> float | None:
@@ -347,7 +344,9 @@ def _time_out(
     copied = copies(task.arrays[0], engine, task.threads, out) if result.case.copied else []
     compare([ours, *others.values(), *copied], always=(OURS,), budget=settings.budget.half(), settle=settings.settle)
     result.out_seconds = ours.median
-    result.copy_seconds = min((copy.median for copy in copied), default=None)
+    if copied:
+        result.copy_seconds = min(copy.median for copy in copied)
+        result.copy_share = fraction(ours, copied, budget=settings.budget, settle=settings.settle)
     for name, candidate in others.items():
         result.peers[name].out_seconds = candidate.median
 

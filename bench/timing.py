@@ -250,6 +250,32 @@ def against(
     return statistics.median(parts)
 
 
+def fraction(
+    candidate: Candidate,
+    measures: Sequence[Candidate],
+    *,
+    budget: TimeBudget = TimeBudget(),
+    settle: Callable[[], Any] = wait_until_idle,
+) -> float:
+    """The fastest of ``measures`` over ``candidate``, all of which were compared before: the median over rounds, in each of
+    which all who may be the fastest have a sample.
+
+    A hypervisor moves processors to and from each other's memory controller within seconds: a copy then takes half as
+    long, or twice. A median of each alone may be of one time for the copy, and of the other for what is held against it.
+    """
+    fastest = min(each.median for each in measures)
+    near = [each for each in measures if each.median <= _CLOSE * fastest]
+    parts: list[float] = []
+    with _without_gc():
+        start = time.perf_counter()
+        while len(parts) < budget.most_rounds:
+            if len(parts) >= budget.least_rounds and time.perf_counter() - start > budget.seconds:
+                break
+            _round(len(parts), [candidate, *near], settle)
+            parts.append(min(each.samples[-1] for each in near) / candidate.samples[-1])
+    return statistics.median(parts)
+
+
 def _round(number: int, chosen: Sequence[Candidate], settle: Callable[[], Any]) -> None:
     # In a fixed cycle, the same one would always find what the same neighbour left in caches and cores: of seven
     # copies of ours behind other libraries, the last was a seventh faster than the first.

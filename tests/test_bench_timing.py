@@ -143,6 +143,20 @@ def test_what_others_are_held_against_is_nobodys_rival(near, rounds, monkeypatch
     assert [len(each.samples) for each in candidates] == [rounds] * 3
 
 
+def test_a_fraction_is_of_one_round(monkeypatch):
+    """The machine is twice as slow in every second round; a third copy is never the fastest."""
+    turns = {"ours": iter([2.0, 4.0] * 9), "a": iter([1.0, 2.0] * 9), "b": iter([1.2, 1.6] * 9), "slow": iter(())}
+
+    def sample(candidate):
+        candidate.samples.append(next(turns[candidate.name]))
+
+    monkeypatch.setattr(timing, "_sample", sample)
+    ours, *copies = (timing.Candidate(name=name, function=int, samples=[1.0 + (name == "slow")]) for name in turns)
+    budget = timing.TimeBudget(seconds=0.0, least_rounds=5, most_rounds=9)
+    assert timing.fraction(ours, copies, budget=budget, settle=lambda: None) == 0.5
+    assert len(ours.samples) == 1 + 5 and len(copies[-1].samples) == 1
+
+
 def test_memory_is_touched_once_a_second_at_most():
     warm = timing.WarmMemory(1 << 25)
     warm()
