@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
-from .emit import I1, I32, I64, Fn, Val, Var, size_of
+from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import Mover
 from .nest_frame import OUT, ROW, A, Frame, Odometer
 from .units import LINE
@@ -98,11 +98,18 @@ class Strips:
         f, frame = self.f, self.frame
         chunk, total = frame.word(na.N_O), frame.word(na.N_O_TOTAL)
         for place, start in ((self.rows, o), (self.coming, f.min(o + self.ahead * self.size, total - 1))):
-            number = start // chunk
-            rows, first = a + number * f.word(frame.table, 1 + A), start - number * chunk
-            last = f.min(chunk, total - number * chunk) - 1
-            for k in range(self.size):
-                f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
+            number = f.var(0)
+            with f.if_(start >= chunk):
+                number.set(start // chunk)
+            rows, first = a + number.get() * f.word(frame.table, 1 + A), start - number.get() * chunk
+            last = f.min(chunk, total - number.get() * chunk) - 1
+            with f.if_else(first + (self.size - 1) <= last) as (whole, part):
+                with whole:
+                    offsets = f.load(vector_type(I64, self.size), self.along + first * 8)
+                    f.store(offsets + f.splat(rows, self.size), place, align=LINE)
+                with part:
+                    for k in range(self.size):
+                        f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         f, m = self.f, self.m
