@@ -47,20 +47,19 @@ WASTE = 1.3  # elements that boxes move over those that there are, at most
 ONE = (1, 0, 0, 0)
 
 
-def choose_boxes(dims: list[Dim], item: int, direct: bool) -> tuple["Boxes", bool]:
-    """The best boxes, and whether they are moved from a copy of their runs of the input; ``direct``: where rows are adjacent
-    in both, they do not go through scratch."""
-    box = best_boxes(dims, item, direct)
+def choose_boxes(dims: list[Dim], item: int) -> tuple["Boxes", bool]:
+    """The best boxes, and whether they are moved from a copy of their runs of the input."""
+    box = best_boxes(dims, item)
     if box.together(SETS_BYTES) > WAYS and (other := _fetched_boxes(dims, item)):
         return other, True
     return box, False
 
 
-def best_boxes(dims: list[Dim], item: int, direct: bool = False) -> "Boxes":
+def best_boxes(dims: list[Dim], item: int) -> "Boxes":
     """The boxes that should take least time, of those for several lengths of runs; many lengths lead to the same."""
     found: dict[tuple, Boxes] = {}
     for goals in product(LONG_OUT, LONG_IN):
-        for boxes in _drafts(dims, item, *goals, direct):
+        for boxes in _drafts(dims, item, *goals):
             found.setdefault(boxes.key, boxes)
     costs = {boxes: boxes.cost() for boxes in found.values()}
     best, least = None, inf
@@ -73,14 +72,14 @@ def best_boxes(dims: list[Dim], item: int, direct: bool = False) -> "Boxes":
     return best
 
 
-def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int, direct: bool = False) -> Iterator["Boxes"]:
+def _drafts(dims: list[Dim], item: int, long_out: int, long_in: int) -> Iterator["Boxes"]:
     """Boxes with a smaller last one, and without where that makes a difference or is not possible; where rows of the
     input may crowd into few cache sets, boxes that do not continue each other's runs, too."""
     crowded = any(abs(d[1 + A]) % PAGE == 0 for d in dims)
     for ragged, along in product((True, False), (True, False) if crowded else (True,)):
-        boxes = Boxes(dims, item, long_out, long_in, ragged, along, direct)
+        boxes = Boxes(dims, item, long_out, long_in, ragged, along)
         if boxes.total and not boxes.ends_along():
-            boxes = Boxes(dims, item, long_out, long_in, ragged, along, direct, whole_lines=False)
+            boxes = Boxes(dims, item, long_out, long_in, ragged, along, whole_lines=False)
         if boxes.chunks or not ragged:
             yield boxes
 
@@ -135,8 +134,7 @@ class Boxes:
     that each line of the output is written whole.
     With ``whole_lines``, all but the last of them have whole lines, and the last one may be smaller: ``total`` are the
     entries of a run then. With ``ragged``, the input is cut into whole tiles, and the last box along it is smaller:
-    ``chunks`` has the size of the loop and the loop over its pieces. ``room``: bytes of a box at most, if not `BOX_BYTES`. ``direct``:
-    see `choose_boxes`.
+    ``chunks`` has the size of the loop and the loop over its pieces. ``room``: bytes of a box at most, if not `BOX_BYTES`.
     """
 
     dims: list[Dim]
@@ -145,7 +143,6 @@ class Boxes:
     long_in: int
     ragged: bool = False
     along: bool = True
-    direct: bool = False
     room: int = 0
     chunks: tuple = ()
     parts: dict[Dim, int] = field(default_factory=dict)
@@ -251,7 +248,7 @@ class Boxes:
         lines = entries * self.item / LINE
         asked = entries // near * -(-near * self.item // LINE)
         o, first, mode = _sides(runs, fast)
-        scratch = 0 if self.direct and mode == na.MOVE_RUN else entries * self.item
+        scratch = 0 if mode == na.MOVE_RUN else entries * self.item  # adjacent rows do not go through it
         nbytes = scratch + (min(asked, lines) + 0.9 * entries / near) * LINE
         spilt = sum(ns * max(0.0, 1 - room / nbytes) for room, ns in SPILT_NS)
         if mode == na.MOVE_TILE and len(o) < len(runs) and prod(d[0] for d in o) * self.item % LINE:

@@ -14,7 +14,7 @@ from typing import Iterable
 
 import numpy as np
 
-from .cpu import abi, cores
+from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .cpu.units import LINE
@@ -86,8 +86,7 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:
-    composed = cores.here().composes_lines
-    box, fetched = choose_boxes(dims, item, direct=composed)
+    box, fetched = choose_boxes(dims, item)
     inside = box.staged()
     runs = chain(inside, OUT, item)
     o, j, mode = box.sides()
@@ -105,7 +104,7 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     words[na.N_OUT_J] = builder.vector(builder.j.offsets(SCRATCH))
     carried = LINE if box.shared != ONE else 0
     room = sum((d[0] - 1) * d[1 + SCRATCH] for d in inside) + item
-    if composed and not fetched:
+    if not fetched:
         room = max(room, _rows(builder, box, o, j, item))
     words[na.N_OUT_STAGE] = carried + builder.reserve(carried + room)
     words[na.N_OWN], words[na.N_OWN_ROW], words[na.N_OWN_STEP] = box.shared[1], row, step

@@ -66,7 +66,8 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     crowded = o.dims[0][1 + A] % (PAGE // 2) == 0
     long = item * o.total >= LONG_OUT and item * j.total >= (CROWDED_IN if crowded else LONG_IN)
-    return na.STRIPS_LINES * paged | na.STRIPS_ANY * (long and cores.here().shifts_strips)
+    even = j.dims[0][1 + OUT] % (2 * LINE) == 0
+    return na.STRIPS_LINES * paged | na.STRIPS_ANY * (long and (cores.here().evens_strips or not even))
 
 
 def _ahead(o: Group, j: Group, item: int) -> int:

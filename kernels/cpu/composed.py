@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Callable
 
 from ..isa import ISA
-from . import cores
 from . import nest_abi as na
 from .emit import I1, I8, I16, I32, I64, Fn, Val, Var, vector_of, vector_type
 from .nest_frame import Box, Frame
@@ -29,7 +28,7 @@ _LANE_BITS, _LANES = 2, LINE >> 2  # of parts of four bytes, which are moved wit
 
 def composes(isa: ISA) -> bool:
     """Whether a vector is a line and bytes of it can be loaded by mask."""
-    return isa.masks and isa.vector_bits == 8 * LINE and "+avx512bw" in isa.features and cores.here().composes_lines
+    return isa.masks and isa.vector_bits == 8 * LINE and "+avx512bw" in isa.features
 
 
 class Composer:

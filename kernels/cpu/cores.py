@@ -20,8 +20,8 @@ class Core:
     0: it asks for nothing.
     ``blocks_ask``: before each tile of a product its share of the block is asked for that is packed next.
     ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
-    ``shifts_strips``: permutations go in strips although lines of the output begin anywhere in a run; else in boxes.
-    ``composes_lines``: lines of such a permutation that goes in boxes are put together from rows that begin with a line.
+    ``evens_strips``: permutations go in strips also where all lines that a strip writes are an even number of lines apart;
+    else in boxes there (docs/performance-memory.md#evens-strips).
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
@@ -33,8 +33,7 @@ class Core:
     ahead: int = 0
     blocks_ask: bool = True
     tiles_ask: bool = False
-    shifts_strips: bool = True
-    composes_lines: bool = True
+    evens_strips: bool = True
     columns_ask: bool = False
     lanes_load: float = 2.6
     slow_divider: bool = False
@@ -48,8 +47,7 @@ MAKERS = {
         ahead=2048,
         blocks_ask=False,
         tiles_ask=True,
-        shifts_strips=False,  # not measured there
-        composes_lines=False,  # not measured there
+        evens_strips=False,
         columns_ask=True,
         lanes_load=4.2,
         slow_divider=True,
