@@ -19,7 +19,8 @@ class Core:
     ``ahead``: bytes in front of its loads that a loop over large arrays asks for, and one over rows for rows that come;
     0: it asks for nothing.
     ``blocks_ask``: before each tile of a product its share of the block is asked for that is packed next.
-    ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do.
+    ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do,
+    if one stores a line.
     ``evens_strips``: permutations go in strips also where all lines that a strip writes are an even number of lines apart;
     else in boxes there (docs/performance-memory.md#evens-strips).
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its

@@ -45,7 +45,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     carry = Carry(start=frame.scratch(na.N_OWN_PLACE), row=frame.word(na.N_OWN_ROW), step=frame.word(na.N_OWN_STEP))
     apart, fetched = frame.word(na.N_OWN_STEP) > 1, frame.word(na.N_FETCH).ne(0)
-    tiles_ask = f.const(I1, int(cores.here().tiles_ask)) & streamed & fetched.eq(0)
+    narrow = isa.vector_bits < 8 * LINE
+    tiles_ask = f.const(I1, int(narrow or cores.here().tiles_ask)) & streamed & fetched.eq(0)
     tiles_ask = tiles_ask & frame.word(na.N_COMING).ne(0)
     rows = f.const(I1, int(composes(isa))) & streamed & frame.word(na.N_ROWS).ne(0)
     padded = frame.word(na.N_ROWS_J)
@@ -135,7 +136,7 @@ def _stream_runs(frame: Frame, isa: ISA, box: Box, source: Val, ahead: Ahead) ->
     """Runs of the output, whole lines past the caches; beside them the source of a box to come is asked for.
 
     Reading it while it is moved would cost more: tiles wait for what they load, stores past the caches for nothing. On
-    some cores (`cores.Core.tiles_ask`) tiles ask for it, nothing is asked for here.
+    some cores (`cores.Core.tiles_ask`), and where a line takes several stores, tiles ask for it, nothing is asked for here.
     Where boxes continue each other's runs, N_OWN bytes of a run are a box's own. What of them is behind the last line
     boundary is left to the next box, which finds it in the line before its own bytes in scratch.
     """
