@@ -54,7 +54,7 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
-        na.N_KEPT: builder.reserve(LINE * j.count),
+        na.N_KEPT: builder.reserve(2 * LINE * j.count),
     }
     return builder.row(min(-(-tasks // BORDERS), boxes * strips), nbytes)
 

@@ -89,7 +89,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
     first, last = frame.share(frame.word(na.N_BOXES))
     item = f.i64(1) << frame.word(na.N_A_WIDE)
-    frame.boxes(first, f.select(strips.fits(frame, isa, item), first, last), body, after, carry, distance)
+    frame.boxes(first, f.select(strips.fits(frame, item), first, last), body, after, carry, distance)
     f.store_fence()
     f.ret()
 

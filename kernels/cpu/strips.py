@@ -13,9 +13,14 @@ is what the strip before had of it, kept in scratch, and the first entries of th
 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
+
+Where vectors are less than a line (`Gathered`), lines are put together in scratch instead, which has two for each entry
+of J: what is kept of the strip before, and behind it what this one has. A line of the output lies in both, somewhere.
 """
 
 from __future__ import annotations
+
+from typing import Callable
 
 from llvmlite import ir
 
@@ -24,24 +29,24 @@ from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import Mover
 from .nest_frame import OUT, ROW, A, Frame, Odometer
+from .stream import stream, stream_lines
 from .units import LINE
 
+ROWS = 8  # of the input, that a core follows side by side while vectors are less than a line
 PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
 _KINDS = {I32: "d", I64: "q"}  # in names of AVX-512 intrinsics
 
 
 def shifts_lines(isa: ISA) -> bool:
-    """Whether strips may be written to outputs that do not begin with a line: a vector is a line, of which some lanes
-    are loaded and stored, and an instruction takes lanes of two at places that a register has."""
+    """Whether a vector is a line, of which some lanes are loaded and stored, and an instruction takes lanes of two at
+    places that a register has."""
     return isa.masks and isa.vector_bits == 8 * LINE
 
 
-def fits(frame: Frame, isa: ISA, item: Val) -> Val:
+def fits(frame: Frame, item: Val) -> Val:
     """Whether strips write this output; else boxes do."""
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
     lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
-    if not shifts_lines(isa):
-        return lines
     return lines | (what & na.STRIPS_ANY).ne(0) & (out & (item - 1)).eq(0)
 
 
@@ -52,15 +57,15 @@ def _lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
 
 def build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
     f = Fn(module, name, [I64] * 4)
-    strips = (Shifted if shifts_lines(isa) else Strips)(f, item, isa)
-    with f.if_(fits(strips.frame, isa, f.i64(item))):
+    strips = (Shifted if shifts_lines(isa) else Gathered)(f, item, isa)
+    with f.if_(fits(strips.frame, f.i64(item))):
         strips.emit()
     f.store_fence()
     f.ret()
 
 
 class Strips:
-    """All lines are whole, and begin with the output's: for any ISA."""
+    """The loop over the strips of a task."""
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
@@ -112,34 +117,36 @@ class Strips:
                         f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
-        f, m = self.f, self.m
-        with f.range(0, nj - (m.block - 1), m.block) as j:
-            self._ask(j, nj)
-            for first in range(0, self.size, m.block):
-                rows = [f.word(self.rows, first + k) + j * self.item for k in range(m.block)]
-                for k, line in enumerate(m.transpose([m.load(row, m.block) for row in rows])):
-                    f.stream(line, out + f.word(self.across, j + k) + first * self.item)
-        with f.range(nj - nj % m.block, nj) as j:
-            to = out + f.word(self.across, j)
-            with f.range(0, self.size) as k:
-                m.copy(f.word(self.rows, k) + j * self.item, to + k * self.item)
+        """Writes a strip, of which ``count`` entries of O are there. ``begun``: what precedes them in their lines is kept;
+        ``ends``: the last line is written as far as they go."""
+        raise NotImplementedError
 
-    def _ask(self, j: Val, nj: Val) -> None:
+    def _ask(self, j: Val, nj: Val, first: int = 0, last: int | None = None) -> None:
         """For rows to come, of ``nj`` entries, by a tile that begins at ``j``: the line in which each row of the tile begins,
         at the end of the rows also the one in which each ends. That is one more, as often as not."""
-        f = self.f
+        f, rows = self.f, range(first, last or self.size)
         with f.if_(self.ahead.ne(0)):
-            self._ask_rows(j * self.item)
+            self._ask_rows(j * self.item, rows)
             with f.if_(j + self.size >= nj):
-                self._ask_rows(nj * self.item - 1)
+                self._ask_rows(nj * self.item - 1, rows)
 
-    def _ask_rows(self, at: Val) -> None:
-        for k in range(self.size):
+    def _ask_rows(self, at: Val, rows: range) -> None:
+        for k in rows:
             self.f.prefetch(self.f.word(self.coming, k) + at, locality=2)
+
+    def _bring(self, out: Val, j: Val, bounds: tuple[Val, Val]) -> None:
+        """Into L1, lines that a strip stores a part of. Such a store waits for the line, and with it all stores behind it."""
+        for at in bounds:
+            self.f.prefetch(out + self.f.word(self.across, j) + at)
+
+    def _bounds(self, count: Val, begun: Val, ends: Val) -> tuple[Val, Val]:
+        """Bytes of a strip that lie in such lines, if there are some."""
+        f, last = self.f, count * self.item - 1
+        return f.select(begun, last, f.i64(0)), f.select(ends, last, f.i64(0))
 
 
 class Shifted(Strips):
-    """Lines begin anywhere in a run of the output."""
+    """A vector is a line."""
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
@@ -153,7 +160,7 @@ class Shifted(Strips):
             with inside:
                 self._tiles(nj, lambda j, line: self._within(out, j, line))
             with otherwise:
-                bounds = f.select(begun, count * self.item - 1, f.i64(0)), f.select(ends, count * self.item - 1, f.i64(0))
+                bounds = self._bounds(count, begun, ends)
                 with f.range(0, f.min(nj, PARTS_AHEAD)) as j:
                     self._bring(out, j, bounds)
 
@@ -162,11 +169,6 @@ class Shifted(Strips):
                     self._end(out, j, line, count, begun, ends)
 
                 self._tiles(nj, end)
-
-    def _bring(self, out: Val, j: Val, bounds: tuple[Val, Val]) -> None:
-        """Into L1, lines that a strip stores a part of. Such a store waits for the line, and with it all stores behind it."""
-        for at in bounds:
-            self.f.prefetch(out + self.f.word(self.across, j) + at)
 
     def _tiles(self, nj: Val, store) -> None:
         f, size = self.f, self.size
@@ -221,3 +223,78 @@ class Shifted(Strips):
         with f.if_(end > self.lanes):
             rest = _lanes_of_two(f, line, line, which)
             f.store_masked(rest, to + LINE, f.lane_mask(end - self.lanes, self.lanes))
+
+
+class Gathered(Strips):
+    """Vectors are less than a line. As many rows at a time as hardware follows well are moved to scratch."""
+
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        super().__init__(f, item, isa)
+        self.isa, self.kept = isa, self.frame.scratch(na.N_KEPT)
+        self.together = min(self.size, ROWS)
+
+    def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
+        f, (*early, final) = self.f, range(0, self.size, self.together)
+        bounds = self._bounds(count, begun, ends)
+        inside = begun & ends.eq(0)
+        for rows in early:
+            self._move(nj, rows)
+        with f.if_(inside.eq(0)), f.range(0, f.min(nj, PARTS_AHEAD)) as j:
+            self._bring(out, j, bounds)
+
+        def write(first: Val, last: Val) -> None:
+            with f.if_else(inside) as (whole, part):
+                with whole, f.range(first, last) as j:
+                    self._within(out, j)
+                with part, f.range(first, last) as j:
+                    self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
+                    self._end(out, j, count, begun, ends)
+
+        self._move(nj, final, write)
+
+    def _move(self, nj: Val, first: int, write: Callable[[Val, Val], None] = lambda first, last: None) -> None:
+        """All of J of the rows from ``first`` on, tile by tile, each of whose entries ``write`` writes."""
+        f, m, last = self.f, self.m, first + self.together
+        rest = nj % self.size
+        whole = nj - rest
+        with f.range(0, whole, self.size) as j:
+            self._ask(j, nj, first, last)
+            for part in range(0, self.size, m.block):
+                for row in range(first, last, m.block):
+                    rows = [f.word(self.rows, row + k) + (j + part) * self.item for k in range(m.block)]
+                    for k, piece in enumerate(m.transpose([m.load(a, m.block) for a in rows])):
+                        m.store(piece, self._place(j + part + k) + (LINE + row * self.item))
+            write(j, j + self.size)
+        with f.if_(rest.ne(0)):
+            self._ask(whole, nj, first, last)
+            with f.range(whole, nj) as j, f.range(first, last) as k:
+                m.copy(f.word(self.rows, k) + j * self.item, self._place(j) + (LINE + k * self.item))
+            write(whole, nj)
+
+    def _place(self, j: Val) -> Val:
+        """Of two lines: what is kept for an entry of J, and what this strip has of it."""
+        return self.kept + j * (2 * LINE)
+
+    def _line(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
+        """Address of the line in which the entries of a strip begin, and bytes before them; where that line is in scratch."""
+        to = out + self.f.word(self.across, j)
+        over = to & (LINE - 1)
+        return to - over, over, self._place(j) + LINE - over
+
+    def _within(self, out: Val, j: Val) -> None:
+        to, _, source = self._line(out, j)
+        stream_lines(self.f, self.isa, to, source, self.f.i64(LINE), lambda: None)
+        self._keep(j)
+
+    def _end(self, out: Val, j: Val, count: Val, begun: Val, ends: Val) -> None:
+        f = self.f
+        to, over, source = self._line(out, j)
+        first, last = f.select(begun, f.i64(0), over), f.select(ends, over + count * self.item, f.i64(LINE))
+        stream(f, self.isa, to, source, first, last)
+        self._keep(j)
+
+    def _keep(self, j: Val) -> None:
+        f, place = self.f, self._place(j)
+        word = vector_type(I64, min(self.isa.vector_bits // 8, LINE) // 8)
+        for part in range(0, LINE, self.isa.vector_bits // 8):
+            f.store(f.load(word, place + (LINE + part)), place + part)
