@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nest_case import Case
 
 from einsum_engine.kernels import nest_moves, nest_strips
-from einsum_engine.kernels.cpu import cores, nest_abi, strips
+from einsum_engine.kernels.cpu import cores, nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_boxes import Group
@@ -44,23 +44,41 @@ def test_strips_write_lines_of_outputs_that_boxes_leave_to_them(isa, dtype, dims
     monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
     monkeypatch.setattr(nest_strips, "LONG_OUT", 0)
     monkeypatch.setattr(nest_strips, "CROWDED_IN", 0)
-    item = np.dtype(dtype).itemsize
+    problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
     for threads in (1, 3):
-        case = Case(problem=NestProblem(op="copy", dims=dims, out=dtype, a=dtype), within=within, threads=threads)
-        whole = lower(case.problem, threads)
-        boxes, lines = whole.rows
-        what = lines.words[nest_abi.N_STRIPS]
-        assert boxes.words[nest_abi.N_STRIPS] == what and what & nest_abi.STRIPS_ANY
-        fits = within[0] % item == 0
-        for row in whole.rows:
-            monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
-            if (row is lines) == fits:
-                case.check(isa)
-            else:
-                operands = case.operands()
-                before = operands[0].memory.copy()
-                case.run(isa, operands)
-                assert (operands[0].memory == before).all()
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) & nest_abi.STRIPS_ANY
+
+
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (0, 16), (16, 0), (4, 8), (1, 0)])
+def test_strips_of_whole_lines_alone_leave_other_outputs_to_boxes(isa, within, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "LONG_OUT", 1 << 40)
+    problem = NestProblem(op="copy", dims=((32, 4, 12288, 0), (1024, 128, 4, 0)), out="float32", a="float32")
+    for threads in (1, 3):
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_LINES
+
+
+def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
+    """Checks that of the rows of boxes and of strips the right one writes all of the output, and the other nothing; which
+    outputs strips write."""
+    case = Case(problem=problem, within=within, threads=threads)
+    whole = lower(problem, threads)
+    boxes, lines = whole.rows
+    what = lines.words[nest_abi.N_STRIPS]
+    assert boxes.words[nest_abi.N_STRIPS] == what
+    fits = within[0] % (np.dtype(problem.out).itemsize if what & nest_abi.STRIPS_ANY else 64) == 0
+    for row in whole.rows:
+        monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
+        if (row is lines) == fits:
+            case.check(isa)
+        else:
+            operands = case.operands()
+            before = operands[0].memory.copy()
+            case.run(isa, operands)
+            assert (operands[0].memory == before).all()
+    return what
 
 
 @ISAS

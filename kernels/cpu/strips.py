@@ -294,7 +294,5 @@ class Gathered(Strips):
         self._keep(j)
 
     def _keep(self, j: Val) -> None:
-        f, place = self.f, self._place(j)
-        word = vector_type(I64, min(self.isa.vector_bits // 8, LINE) // 8)
-        for part in range(0, LINE, self.isa.vector_bits // 8):
-            f.store(f.load(word, place + (LINE + part)), place + part)
+        place = self._place(j)
+        self.m.copy(place + LINE, place, self.size)
