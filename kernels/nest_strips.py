@@ -40,23 +40,28 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     runs, fast = _sides(_chain(dims, OUT, item), _chain(dims, A, item), LINE // item)
     if item not in ITEM_SIZES or not runs:
         return None
-    o, left = _along(runs, LINE // item)
+    o, left = _along(runs, _entries(item))
     j, rest = take(fast, MOST_J, LINE // item)
     outer = sorted(left + rest + without(without(dims, runs), fast), key=lambda d: abs(d[1 + A]))
     if not (outputs := _outputs(item, o, j, outer)):
         return None
     builder = RowBuilder(o, j, outer, shifts)
     builder.kernels[abi.FN] = f"nest_strips_{item}"
-    boxes, strips = builder.boxes // o.chunks[0], -(-o.total * item // LINE)
+    boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
     builder.words |= {
         na.N_BOXES: boxes,
         na.N_A_O: builder.vector(o.offsets(A)),
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
-        na.N_KEPT: builder.reserve(2 * LINE * j.count),
+        na.N_KEPT: builder.reserve((cores.here().strip_lines + 1) * LINE * j.count),
     }
     return builder.row(min(-(-tasks // BORDERS), boxes * strips), nbytes)
+
+
+def _entries(item: int) -> int:
+    """Entries of O in a strip."""
+    return cores.here().strip_lines * LINE // item
 
 
 def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
@@ -66,14 +71,13 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     crowded = o.dims[0][1 + A] % (PAGE // 2) == 0
     long = item * o.total >= LONG_OUT and item * j.total >= (CROWDED_IN if crowded else LONG_IN)
-    even = j.dims[0][1 + OUT] % (2 * LINE) == 0
-    return na.STRIPS_LINES * paged | na.STRIPS_ANY * (long and (cores.here().evens_strips or not even))
+    return na.STRIPS_LINES * paged | na.STRIPS_ANY * long
 
 
 def _ahead(o: Group, j: Group, item: int) -> int:
     """Strips between what is read and what is asked for: few, but where others are read between rows that continue each
-    other, so many that a row is asked for just before the one is read that it continues. (docs/performance-memory.md#asked-early)."""
-    size, row, far = LINE // item, item * j.total, 1
+    other, so many that a row is asked for just before the one is read that it continues (docs/performance-memory.md#asked-early)."""
+    size, row, far = _entries(item), item * j.total, 1
     near = max(1, AHEAD_BYTES // (LINE * j.count))
     for dim in o.dims:
         if dim[1 + A] == row:

@@ -21,8 +21,8 @@ class Core:
     ``blocks_ask``: before each tile of a product its share of the block is asked for that is packed next.
     ``tiles_ask``: of a permutation past the caches, tiles ask for what a box to come reads; else stores past the caches do,
     if one stores a line.
-    ``evens_strips``: permutations go in strips also where all lines that a strip writes are an even number of lines apart;
-    else in boxes there (docs/performance-memory.md#evens-strips).
+    ``strip_lines``: of the output, adjacent ones, that a permutation in strips stores for each entry of J
+    (docs/performance-memory.md#pairs-of-lines).
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
@@ -34,7 +34,7 @@ class Core:
     ahead: int = 0
     blocks_ask: bool = True
     tiles_ask: bool = False
-    evens_strips: bool = True
+    strip_lines: int = 1
     columns_ask: bool = False
     lanes_load: float = 2.6
     slow_divider: bool = False
@@ -48,7 +48,7 @@ MAKERS = {
         ahead=2048,
         blocks_ask=False,
         tiles_ask=True,
-        evens_strips=False,
+        strip_lines=2,
         columns_ask=True,
         lanes_load=4.2,
         slow_divider=True,

@@ -1,21 +1,21 @@
 """Permutations in strips: tiles that go from rows of the input to whole lines of the output, past the caches.
 
-A strip has as many entries of O as a line of the output, and all of J. Its rows of the input, one for each entry of O,
-are read side by side, in order, as hardware follows them. A run of the output may begin anywhere in a line: each line
-is what the strip before had of it, kept in scratch, and the first entries of this one.
+A strip has as many entries of O as a line of the output (of some makers' cores: two lines), and all of J. Its rows of
+the input, one for each entry of O, are read side by side, in order, as hardware follows them. A run of the output may
+begin anywhere in a line: each line is what the strip before had of it, kept in scratch, and the first entries of this one.
 
     for strip of this task           entries of O; first those of one box, then the next box
       for tile in J
         load the rows, transpose     vectors along O
-        for vector                   one entry of J
+        for entry of J               one vector, or two
           line = end of the vector that was kept, beginning of this one
           keep this one, store the line
 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
 
-Where vectors are less than a line (`Gathered`), lines are put together in scratch instead, which has two for each entry
-of J: what is kept of the strip before, and behind it what this one has. A line of the output lies in both, somewhere.
+Where vectors are less than a line (`Gathered`), lines are put together in scratch instead, which has one more for each entry
+of J than a strip: what is kept of the strip before, and behind it what this one has. Lines of the output lie there, somewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
+from . import cores
 from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import Mover
@@ -32,7 +33,6 @@ from .nest_frame import OUT, ROW, A, Frame, Odometer
 from .stream import stream, stream_lines
 from .units import LINE
 
-ROWS = 8  # of the input, that a core follows side by side while vectors are less than a line
 PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
 _KINDS = {I32: "d", I64: "q"}  # in names of AVX-512 intrinsics
 
@@ -69,7 +69,8 @@ class Strips:
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
-        self.size = LINE // item  # entries of O in a strip, entries of J in a tile
+        self.tile, self.lines = LINE // item, cores.here().strip_lines  # entries of J in a tile, lines of each
+        self.size = self.lines * self.tile  # entries of O in a strip
         self.rows, self.coming = f.stack(8 * self.size), f.stack(8 * self.size)
         self.ahead = self.frame.word(na.N_STRIPS_AHEAD)
         self.along, self.across = self.frame.vector(na.N_A_O), self.frame.vector(na.N_OUT_J)
@@ -121,17 +122,17 @@ class Strips:
         ``ends``: the last line is written as far as they go."""
         raise NotImplementedError
 
-    def _ask(self, j: Val, nj: Val, first: int = 0, last: int | None = None) -> None:
+    def _ask(self, j: Val, nj: Val) -> None:
         """For rows to come, of ``nj`` entries, by a tile that begins at ``j``: the line in which each row of the tile begins,
         at the end of the rows also the one in which each ends. That is one more, as often as not."""
-        f, rows = self.f, range(first, last or self.size)
+        f = self.f
         with f.if_(self.ahead.ne(0)):
-            self._ask_rows(j * self.item, rows)
-            with f.if_(j + self.size >= nj):
-                self._ask_rows(nj * self.item - 1, rows)
+            self._ask_rows(j * self.item)
+            with f.if_(j + self.tile >= nj):
+                self._ask_rows(nj * self.item - 1)
 
-    def _ask_rows(self, at: Val, rows: range) -> None:
-        for k in rows:
+    def _ask_rows(self, at: Val) -> None:
+        for k in range(self.size):
             self.f.prefetch(self.f.word(self.coming, k) + at, locality=2)
 
     def _bring(self, out: Val, j: Val, bounds: tuple[Val, Val]) -> None:
@@ -151,47 +152,64 @@ class Shifted(Strips):
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
         self.kept = self.frame.scratch(na.N_KEPT)
-        self.vector = self.m.vector(self.size)
+        self.vector = self.m.vector(self.tile)
         self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
+        self.moved = f.stack((self.lines - 1) * self.tile * LINE) if self.lines > 1 else None
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         f = self.f
         with f.if_else(begun & (ends.eq(0))) as (inside, otherwise):
             with inside:
-                self._tiles(nj, lambda j, line: self._within(out, j, line))
+                self._tiles(nj, lambda j, vectors: self._within(out, j, vectors))
             with otherwise:
                 bounds = self._bounds(count, begun, ends)
                 with f.range(0, f.min(nj, PARTS_AHEAD)) as j:
                     self._bring(out, j, bounds)
 
-                def end(j: Val, line: Val) -> None:
+                def end(j: Val, vectors: list[Val]) -> None:
                     self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
-                    self._end(out, j, line, count, begun, ends)
+                    self._end(out, j, vectors, count, begun, ends)
 
                 self._tiles(nj, end)
 
-    def _tiles(self, nj: Val, store) -> None:
-        f, size = self.f, self.size
-        with f.range(0, nj - (size - 1), size) as j:
+    def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None]) -> None:
+        f, tile = self.f, self.tile
+        with f.range(0, nj - (tile - 1), tile) as j:
             self._ask(j, nj)
-            for k, line in enumerate(self._lines(j)):
-                store(j + k, line)
-        rest, j = nj % size, nj - nj % size
+            for k, vectors in enumerate(self._vectors(j)):
+                store(j + k, vectors())
+        rest, j = nj % tile, nj - nj % tile
         with f.if_(rest.ne(0)):
             self._ask(j, nj)
             mask = f.lane_mask(rest * self.m.group, self.lanes)
-            for k, line in enumerate(self._lines(j, mask)[:-1]):
+            for k, vectors in enumerate(self._vectors(j, mask)[:-1]):
                 with f.if_(rest > k):
-                    store(j + k, line)
+                    store(j + k, vectors())
 
-    def _lines(self, j: Val, mask: Val | None = None) -> list[Val]:
-        f, m, shift = self.f, self.m, j * self.item
-        rows = [f.word(self.rows, k) + shift for k in range(self.size)]
-        return m.transpose([f.load_masked(self.vector, r, mask) if mask else m.load(r, self.size) for r in rows])
+    def _vectors(self, j: Val, mask: Val | None = None) -> list[Callable[[], list[Val]]]:
+        """For each entry of J of a tile, what gives its vectors. All but the last are put aside: registers hold one each."""
+        f, *early = self.f, *range(self.lines - 1)
+        for part in early:
+            for k, vector in enumerate(self._transposed(j, part, mask)):
+                f.store(vector, self._aside(part, k), align=LINE)
+
+        def of(k: int, last: Val) -> Callable[[], list[Val]]:
+            return lambda: [*(f.load(self.vector, self._aside(part, k), align=LINE) for part in early), last]
+
+        return [of(k, last) for k, last in enumerate(self._transposed(j, self.lines - 1, mask))]
+
+    def _aside(self, part: int, k: int) -> Val:
+        return self.moved + (part * self.tile + k) * LINE
+
+    def _transposed(self, j: Val, part: int, mask: Val | None) -> list[Val]:
+        """Vectors along O of the tile at ``j``, of one line's entries of the strip."""
+        f, m, shift, first = self.f, self.m, j * self.item, part * self.tile
+        rows = [f.word(self.rows, first + k) + shift for k in range(self.tile)]
+        return m.transpose([f.load_masked(self.vector, r, mask) if mask else m.load(r, self.tile) for r in rows])
 
     def _place(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
-        """Address of the line in which the entries of a strip begin, lanes before them, and which lanes of what is kept
-        and of them are the line."""
+        """Address of the line in which the entries of a strip begin, lanes before them, and which lanes of one vector
+        and the next are a line."""
         f = self.f
         to = out + f.word(self.across, j)
         over = to & (LINE - 1)
@@ -199,46 +217,51 @@ class Shifted(Strips):
         first = f.convert(f.i64(self.lanes) - before, "trunc", self.vector.element)
         return to - over, before, f.vector(self.vector.element, range(self.lanes)) + f.splat(first, self.lanes)
 
-    def _within(self, out: Val, j: Val, line: Val) -> None:
-        f = self.f
-        to, _, which = self._place(out, j)
-        kept = self.kept + j * LINE
-        f.stream(_lanes_of_two(f, f.load(self.vector, kept, align=LINE), line, which), to)
-        f.store(line, kept, align=LINE)
+    def _shifted(self, j: Val, vectors: list[Val], which: Val) -> list[Val]:
+        """Lines of an entry of J, of which the last vector is kept for the next strip."""
+        f, kept = self.f, self.kept + j * LINE
+        before = [f.load(self.vector, kept, align=LINE), *vectors]
+        found = [_lanes_of_two(f, a, b, which) for a, b in zip(before, vectors)]
+        f.store(vectors[-1], kept, align=LINE)
+        return found
 
-    def _end(self, out: Val, j: Val, line: Val, count: Val, begun: Val, ends: Val) -> None:
-        f = self.f
+    def _within(self, out: Val, j: Val, vectors: list[Val]) -> None:
+        to, _, which = self._place(out, j)
+        for number, line in enumerate(self._shifted(j, vectors, which)):
+            self.f.stream(line, to + number * LINE)
+
+    def _end(self, out: Val, j: Val, vectors: list[Val], count: Val, begun: Val, ends: Val) -> None:
+        f, lanes = self.f, self.lanes
         to, before, which = self._place(out, j)
-        kept = self.kept + j * LINE
-        found = _lanes_of_two(f, f.load(self.vector, kept, align=LINE), line, which)
-        f.store(line, kept, align=LINE)
-        end = f.select(ends, before + count * self.m.group, f.i64(self.lanes))
+        end = f.select(ends, before + count * self.m.group, f.i64(self.size * self.m.group))
         first = f.select(begun, f.i64(0), before)
-        with f.if_else(begun & (end >= self.lanes)) as (whole, part):
+        for number, line in enumerate(self._shifted(j, vectors, which)):
+            self._part(line, to + number * LINE, first - number * lanes, end - number * lanes)
+        with f.if_(end > self.lines * lanes):
+            rest = _lanes_of_two(f, vectors[-1], vectors[-1], which)
+            f.store_masked(rest, to + self.lines * LINE, f.lane_mask(end - self.lines * lanes, lanes))
+
+    def _part(self, line: Val, to: Val, first: Val, end: Val) -> None:
+        """Stores lanes of a line from ``first`` to before ``end``, past the caches if these are all."""
+        f, lanes = self.f, self.lanes
+        with f.if_else((first <= 0) & (end >= lanes)) as (whole, part):
             with whole:
-                f.stream(found, to)
-            with part:
-                mask = f.lane_mask(end, self.lanes) & (f.lane_mask(first, self.lanes) ^ f.vector(I1, [1] * self.lanes))
-                f.store_masked(found, to, mask)
-        with f.if_(end > self.lanes):
-            rest = _lanes_of_two(f, line, line, which)
-            f.store_masked(rest, to + LINE, f.lane_mask(end - self.lanes, self.lanes))
+                f.stream(line, to)
+            with part, f.if_(end > 0):
+                mask = f.lane_mask(end, lanes) & (f.lane_mask(first, lanes) ^ f.vector(I1, [1] * lanes))
+                f.store_masked(line, to, mask)
 
 
 class Gathered(Strips):
-    """Vectors are less than a line. As many rows at a time as hardware follows well are moved to scratch."""
+    """Vectors are less than a line."""
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
         self.isa, self.kept = isa, self.frame.scratch(na.N_KEPT)
-        self.together = min(self.size, ROWS)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
-        f, (*early, final) = self.f, range(0, self.size, self.together)
-        bounds = self._bounds(count, begun, ends)
-        inside = begun & ends.eq(0)
-        for rows in early:
-            self._move(nj, rows)
+        f, tile, inside = self.f, self.tile, begun & ends.eq(0)
+        bounds, rest = self._bounds(count, begun, ends), nj % tile
         with f.if_(inside.eq(0)), f.range(0, f.min(nj, PARTS_AHEAD)) as j:
             self._bring(out, j, bounds)
 
@@ -250,49 +273,47 @@ class Gathered(Strips):
                     self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
                     self._end(out, j, count, begun, ends)
 
-        self._move(nj, final, write)
-
-    def _move(self, nj: Val, first: int, write: Callable[[Val, Val], None] = lambda first, last: None) -> None:
-        """All of J of the rows from ``first`` on, tile by tile, each of whose entries ``write`` writes."""
-        f, m, last = self.f, self.m, first + self.together
-        rest = nj % self.size
-        whole = nj - rest
-        with f.range(0, whole, self.size) as j:
-            self._ask(j, nj, first, last)
-            for part in range(0, self.size, m.block):
-                for row in range(first, last, m.block):
-                    rows = [f.word(self.rows, row + k) + (j + part) * self.item for k in range(m.block)]
-                    for k, piece in enumerate(m.transpose([m.load(a, m.block) for a in rows])):
-                        m.store(piece, self._place(j + part + k) + (LINE + row * self.item))
-            write(j, j + self.size)
+        with f.range(0, nj - rest, tile) as j:
+            self._ask(j, nj)
+            self._move(j)
+            write(j, j + tile)
         with f.if_(rest.ne(0)):
-            self._ask(whole, nj, first, last)
-            with f.range(whole, nj) as j, f.range(first, last) as k:
-                m.copy(f.word(self.rows, k) + j * self.item, self._place(j) + (LINE + k * self.item))
-            write(whole, nj)
+            self._ask(nj - rest, nj)
+            with f.range(nj - rest, nj) as j, f.range(0, self.size) as k:
+                self.m.copy(f.word(self.rows, k) + j * self.item, self._new(j) + k * self.item)
+            write(nj - rest, nj)
 
-    def _place(self, j: Val) -> Val:
-        """Of two lines: what is kept for an entry of J, and what this strip has of it."""
-        return self.kept + j * (2 * LINE)
+    def _move(self, j: Val) -> None:
+        """A whole tile of all rows to scratch."""
+        f, m = self.f, self.m
+        for part in range(0, self.tile, m.block):
+            for row in range(0, self.size, m.block):
+                rows = [f.word(self.rows, row + k) + (j + part) * self.item for k in range(m.block)]
+                for k, piece in enumerate(m.transpose([m.load(a, m.block) for a in rows])):
+                    m.store(piece, self._new(j + part + k) + row * self.item)
 
-    def _line(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
+    def _new(self, j: Val) -> Val:
+        """What a strip has of an entry of J; a line before it is what is kept."""
+        return self.kept + LINE + j * ((self.lines + 1) * LINE)
+
+    def _lines(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
         """Address of the line in which the entries of a strip begin, and bytes before them; where that line is in scratch."""
         to = out + self.f.word(self.across, j)
         over = to & (LINE - 1)
-        return to - over, over, self._place(j) + LINE - over
+        return to - over, over, self._new(j) - over
 
     def _within(self, out: Val, j: Val) -> None:
-        to, _, source = self._line(out, j)
-        stream_lines(self.f, self.isa, to, source, self.f.i64(LINE), lambda: None)
+        to, _, source = self._lines(out, j)
+        stream_lines(self.f, self.isa, to, source, self.f.i64(self.lines * LINE), lambda: None)
         self._keep(j)
 
     def _end(self, out: Val, j: Val, count: Val, begun: Val, ends: Val) -> None:
         f = self.f
-        to, over, source = self._line(out, j)
-        first, last = f.select(begun, f.i64(0), over), f.select(ends, over + count * self.item, f.i64(LINE))
-        stream(f, self.isa, to, source, first, last)
+        to, over, source = self._lines(out, j)
+        last = f.select(ends, over + count * self.item, f.i64(self.lines * LINE))
+        stream(f, self.isa, to, source, f.select(begun, f.i64(0), over), last)
         self._keep(j)
 
     def _keep(self, j: Val) -> None:
-        place = self._place(j)
-        self.m.copy(place + LINE, place, self.size)
+        new = self._new(j)
+        self.m.copy(new + (self.lines - 1) * LINE, new - LINE, self.tile)
