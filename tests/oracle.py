@@ -11,6 +11,7 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Sequence
 
 import numpy as np
@@ -46,31 +47,39 @@ def einsum(expression: str, *arrays: np.ndarray, conj: Sequence[int] = ()) -> An
             sizes[letter] = max(sizes.get(letter, 1), size)
     summed = [letter for letter in sizes if letter not in output]
     kept = list(dict.fromkeys(output))
-    numbers = [_numbers(np.asarray(a.conj() if n in conj else a)) for n, a in enumerate(arrays)]
+    flat = [_numbers(np.asarray(a.conj() if n in conj else a)) for n, a in enumerate(arrays)]
+    outer = [_offsets(term, array.shape, kept, sizes) for term, array in zip(terms, arrays)]
+    inner = [_offsets(term, array.shape, summed, sizes) for term, array in zip(terms, arrays)]
     is_bool = all(a.dtype == bool for a in arrays)
     shape = tuple(sizes[letter] for letter in output)
     value, magnitude = np.zeros(shape, object), np.zeros(shape, object)
-    for outer in product(*(range(sizes[letter]) for letter in kept)):
-        at = dict(zip(kept, outer))
-        total, size = (False, 0) if is_bool else (0, 0)
-        for inner in product(*(range(sizes[letter]) for letter in summed)):
-            at.update(zip(summed, inner))
-            term = True if is_bool else 1
-            for letters, array, lookup in zip(terms, arrays, numbers):
-                term = term * lookup[tuple(at[c] if n > 1 else 0 for c, n in zip(letters, array.shape))]
-            total = bool(total or term) if is_bool else total + term
-            size += abs(term)
+    points = prod(sizes[letter] for letter in summed)
+    for number, point in enumerate(product(*(range(sizes[letter]) for letter in kept))):
+        products = [True if is_bool else 1] * points
+        for numbers, begin, offsets in zip(flat, outer, inner):
+            start = begin[number]
+            products = [x * numbers[start + offset] for x, offset in zip(products, offsets)]
+        at = dict(zip(kept, point))
         where = tuple(at[letter] for letter in output)
-        value[where], magnitude[where] = total, size
-    points = 1
-    for letter in summed:
-        points *= sizes[letter]
+        value[where] = any(products) if is_bool else sum(products)
+        magnitude[where] = sum(map(abs, products))
     return Answer(value=value, magnitude=magnitude, terms=points)
 
 
-def _numbers(array: np.ndarray) -> np.ndarray:
-    """Elements as Python bool, int, float or complex; object elements stay as they are."""
-    return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, array.dtype)).astype(object)
+def _offsets(term: str, shape: Sequence[int], letters: Sequence[str], sizes: dict[str, int]) -> list[int]:
+    """Where an operand's elements are in a list of them, from point to point of a loop over ``letters``."""
+    steps, step = dict.fromkeys(letters, 0), 1
+    for letter, size in zip(reversed(term), reversed(shape)):
+        if size > 1 and letter in steps:
+            steps[letter] += step
+        step *= size
+    loops = [range(0, steps[x] * sizes[x], steps[x]) if steps[x] else [0] * sizes[x] for x in letters]
+    return [sum(point) for point in product(*loops)]
+
+
+def _numbers(array: np.ndarray) -> list:
+    """Elements, the last index fastest, as Python bool, int, float or complex; object elements stay as they are."""
+    return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, array.dtype)).astype(object).ravel().tolist()
 
 
 def check(actual: np.ndarray, answer: Answer, precision: str | None = None, context: object = "") -> None:
