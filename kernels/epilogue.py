@@ -201,6 +201,7 @@ class EpilogueTables:
             outer=tuple((count, a, b, np.zeros(count, np.int64)) for count, a, b, _ in p.outer),
             run=np.ones(p.panels, np.int64),
             chunk=1,
+            turn=(0, 0),
             stream=False,
         )
 

@@ -56,7 +56,9 @@ class GemmProblem:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
     ``fetch_a``, ``fetch_b``: the block that is packed next, or terms of A that are read in place next, are asked for while
     tiles run. ``across``: panels are unpacked in groups of so many that are beside each other in A, times so many that are
-    adjacent in C, lane by lane.
+    adjacent in C, lane by lane. ``turn``: panels come in groups of so many that are adjacent in C, times so many that are
+    beside each other in A, which is how they are packed, fewer in the last one; tiles go along C. Tasks have whole groups;
+    (0, 0): neither.
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
     ``lines``: where K goes in squares, the lines of a block that each lane of A and of B has, from its first term on.
@@ -97,6 +99,7 @@ class GemmProblem:
     kc: int = 256
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
+    turn: tuple[int, int] = (0, 0)
     stream: bool = False
     close: int = 0
     blocks: tuple[int, int, int] = (1, 1, 1)
@@ -197,9 +200,21 @@ def _tables(p: GemmProblem) -> dict[int, np.ndarray]:
     }
     for word, offsets in zip((abi.G_LINES_A, abi.G_LINES_B), p.lines):
         tables[word] = np.append(len(offsets), offsets)
+    if p.turn[0]:
+        tables[abi.G_TURN] = _turned(p.panels, *p.turn)
     if p.shares:
         tables[abi.G_SHARES] = np.array(p.shares, np.int64).ravel()
     return tables
+
+
+def _turned(panels: int, cuts: int, beside: int) -> np.ndarray:
+    """The panels group after group, each along C.
+
+    >>> _turned(10, 2, 3).tolist()
+    [0, 3, 1, 4, 2, 5, 6, 8, 7, 9]
+    """
+    numbers, size = np.arange(panels), cuts * beside
+    return np.concatenate([numbers[at : at + size].reshape(cuts, -1).T.ravel() for at in range(0, panels, size)])
 
 
 def _kernels(p: GemmProblem) -> dict[int, str]:

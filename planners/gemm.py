@@ -8,6 +8,7 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Sequence
 
 from ..kernels import tiles as tile_table
@@ -21,11 +22,12 @@ from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import BinaryContraction, slow_to_fast
 from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
-from .gemm_tables import Decided, GemmTables
+from .gemm_tables import Decided, GemmTables, described
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
 from .operations import itemsize
 from .packing import PackedSide, pack_side
+from .ragged import in_turn, turn_of, whole_groups
 from .shares import PACKED_COLUMNS, Share, uneven_shares
 from .sides import (
     LEFT,
@@ -179,8 +181,10 @@ class _Planner(GemmAccess):
         close = self.together() if past else 0
         in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}
         in_c["anywhere"] = anywhere = past and contiguous and c.anywhere
-        if not self._cut_in_place(run, along_a, (*work, contiguous), close, anywhere):
-            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, along_a, close=bool(close), **in_c))
+        if along_a:
+            self._cut(run, ((self.mv, self.nr), False))  # the tile that the groups are for
+        elif not self._cut_in_place(run, (*work, contiguous), close, anywhere):
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
@@ -190,7 +194,19 @@ class _Planner(GemmAccess):
         self.in_rows = self._in_rows(a_mode)
         if self.in_rows and self.n_total == 1 and (self.mv, 1) in tile_table.tiles(self.isa, c.dtype):
             self.nr = 1  # tiles with an idle column are stored through the stack
-        return self._decided(a_mode, self._b_mode(a_mode))
+        b_mode = self._b_mode(a_mode)
+        if past and a_mode == "pack" and self._pack_mode() == abi.PANEL_RUN:
+            self._turn(b_mode)
+        return self._decided(a_mode, b_mode)
+
+    def _turn(self, b_mode: str) -> None:
+        """Puts panels in groups of whole runs of C, where tasks can have whole groups."""
+        self.turn = turn_of(self.panels, self.isa, self.item, self.mr * self._kc * self.item)
+        ends = [end for share in self._shares(self._kc, "pack", b_mode) for end in share[:2]]
+        ends.append(self._blocks(self._kc, "pack", b_mode)[1])
+        if not whole_groups(self.turn, ends, self.panels.count):
+            self.turn = 0, 0
+        self.reorder(in_turn(self.panels, self.turn))
 
     def _cut(self, run: Dim | None, chosen: tuple[tuple[int, int], bool]) -> None:
         """Cuts the rows into panels of the chosen tile."""
@@ -211,9 +227,9 @@ class _Planner(GemmAccess):
             return 0
         return lanes.size if any(dim.stride(LEFT) == panel for dim in self.k_dims) else 0
 
-    def _cut_in_place(self, run: Dim | None, along_a: bool, work: tuple, close: int, anywhere: bool) -> bool:
+    def _cut_in_place(self, run: Dim | None, work: tuple, close: int, anywhere: bool) -> bool:
         """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""
-        if self.isa.repeats or along_a:
+        if self.isa.repeats:
             return False
         most = tile_table.most_in_place(self.c.dtype)
         how = {"most": most, "close": bool(close), "anywhere": anywhere, "in_place": True, "in_flight": self.in_flight}
@@ -249,7 +265,7 @@ class _Planner(GemmAccess):
         self.group = group_of(-(-dims[0].size // (mv * lanes)), dims[1].size, mv * lanes * nr * self.item, lanes)
         if not self.group[0]:
             return None
-        self.m_dims = dims
+        self.m_dims, self.mv, self.nr = dims, mv, nr
         return dims[1]
 
     def _split_off(self) -> None:
@@ -332,7 +348,7 @@ class _Planner(GemmAccess):
             pack_left=pack_left,
             pack_right=pack_right,
         )
-        modes = _described(a_mode, c.left_dtype), _described(b_mode, c.right_dtype)
+        modes = described(a_mode, c.left_dtype), described(b_mode, c.right_dtype)
         plan = GemmPlan(
             asked=c,
             isa=self.isa,
@@ -468,8 +484,8 @@ class _Planner(GemmAccess):
 
     def _grain(self, a_mode: str) -> int:
         """Panels that are packed or unpacked together: a whole run, or the transposed group where the run is long."""
-        if self.group[0]:
-            return self.group[0] * self.group[1]
+        if self.group[0] or self.turn[0]:
+            return prod(self.group) or prod(self.turn)
         if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
             return 1
         run = self.panels.run_last.size
@@ -479,13 +495,4 @@ class _Planner(GemmAccess):
         """C is written once, and is larger than what its reader could find in cache: a step may in the last one, of which the
         machine's other cores have theirs."""
         found = max(STREAM_BYTES, min(AGAIN_BYTES, last_cache() // AGAIN_SHARE)) if self.c.again else STREAM_BYTES
-        return kc >= self.k_total and self._bytes_of_c > found
-
-    @lazy
-    def _bytes_of_c(self) -> int:
-        return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item
-
-
-def _described(mode: str, source: str) -> str:
-    """How a side is read, and what of, where the task widens it."""
-    return f"{mode}:{source}" if mode == "pack" and source else mode
+        return kc >= self.k_total and self.bytes_of_c > found

@@ -19,7 +19,7 @@ from ..records import lazy
 from .contraction import BinaryContraction
 from .packing import PackedSide, kept_mode
 from .shares import Share
-from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop
+from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop, total
 from .squares import Squares
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
@@ -72,6 +72,7 @@ class GemmTables:
     mr: int
     group: tuple[int, int] = (0, 0)  # panels that are unpacked together: beside each other in A, adjacent in C
     order: np.ndarray | None = None  # of the panels, where they are
+    turn: tuple[int, int] = (0, 0)  # of `GemmProblem`
 
     @lazy
     def tm_a(self) -> np.ndarray:
@@ -86,6 +87,17 @@ class GemmTables:
     @lazy
     def valid(self) -> np.ndarray:
         return self._ordered(self.panels.valid())
+
+    @lazy
+    def bytes_of_c(self) -> int:
+        return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item
+
+    def reorder(self, order: np.ndarray | None) -> None:
+        """Puts the panels in another order, in all tables."""
+        if order is not None:
+            self.order = order
+            for table in ("tm_a", "tm_c", "valid"):
+                self.__dict__.pop(table, None)
 
     def _ordered(self, table: np.ndarray) -> np.ndarray:
         return table if self.order is None else np.ascontiguousarray(table[self.order])
@@ -163,6 +175,7 @@ class GemmTables:
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
             chunk=d.chunk,
+            turn=self.turn,
             across=d.across,
             stream=d.stream,
             close=d.close,
@@ -301,3 +314,8 @@ class GemmTables:
             return self._run_in_c % size == 0
         groups = self.tm_c[:, : self.panels.box].reshape(len(self.tm_c), -1, size)
         return bool((groups[:, :, 1:] - groups[:, :, :-1] == self.item).all())
+
+
+def described(mode: str, source: str) -> str:
+    """How a side is read, and what of, where the task widens it."""
+    return f"{mode}:{source}" if mode == "pack" and source else mode

@@ -9,7 +9,7 @@ on any thread.
 
 from __future__ import annotations
 
-STEP_WORDS = 72
+STEP_WORDS = 80
 
 # -- header ----------------------------------------------------------------------------------------------------
 FN = 0  # address of the task function
@@ -95,6 +95,7 @@ SHARE_WORDS = 4
 # For A and for B, packed along K in squares: how many lines each lane has of a block of K, and the offsets of these from
 # its first term; 0: lines follow from the tables of lanes and terms.
 G_LINES_A, G_LINES_B = 70, 71
+G_TURN = 72  # panels: which one is computed when, within each task; 0: in their order
 STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next, or of an A that few columns read in

@@ -60,7 +60,7 @@ def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
 class TileLoop:
     """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
 
-    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: Fn | None):
+    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: tuple[Fn, Fn] | None):
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.coming, self.ahead = coming, None
@@ -72,7 +72,7 @@ class TileLoop:
         self.tile_bytes = tile.mr * tile.spec.nr * tile.item
         # The last of the runs of lanes, which `TileEmitter.spill_runs` puts together, may not be whole.
         self.stack = f.stack(2 * self.tile_bytes + tile.vector_bytes)
-        self.carry = None if carry is None else CarriedLines(f, tile, carry)
+        self.carry = None if carry is None else CarriedLines(f, tile, *carry)
         self.unpack_args = None if self.spec.a_packed else f.stack(8 * ub.U_WORDS)
 
     def word(self, index: int) -> Val:
@@ -108,7 +108,8 @@ class TileLoop:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
                 self._next_columns(b, n, tkb, klen)
-            with f.range(self.p0, self.p1) as p:
+            with f.range(self.p0, self.p1) as turn:
+                p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
                 tmc = tables["G_TM_C"] + p * (8 * tile.mr)
                 if spec.a_packed:
@@ -135,12 +136,22 @@ class TileLoop:
                     stream=stream,
                     waits=flags >> ub.WAITS,
                     panel=p,
+                    turn=turn,
                 )
                 if self.fetchers:
                     with f.if_(asked.ne(0)):
                         for fetcher in self.fetchers:
                             fetcher.ask()
                 self._tile(a, source, klen, tka, tkb, signs, edge)
+
+    def _panel(self, turn: Val) -> Val:
+        """Which panel comes at this turn of the loop over panels: where A is packed along others than C runs, not the next one."""
+        if not self.spec.a_packed:
+            return turn
+        f, order, panel = self.f, self.word(abi.G_TURN), Var(self.f, turn)
+        with f.if_(order.ne(0)):
+            panel.set(f.word(order, turn))
+        return panel.get()
 
     def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
         """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
@@ -192,11 +203,12 @@ class TileLoop:
                         f.prefetch(row + f.word(tkb, k), locality=2)
 
     def _tile(self, a: Val, source, klen: Val, tka: Val, tkb: Val, signs, edge: "_Edge") -> None:
-        f, tile = self.f, self.tile
+        f, tile, spec = self.f, self.tile, self.spec
         adds, corner = edge.accumulate.ne(0) & edge.run.ne(0), edge.c + f.word(edge.tmc)
         if self.carry is not None:
-            past = self._whole(edge) & edge.stream.ne(0) & edge.accumulate.eq(0) & edge.waits.eq(0)
-            self.carry.begin(past, corner, edge.tnc, lambda: self._following_in_c(edge))
+            runs = edge.run.ne(0) & edge.columns.eq(spec.nr) & (edge.valid.eq(tile.mr) | edge.stream.eq(1))
+            past = runs & edge.stream.ne(0) & edge.accumulate.eq(0) & edge.waits.eq(0)
+            self.carry.begin(past, corner, edge.tnc, edge.valid * tile.item, lambda: self._following_in_c(edge))
         if self.beside is not None:
             self.beside.begin(corner, edge.tnc, adds)
         else:
@@ -204,7 +216,7 @@ class TileLoop:
                 tile.fetch_columns(corner, edge.tnc)
         between = self.beside
         if self.columns is not None:
-            self.columns.begin(edge.panel.eq(self.p0))
+            self.columns.begin(edge.turn.eq(self.p0))
             between = self.columns
 
         def product(mask_of=None):
@@ -230,7 +242,7 @@ class TileLoop:
             with otherwise:
                 # read in place: lanes past the valid ones may lie outside the operand
                 masks = tile.lane_masks(edge.valid)
-                finish(product(lambda i: masks[i]), self._store_partial)
+                finish(product(lambda i: masks[i]), self._store_run)
 
     def _wait(self, result, edge: "_Edge") -> None:
         """Keeps the tile of a panel that is adjacent in C to its neighbours; the last of a group stores them all."""
@@ -262,15 +274,27 @@ class TileLoop:
     def _following_in_c(self, edge: "_Edge") -> Val:
         """Where the next panel of the task begins in C, if its lanes run as these do; else 0."""
         f = self.f
-        panel = f.min(edge.panel + 1, self.p1 - 1)
+        panel = self._panel(f.min(edge.turn + 1, self.p1 - 1))
         valid, flags = f.word(self.word(abi.G_VALID), panel), f.word(self.word(abi.G_FLAGS), panel)
         begin = edge.c + f.word(self.word(abi.G_TM_C), panel * self.tile.mr)
-        return f.select(valid.eq(edge.valid) & flags.eq(edge.flags), begin, f.i64(0))
+        return f.select((valid.eq(edge.valid) | edge.stream.eq(1)) & flags.eq(edge.flags), begin, f.i64(0))
 
     def _store(self, result, edge: "_Edge") -> None:
         with self.f.if_else(self._whole(edge)) as (then, otherwise):
             with then:
                 self._store_whole(result, edge, edge.c + self.f.word(edge.tmc))
+            with otherwise:
+                self._store_run(result, edge)
+
+    def _store_run(self, result, edge: "_Edge") -> None:
+        """Fewer lanes or columns than a tile has; the lanes, where they begin or end lines with those of other panels, like
+        whole columns."""
+        if self.carry is None:
+            self._store_partial(result, edge)
+            return
+        with self.f.if_else(self.carry.apart.get().ne(0)) as (apart, otherwise):
+            with apart:
+                self.carry.store(result, edge.c + self.f.word(edge.tmc), edge.tnc)
             with otherwise:
                 self._store_partial(result, edge)
 
@@ -357,3 +381,4 @@ class _Edge:
     stream: Val
     waits: Val
     panel: Val
+    turn: Val

@@ -1,0 +1,82 @@
+"""Runs of C that end within a line: tiles go along them, and lines that several panels share leave once they are whole."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import einsum_engine as engine
+from einsum_engine.kernels.isa import host_isas
+from einsum_engine.planners import gemm, memo, ragged
+
+WIDE = [isa for isa in host_isas() if isa.masks]
+pytestmark = pytest.mark.skipif(not WIDE, reason="no instruction set here stores parts of lines by mask")
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """Turns of the plans that are made; all results go past the caches."""
+    found = []
+
+    def turn_of(*args):
+        found.append(ragged.turn_of(*args))
+        return found[-1]
+
+    monkeypatch.setattr(gemm, "STREAM_BYTES", 0)
+    monkeypatch.setattr(gemm, "turn_of", turn_of)
+    return found
+
+
+def product(dtype: str, sizes: tuple[int, int, int, int], threads: int, offset: int) -> None:
+    a, b, c, d = sizes
+    memo.forget()
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-4, 5, shape) for shape in ((a, d, b), (c, d)))
+    want = np.einsum("adb,cd->cba", left, right).astype(dtype)  # of integers: exact
+    left, right = left.astype(dtype), right.astype(dtype)
+    memory = np.full((c * b * a + 64) * left.itemsize, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64 + offset * left.itemsize
+    out = memory[start : start + c * b * a * left.itemsize].view(dtype).reshape(c, b, a)
+    compiled = engine.compile("adb,cd->cba", left.shape, right.shape, dtypes=[dtype] * 2, threads=threads)
+    assert compiled(left, right, out=out) is out
+    assert (out == want).all()
+    assert (memory[:start] == 0xA5).all() and (memory[start + out.nbytes :] == 0xA5).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("offset", [0, 1, 3, 5])
+@pytest.mark.parametrize(
+    "dtype, run, cuts",
+    [
+        ("float32", 164, 3),
+        ("float32", 131, 3),
+        ("float32", 202, 7),
+        ("float64", 84, 3),
+        ("float64", 90, 3),
+        ("complex64", 90, 4),
+        ("float32", 49, 1),  # one panel for each run: these are in order
+        ("float64", 18, 1),
+        ("complex64", 21, 1),
+    ],
+)
+def test_tiles_go_along_runs_that_are_no_whole_lines(dtype, run, cuts, offset, threads, turns):
+    product(dtype, (run, 48, 60, 24), threads, offset)
+    assert any(found[0] == cuts for found in turns) == (cuts > 1)
+
+
+@given(data=st.data())
+def test_random_runs(data):
+    dtype = data.draw(st.sampled_from(["float32", "float64"]))
+    sizes = tuple(data.draw(st.integers(1, most)) for most in (200, 60, 64, 40))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gemm, "STREAM_BYTES", 0)
+        product(dtype, sizes, data.draw(st.integers(1, 2)), data.draw(st.integers(0, 15)))
+
+
+@pytest.mark.parametrize(
+    "sizes, dtype", [((176, 27, 4, 32), "float64"), ((169, 56, 3, 33), "float32"), ((182, 30, 2, 37), "float64")]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_columns_and_lanes_along_the_operand(sizes, dtype, threads):
+    """Panels in groups that are unpacked together are those of the tile that the groups were made for."""
+    product(dtype, sizes, threads, 0)
