@@ -46,22 +46,22 @@ def product(dtype: str, sizes: tuple[int, int, int, int], threads: int, offset: 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("offset", [0, 1, 3, 5])
 @pytest.mark.parametrize(
-    "dtype, run, cuts",
+    "dtype, run, several",
     [
-        ("float32", 164, 3),
-        ("float32", 131, 3),
-        ("float32", 202, 7),
-        ("float64", 84, 3),
-        ("float64", 90, 3),
-        ("complex64", 90, 4),
-        ("float32", 49, 1),  # one panel for each run: these are in order
-        ("float64", 18, 1),
-        ("complex64", 21, 1),
+        ("float32", 164, True),
+        ("float32", 131, True),
+        ("float32", 202, True),
+        ("float64", 84, True),
+        ("float64", 90, True),
+        ("complex64", 90, True),
+        ("float32", 49, False),  # one panel for each run: these are in order
+        ("float64", 18, False),
+        ("complex64", 21, False),
     ],
 )
-def test_tiles_go_along_runs_that_are_no_whole_lines(dtype, run, cuts, offset, threads, turns):
+def test_tiles_go_along_runs_that_are_no_whole_lines(dtype, run, several, offset, threads, turns):
     product(dtype, (run, 48, 60, 24), threads, offset)
-    assert any(found[0] == cuts for found in turns) == (cuts > 1)
+    assert any(cuts > 1 for cuts, _ in turns) == several
 
 
 @given(data=st.data())
