@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .cpu import cores
+from .cpu.units import LINE
 from .isa import ISA, ISAS
 
 COMPLEX = ("complex64", "complex128")
@@ -91,6 +92,12 @@ def moves(isa: ISA, dtype: str, run: int) -> int:
     """In how many pieces a run of elements is moved: whole vectors, then powers of two."""
     whole, rest = divmod(run, elements(isa, dtype))
     return whole + rest.bit_count()
+
+
+def carries(isa: ISA, dtype: str, tile: tuple[int, int]) -> bool:
+    """Whether a vector is a line, parts of it can be stored, and a column has more than one: else all of its lines would be
+    put together of two parts, which takes longer than it saves."""
+    return isa.masks and isa.vector_bits == 8 * LINE and isa.vector_bits // _lanes(isa, dtype) >= 32 and tile[0] > 1
 
 
 def chunk(isa: ISA, dtype: str, run: int, equal: int) -> int:

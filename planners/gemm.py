@@ -8,7 +8,6 @@ for), an input is known or *free*. A free operand gets the layout that the kerne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Sequence
 
 from ..kernels import tiles as tile_table
@@ -195,18 +194,21 @@ class _Planner(GemmAccess):
         if self.in_rows and self.n_total == 1 and (self.mv, 1) in tile_table.tiles(self.isa, c.dtype):
             self.nr = 1  # tiles with an idle column are stored through the stack
         b_mode = self._b_mode(a_mode)
-        if past and a_mode == "pack" and self._pack_mode() == abi.PANEL_RUN:
+        carries = past and tile_table.carries(self.isa, c.dtype, (self.mv, self.nr))
+        if carries and a_mode == "pack" and self._pack_mode() == abi.PANEL_RUN:
             self._turn(b_mode)
         return self._decided(a_mode, b_mode)
 
     def _turn(self, b_mode: str) -> None:
         """Puts panels in groups of whole runs of C, where tasks can have whole groups."""
-        self.turn = turn_of(self.panels, self.isa, self.item, self.mr * self._kc * self.item)
+        self.turn = turn_of(self.panels, self.item, self.mr * self._kc * self.item)
+        if not self.turn[0]:
+            return
         ends = [end for share in self._shares(self._kc, "pack", b_mode) for end in share[:2]]
-        ends.append(self._blocks(self._kc, "pack", b_mode)[1])
-        if not whole_groups(self.turn, ends, self.panels.count):
+        if whole_groups(self.turn, (*ends, self._blocks(self._kc, "pack", b_mode)[1]), self.panels.count):
+            self.reorder(in_turn(self.panels, self.turn))
+        else:
             self.turn = 0, 0
-        self.reorder(in_turn(self.panels, self.turn))
 
     def _cut(self, run: Dim | None, chosen: tuple[tuple[int, int], bool]) -> None:
         """Cuts the rows into panels of the chosen tile."""
@@ -484,8 +486,8 @@ class _Planner(GemmAccess):
 
     def _grain(self, a_mode: str) -> int:
         """Panels that are packed or unpacked together: a whole run, or the transposed group where the run is long."""
-        if self.group[0] or self.turn[0]:
-            return prod(self.group) or prod(self.turn)
+        if grouped := self.group[0] * self.group[1] or self.turn[0] * self.turn[1]:
+            return grouped
         if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
             return 1
         run = self.panels.run_last.size

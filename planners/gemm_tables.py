@@ -92,12 +92,11 @@ class GemmTables:
     def bytes_of_c(self) -> int:
         return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item
 
-    def reorder(self, order: np.ndarray | None) -> None:
+    def reorder(self, order: np.ndarray) -> None:
         """Puts the panels in another order, in all tables."""
-        if order is not None:
-            self.order = order
-            for table in ("tm_a", "tm_c", "valid"):
-                self.__dict__.pop(table, None)
+        self.order = order
+        for table in ("tm_a", "tm_c", "valid"):
+            self.__dict__.pop(table, None)
 
     def _ordered(self, table: np.ndarray) -> np.ndarray:
         return table if self.order is None else np.ascontiguousarray(table[self.order])

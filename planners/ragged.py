@@ -14,14 +14,13 @@ from typing import Iterable
 import numpy as np
 
 from ..kernels.cpu.units import LINE
-from ..kernels.isa import ISA
 from .packing import PACK_BYTES
 from .sides import OUT, Panels, total
 
 LEAST_RUN = 8  # panels that are packed together, adjacent in A
 
 
-def turn_of(panels: Panels, isa: ISA, item: int, panel_bytes: int) -> tuple[int, int]:
+def turn_of(panels: Panels, item: int, panel_bytes: int) -> tuple[int, int]:
     """Panels of a run of C, times panels adjacent in A, that are packed together; (0, 0) where order makes no difference,
     or too few would be adjacent. Where that does not divide their number, the last group has fewer."""
     cut, run = panels.cut, panels.run_last
@@ -30,8 +29,6 @@ def turn_of(panels: Panels, isa: ISA, item: int, panel_bytes: int) -> tuple[int,
     length = cut.size * item
     if cut.stride(OUT) != item or run.stride(OUT) != length or length % LINE == 0:
         return 0, 0
-    if not isa.masks or isa.vector_bits != 8 * LINE or panels.width * item <= LINE:
-        return 0, 0
     most = PACK_BYTES // (panels.cuts * panel_bytes)
     beside = next((size for size in range(min(most, run.size), LEAST_RUN - 1, -1) if run.size % size == 0), 0)
     if not beside and most >= LEAST_RUN and total(panels.rest) == 1:
@@ -39,10 +36,8 @@ def turn_of(panels: Panels, isa: ISA, item: int, panel_bytes: int) -> tuple[int,
     return (panels.cuts, beside) if beside >= LEAST_RUN else (0, 0)
 
 
-def in_turn(panels: Panels, turn: tuple[int, int]) -> np.ndarray | None:
-    """Numbers of the panels, (rest, cuts, run), group after group; None where there are no groups."""
-    if turn == (0, 0):
-        return None
+def in_turn(panels: Panels, turn: tuple[int, int]) -> np.ndarray:
+    """Numbers of the panels, (rest, cuts, run), group after group."""
     (cuts, beside), run = turn, panels.run_last.size
     numbers = np.arange(panels.count).reshape(total(panels.rest), cuts, run)
     groups = [numbers[..., first : first + beside] for first in range(0, run, beside)]
@@ -50,6 +45,5 @@ def in_turn(panels: Panels, turn: tuple[int, int]) -> np.ndarray | None:
 
 
 def whole_groups(turn: tuple[int, int], ends: Iterable[int], panels: int) -> bool:
-    """Whether there are groups, and tasks that begin and end at these panels have whole ones."""
-    size = prod(turn)
-    return size > 0 and all(end % size == 0 or end == panels for end in ends)
+    """Whether tasks that begin and end at these panels have whole groups."""
+    return all(end % prod(turn) == 0 or end == panels for end in ends)

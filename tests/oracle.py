@@ -79,7 +79,8 @@ def _offsets(term: str, shape: Sequence[int], letters: Sequence[str], sizes: dic
 
 def _numbers(array: np.ndarray) -> list:
     """Elements, the last index fastest, as Python bool, int, float or complex; object elements stay as they are."""
-    return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, array.dtype)).astype(object).ravel().tolist()
+    wide = {"f": np.float64, "c": np.complex128}.get(array.dtype.kind, array.dtype)
+    return array.astype(wide).astype(object).ravel().tolist()
 
 
 def check(actual: np.ndarray, answer: Answer, precision: str | None = None, context: object = "") -> None:

@@ -125,6 +125,8 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == 0  # short runs of the output
     assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == 0  # and of the input
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
+    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 128, 4, 0))) == shifted  # lines an even number of lines apart
+    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 64, 4, 0))) == shifted
 
 
 @pytest.mark.parametrize(

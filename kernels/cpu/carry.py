@@ -19,12 +19,6 @@ from .stream import LINE
 from .tile import TileEmitter, TileSpec
 
 
-def carries(tile: TileEmitter) -> bool:
-    """Whether a vector is a line, parts of it can be stored, and a column has more than one: else all of its lines would be
-    put together of two parts, which takes longer than it saves."""
-    return tile.stores_by_mask and tile.vector_bytes == LINE and tile.spec.mv > 1
-
-
 def emit_carry(module: ir.Module, spec: TileSpec, isa: ISA) -> Fn:
     """``void carry(tile, kept, corner, columns, joined, goes_on)``: the columns at ``tile``, one behind the other, go to the
     offsets ``columns`` from ``corner``. ``joined``: ``kept`` has a line for each, whose end comes before the column.

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from .. import tiles
 from ..isa import ISA
 from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
-from .carry import carries, emit_carry, emit_carry_part
+from .carry import emit_carry, emit_carry_part
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
@@ -42,7 +43,8 @@ def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
     inner.fn.attributes.add("noinline")
     tile, past = TileEmitter(inner, spec, isa), emit_past(module, spec, isa) if spec.nr > 1 else None
-    carry = (emit_carry(module, spec, isa), emit_carry_part(module, spec, isa)) if carries(tile) else None
+    carries = tiles.carries(isa, spec.dtype, (spec.mv, spec.nr))
+    carry = (emit_carry(module, spec, isa), emit_carry_part(module, spec, isa)) if carries else None
     TileLoop(inner, tile, past, carry).emit()
     inner.ret()
     f = Fn(module, spec.name, [I64] * 4)

@@ -60,7 +60,7 @@ N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
 # strips: see `strips`
-N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; two lines for each entry of J (cpu.strips)
+N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a line more for each entry of J than a strip has
 N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
