@@ -51,9 +51,9 @@ _TILES = {
 }  # fmt: skip
 
 
-def reads_columns(kernel: str) -> bool:
-    """Whether a kernel of that name is a GEMM that reads columns of B in place (`cpu.tile.TileSpec`)."""
-    return kernel.startswith("gemm_") and kernel.removesuffix(TIMED).endswith("d")
+def reads_in_place(kernel: str) -> bool:
+    """Whether a kernel of that name is a GEMM that reads rows of A or columns of B in place (`cpu.tile.TileSpec`)."""
+    return kernel.startswith("gemm_") and "d" in kernel.removesuffix(TIMED)[-2:]
 
 
 def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:

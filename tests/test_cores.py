@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -23,7 +24,7 @@ from einsum_engine.kernels.cpu import nest_abi as na
 from einsum_engine.kernels.fused_over import TOGETHER
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_rows import STREAM_BYTES
-from einsum_engine.kernels.tiles import reads_columns
+from einsum_engine.kernels.tiles import reads_in_place
 
 # A store past the caches, a request for a line
 PAST, ASKED = r"v?movntps|stnp", r"prefetch|prfm"
@@ -74,7 +75,7 @@ def test_their_kernels_have_files_of_their_own(core):
     assert library.path("nest_copy", row).name == f"nest_copy{core.suffix}.o"
     assert library.path("walk", row).name == "walk.o"
     for modes in ("dd", "pd", "pd_timed", "dp", "pp", "pp_timed"):
-        in_place = modes[1] == "d"
+        in_place = "d" in modes[:2]
         assert library.path(f"gemm_float32_3x8_{modes}", row).name == f"gemm_float32_3x8_{modes}{core.suffix * in_place}.o"
 
 
@@ -253,12 +254,30 @@ def test_tiles_of_many_vectors_are_bound_by_what_comes_from_l2(core):
 @pytest.mark.parametrize("name", ["gemm_float64_2x2_pd", "gemm_complex64_1x2_dd", "gemm_int8_1x2_pd"])
 def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
     """A request for each column, once in each loop over K: with a packed A one, else one more for panels that are not whole."""
+    alone = replace(core, rows_near=0)
+    monkeypatch.setattr(cores, "here", lambda: alone)
     text = codegen.assembly(generators.build(name, row), row)
-    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    monkeypatch.setattr(cores, "here", lambda: replace(alone, columns_ask=False))
     before = codegen.assembly(generators.build(name, row), row)
     more, columns = (len(re.findall(ASKED, each)) for each in (text, before)), int(name.split("_")[2][2:])
     asked, plain = more
     assert asked - plain == columns * (1 if name[-2] == "p" else 2) * core.columns_ask
+
+
+@CORES
+@ROWS
+@pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_3x8_dp", "gemm_complex64_1x2_dd", "gemm_int64_3x4_dp", "gemm_float64_3x8_pp"])
+def test_who_asks_for_rows_a_few_terms_before_their_use(core, row, name, monkeypatch):
+    """The lines of a row, once in each loop over K: in that for whole panels and in that for others, and in pieces of columns."""
+    here = {near: replace(core, rows_near=near) for near in (0, core.rows_near)}
+    found = []
+    for each in here.values():
+        monkeypatch.setattr(cores, "here", lambda: each)
+        text = codegen.assembly(generators.build(name, row), row)
+        found.append(len(re.findall(r"prefetcht0|prfm\s+pldl1keep", text)))
+    lines = -(-int(name.split("_")[2][0]) * row.vector_bits // 512) if name[-2] == "d" and row.vector_bits > 128 else 0
+    loops = 4 if name.endswith("dd") and core.columns_ask else 2
+    assert found[-1] - found[0] == lines * loops * (core.rows_near > 0)
 
 
 @CORES
@@ -277,7 +296,7 @@ def test_columns_of_a_large_b_that_is_read_in_place(core, dtype, threads, monkey
         kernels |= {step.kernel for step in f.plan.steps if step.family == "gemm"}
         exact = b.astype(complex if np.iscomplexobj(b) else "i8") @ a.astype(complex if np.iscomplexobj(a) else "i8")
         assert np.array_equal(f(b, a), exact.astype(dtype))
-    assert any(reads_columns(kernel) for kernel in kernels)
+    assert any(reads_in_place(kernel) for kernel in kernels)
 
 
 @CORES

@@ -25,6 +25,8 @@ class Core:
     (docs/performance-memory.md#pairs-of-lines).
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
+    ``rows_near``: of an A that a product reads in place, tiles ask for rows so many terms before their use, into the first
+    cache, most of them in place of those of a later panel, into the second (docs/performance.md#rows-near); 0: for these alone.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
     two units for them.
     ``slow_divider``: a quotient that need not be rounded right takes less time by products, and most of those by a number
@@ -36,6 +38,7 @@ class Core:
     tiles_ask: bool = False
     strip_lines: int = 1
     columns_ask: bool = False
+    rows_near: int = 0
     lanes_load: float = 2.6
     slow_divider: bool = False
 
@@ -50,6 +53,7 @@ MAKERS = {
         tiles_ask=True,
         strip_lines=2,
         columns_ask=True,
+        rows_near=12,
         lanes_load=4.2,
         slow_divider=True,
     )

@@ -19,7 +19,7 @@ from ... import config
 from ...locks import anew
 from .. import diskcache, fused_structure
 from ..isa import ISA
-from ..tiles import reads_columns
+from ..tiles import reads_in_place
 from . import cores, image, llvm_lock, svml
 
 _lock = anew(globals(), "_lock", threading.RLock)
@@ -80,7 +80,7 @@ def path(name: str, isa: ISA) -> Path:
 def _variant(name: str) -> str:
     """What a kernel's file is called besides: where functions of a library are used, it is one of those that may call
     it, and where cores have a row of their own, one of theirs."""
-    if name == "nest_copy" or name.startswith("nest_strips_") or reads_columns(name):
+    if name == "nest_copy" or name.startswith("nest_strips_") or reads_in_place(name):
         return cores.here().suffix
     if not name.startswith("fused_"):
         return ""

@@ -16,7 +16,9 @@ from llvmlite import ir
 
 from ..isa import ISA
 from ..tiles import COMPLEX, TIMED, follows, turns
+from . import cores
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
+from .stream import LINE
 from .turned import Turned
 
 
@@ -154,7 +156,7 @@ class TileEmitter:
         def term(k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             at = b_at.get() if spec.b_packed else f.word(tkb, k)
-            self.fetch_ahead(row, ahead)
+            self.fetch_ahead(row, ahead, lambda near: a + f.word(tka, f.min(k + near, klen - 1)))
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
                 lanes = partial(self.load_a, mask_of=mask_of)
                 Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(acc[0], [row, at])
@@ -228,16 +230,37 @@ class TileEmitter:
         """Whether it has time to ask for the lines in which rows of A begin, and beyond its task."""
         return not self.spec.a_packed and self.spec.b_packed and self.spec.nr >= WIDE_FROM
 
-    def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
-        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs. Vectors
-        begin anywhere in a line: the one in which the first begins is asked for, too; where a row begins, no panel before has."""
+    def fetch_ahead(self, row: Val, ahead: Val | None, later: Callable[[int], Val] | None = None) -> None:
+        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs, and on some
+        cores for those that this panel has so many terms ``later`` (`Core.rows_near`). Vectors begin anywhere in a line: the one
+        in which the first begins is asked for, too; where a row begins, no panel before has."""
+        f, near = self.f, 0 if later is None else self.rows_near
         if ahead is not None and self.follows:
-            with self.f.if_(ahead.ne(0)):
-                self.fetch_row(row + ahead)
-        elif ahead is not None and self._fetches():
+            with f.if_else(ahead.ne(0)) as (far, here):
+                with far:
+                    self.fetch_row(row + ahead)
+                with here:
+                    if near:
+                        self.fetch_near(later(near))
+            return
+        if ahead is not None and self._fetches() and (self.asks_widely or not near):
             if self.asks_widely:
-                self.f.prefetch(row + ahead, locality=2)
+                f.prefetch(row + ahead, locality=2)
             self.fetch_row(row + ahead)
+        if near:
+            self.fetch_near(later(near))
+
+    @property
+    def rows_near(self) -> int:
+        """How many terms before their use it asks for rows of its panel. With vectors of 128 bits it has no time for it."""
+        return cores.here().rows_near if not self.spec.a_packed and self.isa.vector_bits > 128 else 0
+
+    def fetch_near(self, row: Val) -> None:
+        """Asks for a row of this panel, into the first cache: no core does by itself what lies so far from the row before, and
+        what other columns of B had of it is gone."""
+        nbytes = self.spec.mv * self.vector_bytes
+        for at in range(LINE - 1, nbytes + LINE - 1, LINE):
+            self.f.prefetch(row + min(at, nbytes - 1))
 
     def fetch_row(self, row: Val) -> None:
         """Asks for the lines in which the vectors at ``row`` end."""
