@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..kernels.cpu import abi
+from ..kernels.cpu import abi, cores
 from ..kernels.cpu.units import LINE, PAGE
+from ..kernels.isa import ISA
 from ..kernels.tiles import follows
 from ..records import lazy
 from .gemm_tables import GemmTables
@@ -24,6 +25,8 @@ LONG_SECONDS = 5e-4
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
 FAR_BYTES = 1 << 20
+NEAR_PANELS, NEAR_COLUMNS = 6, 64  # and one from cache, where its rows are asked for (docs/performance.md#rows-near),
+NEAR_FILLED, NEAR_ITEM = 0.7, 8  # of the lanes of its panels, at least: others are read by mask; bytes of an element, at most
 FEW_LANES = 8  # which find room in a cache set
 KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
 FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
@@ -55,6 +58,7 @@ def block_of_k(terms: int, item: int) -> int:
 class GemmAccess(GemmTables):
     """What is decided about each operand, from sizes and strides; dimensions and panels are known."""
 
+    isa: ISA
     threads: int
     n_total: int
     k_total: int
@@ -85,7 +89,7 @@ class GemmAccess(GemmTables):
             return "prepack"
         if self._lanes_contiguous and not c.left_dtype:
             footprint = self.panels.count * self.mr * self.k_total * item
-            if column_panels <= 2 or footprint <= L1_BYTES:
+            if column_panels <= 2 or footprint <= L1_BYTES or self._asks_near(column_panels):
                 return "direct"
             whole = footprint * total(self.panels.outer) * total(self.b_dims)
             if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not c.constant_left:
@@ -94,6 +98,15 @@ class GemmAccess(GemmTables):
         if self._runs_across():
             return "prepack"
         return "pack"
+
+    def _asks_near(self, column_panels: int) -> bool:
+        """Whether A is read in place for more columns, by tiles that ask for its rows before their use."""
+        if column_panels > NEAR_PANELS or self.n_total > NEAR_COLUMNS or self.c.constant_left:
+            return False
+        if not cores.here().rows_near or self.isa.vector_bits < 512 or self.item > NEAR_ITEM:
+            return False
+        lanes = sum(count * lanes for count, lanes in self.panels.filled)
+        return lanes >= NEAR_FILLED * self.panels.count * self.mr
 
     def _runs_across(self) -> bool:
         """Whether A is contiguous along the batch."""

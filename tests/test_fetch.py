@@ -234,3 +234,26 @@ def test_operands_of_the_next_product_are_asked_for(row, threads):
         out = np.empty([of[i] for i in text[-3:]])
         bind(build_plan(replace(request, isa=row.name))).run(arrays, out)
         assert np.array_equal(out, np.einsum(text, *arrays, optimize=True)), text
+
+
+@pytest.mark.parametrize("here", ROWS_OF_CORES, ids=[row.suffix or "plain" for row in ROWS_OF_CORES])
+@pytest.mark.parametrize(
+    "dtype, rows, columns, isa_name, near",
+    [
+        ("float64", 404, 40, "avx512", True),
+        ("float32", 404, 40, "avx512", True),
+        ("float64", 404, 96, "avx512", False),  # a panel is packed in less time than it takes longer for so many
+        ("float64", 405, 24, "avx512", True),
+        ("float32", 33, 33, "avx512", False),  # lanes would be read by mask
+        ("complex128", 404, 40, "avx512", False),
+        ("float64", 404, 40, "avx2", False),
+    ],
+)
+def test_an_a_whose_rows_are_asked_for_is_read_in_place_for_more_columns(monkeypatch, here, dtype, rows, columns, isa_name, near):
+    monkeypatch.setattr(cores, "here", lambda: here)
+    operands = [np.empty((200, rows), dtype), np.empty((200, columns), dtype)]
+    (kernel,) = (s.kernel for s in plan("xy,xu->uy", operands, isa=isa_name, threads=1).steps if s.family == "gemm")
+    monkeypatch.setattr(gemm_access, "NEAR_PANELS", 0)
+    memo.forget()
+    (before,) = (s.kernel for s in plan("xy,xu->uy", operands, isa=isa_name, threads=1).steps if s.family == "gemm")
+    assert before[-2] == "p" and (kernel[-2] == "d") == (near and here.rows_near > 0)
