@@ -126,6 +126,7 @@ class TileEmitter:
         self.elems = self.lanes // self.parts  # elements per vector
         self.mr = spec.mv * self.elems
         self.vec = vector_type(self.real, self.lanes)
+        self.near: Val | None = None  # whether to ask for rows `rows_near` terms on, where that is not 0
         # Columns of a packed B are multiplied as vectors where repeating one in all lanes takes an instruction.
         self.turns = spec.b_packed and turns(isa, spec.dtype, spec.nr)
 
@@ -153,10 +154,13 @@ class TileEmitter:
         def column(at: Val, j: int) -> Val:
             return at + (j * self.item if spec.b_packed else b[j])
 
-        def term(k: Val) -> None:
+        def term(near: int, k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             at = b_at.get() if spec.b_packed else f.word(tkb, k)
-            self.fetch_ahead(row, ahead, lambda near: a + f.word(tka, f.min(k + near, klen - 1)))
+            if near:
+                self.fetch_near(a + f.word(tka, f.min(k + near, klen - 1)))
+            if not near or self.asks_widely:
+                self.fetch_ahead(row, ahead)
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
                 lanes = partial(self.load_a, mask_of=mask_of)
                 Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(acc[0], [row, at])
@@ -168,7 +172,15 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
-        self.terms(klen, beside, term)
+        if self.near is None or mask_of is not None:
+            self.terms(klen, beside, partial(term, 0))
+        else:
+            wanted = self.near if ahead is None or not self.follows else self.near & ahead.eq(0)
+            with f.if_else(wanted) as (asks, others):
+                with asks:
+                    self.terms(klen, beside, partial(term, self.rows_near))
+                with others:
+                    self.terms(klen, beside, partial(term, 0))
         return [[[v.get() for v in line] for line in part] for part in acc]
 
     def _each_by_each(self, acc: list[list[list[Var]]], rows: list[Val], columns: list[Val]) -> None:
@@ -230,29 +242,20 @@ class TileEmitter:
         """Whether it has time to ask for the lines in which rows of A begin, and beyond its task."""
         return not self.spec.a_packed and self.spec.b_packed and self.spec.nr >= WIDE_FROM
 
-    def fetch_ahead(self, row: Val, ahead: Val | None, later: Callable[[int], Val] | None = None) -> None:
-        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs, and on some
-        cores for those that this panel has so many terms ``later`` (`Core.rows_near`). Vectors begin anywhere in a line: the one
-        in which the first begins is asked for, too; where a row begins, no panel before has."""
-        f, near = self.f, 0 if later is None else self.rows_near
+    def fetch_ahead(self, row: Val, ahead: Val | None) -> None:
+        """Asks for the lanes of a later panel, or of the next outer iteration, where there is time beside the FMAs. Vectors
+        begin anywhere in a line: the one in which the first begins is asked for, too; where a row begins, no panel before has."""
         if ahead is not None and self.follows:
-            with f.if_else(ahead.ne(0)) as (far, here):
-                with far:
-                    self.fetch_row(row + ahead)
-                with here:
-                    if near:
-                        self.fetch_near(later(near))
-            return
-        if ahead is not None and self._fetches() and (self.asks_widely or not near):
+            with self.f.if_(ahead.ne(0)):
+                self.fetch_row(row + ahead)
+        elif ahead is not None and self._fetches():
             if self.asks_widely:
-                f.prefetch(row + ahead, locality=2)
+                self.f.prefetch(row + ahead, locality=2)
             self.fetch_row(row + ahead)
-        if near:
-            self.fetch_near(later(near))
 
     @property
     def rows_near(self) -> int:
-        """How many terms before their use it asks for rows of its panel. With vectors of 128 bits it has no time for it."""
+        """How many terms before their use it may ask for rows of its panel. With vectors of 128 bits it has no time for it."""
         return cores.here().rows_near if not self.spec.a_packed and self.isa.vector_bits > 128 else 0
 
     def fetch_near(self, row: Val) -> None:

@@ -16,8 +16,10 @@ from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, 
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
-from .tile import TileEmitter, TileSpec
+from .tile import FETCHED_FROM, TileEmitter, TileSpec
 
+NEAR_BYTES = 24 << 10  # of an A that is read in place, which stays in the first cache
+FOLLOWED_BYTES = 2 << 10  # from one row to the next, up to which a core follows
 FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
 
 
@@ -108,6 +110,7 @@ class TileLoop:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
                 self._next_columns(b, n, tkb, klen)
+            tile.near = self._near(n, tka, klen)
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -152,6 +155,18 @@ class TileLoop:
         with f.if_(order.ne(0)):
             panel.set(f.word(order, turn))
         return panel.get()
+
+    def _near(self, n: Val, tka: Val, klen: Val) -> Val | None:
+        """Whether rows of an A that is read in place are asked for a few terms before their use: for the first columns, and for
+        others where it does not stay in the first cache. Few columns have time for it where no core follows rows by itself."""
+        f, tile, near = self.f, self.tile, self.tile.rows_near
+        if not near:
+            return None
+        wanted = n.eq(self.n0) | ((self.p1 - self.p0) * klen * (tile.mr * tile.item) > NEAR_BYTES)
+        if self.spec.nr < FETCHED_FROM:
+            apart = f.word(tka, f.min(f.i64(1), klen - 1)) - f.word(tka)
+            wanted = wanted & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
+        return wanted
 
     def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
         """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
