@@ -18,6 +18,7 @@ from test_assembly import _loops
 from test_mathlib import EXTENDED, NEEDS_EXTENDED, WIDE
 
 import einsum_engine as engine
+from einsum_engine.executor import bind
 from einsum_engine.kernels import fused_structure, isa, tiles
 from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
 from einsum_engine.kernels.cpu import nest_abi as na
@@ -25,6 +26,7 @@ from einsum_engine.kernels.fused_over import TOGETHER
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_rows import STREAM_BYTES
 from einsum_engine.kernels.tiles import reads_in_place
+from einsum_engine.planners.build import build_plan
 
 # A store past the caches, a request for a line
 PAST, ASKED = r"v?movntps|stnp", r"prefetch|prfm"
@@ -269,14 +271,35 @@ def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
 @pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_3x8_dp", "gemm_complex64_1x2_dd", "gemm_int64_3x4_dp", "gemm_float64_3x8_pp"])
 def test_who_asks_for_rows_a_few_terms_before_their_use(core, row, name, monkeypatch):
     """The lines of a row, in a loop over K of whole panels; there is another one for when they are in the first cache."""
-    here = {near: replace(core, rows_near=near, columns_ask=False) for near in (0, core.rows_near)}
     found = []
-    for each in here.values():
-        monkeypatch.setattr(cores, "here", lambda: each)
+    for near in (0, 12):
+        monkeypatch.setattr(cores, "here", lambda: replace(core, rows_near=near, columns_ask=False))
         text = codegen.assembly(generators.build(name, row), row)
         found.append(len(re.findall(r"prefetcht0|prfm\s+pldl1keep", text)))
     lines = -(-int(name.split("_")[2][0]) * row.vector_bits // 512) if name[-2] == "d" and row.vector_bits > 128 else 0
-    assert found[-1] - found[0] == lines * (core.rows_near > 0)
+    assert found[1] - found[0] == lines
+
+
+@CORES
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int64", "int8"])
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+def test_rows_of_an_a_that_is_read_in_place(core, row, dtype, monkeypatch):
+    """In the first cache and not, in order and with negative strides; fewer terms than are asked for ahead; few columns."""
+    monkeypatch.setattr(library, "_addresses", {})
+    rng, kernels = np.random.default_rng(7), set()
+    for lanes, terms, columns in ((403, 97, 13), (1000, 260, 24), (2000, 11, 7), (131, 1, 9), (64, 64, 40), (700, 300, 3), (700, 300, 1)):
+        a = oracle.guarded(terms * lanes * np.dtype(dtype).itemsize).view(dtype).reshape(terms, lanes)
+        b = rng.integers(-2, 3, (terms, columns)).astype(dtype)
+        a[:] = rng.integers(-2, 3, a.shape)
+        exact = a.T.astype(complex if np.iscomplexobj(a) else "i8") @ b.astype(complex if np.iscomplexobj(b) else "i8")
+        for left, right in ((a, b), (a[::-1], b[::-1])):
+            request = engine.compile("km,kn->nm", left, right).plan.request
+            made = build_plan(replace(request, isa=row.name))
+            kernels |= {step.kernel for step in made.steps if step.family == "gemm"}
+            out = np.empty((columns, lanes), dtype)
+            bind(made).run([left, right], out)
+            assert np.array_equal(out, exact.T.astype(dtype))
+    assert any(reads_in_place(kernel) and kernel[-2] == "d" for kernel in kernels)
 
 
 @CORES

@@ -126,7 +126,6 @@ class TileEmitter:
         self.elems = self.lanes // self.parts  # elements per vector
         self.mr = spec.mv * self.elems
         self.vec = vector_type(self.real, self.lanes)
-        self.near: Val | None = None  # whether to ask for rows `rows_near` terms on, where that is not 0
         # Columns of a packed B are multiplied as vectors where repeating one in all lanes takes an instruction.
         self.turns = spec.b_packed and turns(isa, spec.dtype, spec.nr)
 
@@ -137,12 +136,13 @@ class TileEmitter:
 
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
-        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None
+        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None, near: Val | None = None
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
         ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what ``beside``
-        knows, a `coming.Beside` or `coming.Columns`."""
+        knows, a `coming.Beside` or `coming.Columns`. ``near``: whether rows of A are asked for `rows_near` terms before their
+        use, in a loop of its own; None: they are not."""
         f, spec = self.f, self.spec
         if self.turns:
             return Turned(self).k_loop(a, b, klen, tka, mask_of, ahead, beside)
@@ -154,12 +154,12 @@ class TileEmitter:
         def column(at: Val, j: int) -> Val:
             return at + (j * self.item if spec.b_packed else b[j])
 
-        def term(near: int, k: Val) -> None:
+        def term(distance: int, k: Val) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             at = b_at.get() if spec.b_packed else f.word(tkb, k)
-            if near:
-                self.fetch_near(a + f.word(tka, f.min(k + near, klen - 1)))
-            if not near or self.asks_widely:
+            if distance:
+                self.fetch_near(a + f.word(tka, f.min(k + distance, klen - 1)))
+            if not distance or self.asks_widely:
                 self.fetch_ahead(row, ahead)
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
                 lanes = partial(self.load_a, mask_of=mask_of)
@@ -172,10 +172,10 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
-        if self.near is None or mask_of is not None:
+        if near is None:
             self.terms(klen, beside, partial(term, 0))
         else:
-            wanted = self.near if ahead is None or not self.follows else self.near & ahead.eq(0)
+            wanted = near & ahead.eq(0) if self.follows else near
             with f.if_else(wanted) as (asks, others):
                 with asks:
                     self.terms(klen, beside, partial(term, self.rows_near))

@@ -18,7 +18,7 @@ from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import FETCHED_FROM, TileEmitter, TileSpec
 
-NEAR_BYTES = 24 << 10  # of an A that is read in place, which stays in the first cache
+L1_BYTES = 24 << 10  # of an A that is read in place, which stays in the first cache
 FOLLOWED_BYTES = 2 << 10  # from one row to the next, up to which a core follows
 FMAS_AHEAD = 2400  # from asking for the lanes of a panel to their use: a line comes from memory meanwhile
 
@@ -65,7 +65,7 @@ class TileLoop:
     def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: tuple[Fn, Fn] | None):
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
-        self.coming, self.ahead = coming, None
+        self.coming, self.ahead, self.near = coming, None, None
         self.beside: Beside | None = None
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
@@ -110,7 +110,7 @@ class TileLoop:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
                 self._next_columns(b, n, tkb, klen)
-            tile.near = self._near(n, tka, klen)
+            self.near = self._wants_near(n, tka, klen)
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -156,17 +156,22 @@ class TileLoop:
             panel.set(f.word(order, turn))
         return panel.get()
 
-    def _near(self, n: Val, tka: Val, klen: Val) -> Val | None:
+    def _wants_near(self, n: Val, tka: Val, klen: Val) -> Val | None:
         """Whether rows of an A that is read in place are asked for a few terms before their use: for the first columns, and for
         others where it does not stay in the first cache. Few columns have time for it where no core follows rows by itself."""
-        f, tile, near = self.f, self.tile, self.tile.rows_near
-        if not near:
+        f, tile = self.f, self.tile
+        if not tile.rows_near:
             return None
-        wanted = n.eq(self.n0) | ((self.p1 - self.p0) * klen * (tile.mr * tile.item) > NEAR_BYTES)
+        wanted = n.eq(self.n0) | ((self.p1 - self.p0) * klen * (tile.mr * tile.item) > L1_BYTES)
         if self.spec.nr < FETCHED_FROM:
-            apart = f.word(tka, f.min(f.i64(1), klen - 1)) - f.word(tka)
+            apart = self._step(tka, klen)
             wanted = wanted & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
         return wanted
+
+    def _step(self, terms: Val, klen: Val) -> Val:
+        """Bytes from the first term to the second one; 0: there is none."""
+        f = self.f
+        return f.word(terms, f.min(f.i64(1), klen - 1)) - f.word(terms)
 
     def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
         """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
@@ -205,8 +210,7 @@ class TileLoop:
         with f.if_(more | far.ne(0)):
             coming = tnb + f.select(more, n + nr, self.n0) * 8
             first = f.word(tkb)
-            step = f.word(tkb, f.min(f.i64(1), klen - 1)) - first
-            with f.if_else(step.eq(item)) as (along, across):
+            with f.if_else(self._step(tkb, klen).eq(item)) as (along, across):
                 with along:
                     for j in range(nr):
                         column = b + f.word(coming, j) + first
@@ -235,7 +239,8 @@ class TileLoop:
             between = self.columns
 
         def product(mask_of=None):
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between), signs)
+            near = self.near if mask_of is None else None
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between, near), signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):
