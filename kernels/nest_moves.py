@@ -26,6 +26,7 @@ from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, sh
 from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
+DENSE_BYTES, DENSE_TURN = 2 * LINE, 4096  # of such rows, and of those that are moved before they are stored
 ROW_BYTES = LINE  # of rows that lines are put together from
 SCRATCH = B  # operand whose strides are those in scratch
 
@@ -133,7 +134,18 @@ def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int
     places, room = _apart(j, nbytes, SCRATCH)
     words[na.N_ROWS_J] = builder.vector(_group(places.values()).offsets(SCRATCH))
     words[na.N_ROWS] = builder.vector(_group(places[dim] for dim in order).offsets(SCRATCH))
+    if joined and j[: len(joined)] == joined and nbytes <= DENSE_BYTES:
+        room = max(room, _dense(builder, prod(d[0] for d in joined), nbytes, item))
     return room
+
+
+def _dense(builder: RowBuilder, joined: int, nbytes: int, item: int) -> int:
+    """Words of runs of ``joined`` rows of ``nbytes`` that are where they will be in lines of the output; bytes of one. No turn has
+    entries of J of two runs of the input."""
+    words, tile = builder.words, max(2, LINE // item)
+    words[na.N_DENSE] = builder.vector(np.arange(joined, dtype=np.int64) * nbytes)
+    words[na.N_TURN] = tile * -(-DENSE_TURN // (tile * nbytes)) if words[na.N_A_RUN] % joined == 0 else joined
+    return joined * nbytes + 2 * LINE
 
 
 def _apart(loops: Iterable[Dim], nbytes: int, operand: int) -> tuple[dict[Dim, Dim], int]:

@@ -23,6 +23,9 @@ class Core:
     if one stores a line.
     ``strip_lines``: of the output, adjacent ones, that a permutation in strips stores for each entry of J
     (docs/performance-memory.md#pairs-of-lines).
+    ``rows_ask``: lines that are put together from rows of a box ask for what a box to come reads (docs/performance-memory.md#dense).
+    ``dense_rows``: tiles put short rows of a box where they are in lines of the output; else they begin with lines, and lines
+    are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
     ``rows_near``: of an A that a product reads in place, tiles ask for rows so many terms before their use, into the first
@@ -37,6 +40,8 @@ class Core:
     blocks_ask: bool = True
     tiles_ask: bool = False
     strip_lines: int = 1
+    rows_ask: bool = True
+    dense_rows: bool = False
     columns_ask: bool = False
     rows_near: int = 0
     lanes_load: float = 2.6
@@ -52,6 +57,8 @@ MAKERS = {
         blocks_ask=False,
         tiles_ask=True,
         strip_lines=2,
+        rows_ask=False,
+        dense_rows=True,
         columns_ask=True,
         rows_near=12,
         lanes_load=4.2,

@@ -296,9 +296,43 @@ class BoxMover:
 
     def _tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
-        f = self.f
-        with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
-            self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming)
+        f, whole = self.f, self.no & -size
+        with f.range(0, count, size) as second:
+            column = j + f.min(second, count - size)
+            with f.range(0, whole, size) as first:
+                self._move_tile(first, column, size, coming)
+            with f.if_(whole < self.no):
+                self._last_rows(column, size, self.no - whole, coming)
+
+    def _last_rows(self, j: Val, size: int, left: Val, coming: Val | None) -> None:
+        """Half of a tile's rows, or a quarter, where no more are left: half of the shuffles, or less."""
+
+        def choose(few: list[int]) -> None:
+            if not few:
+                self._move_tile(self.no - size, j, size, coming)
+                return
+            with self.f.if_else(left <= few[0]) as (then, otherwise):
+                with then:
+                    self._move_rows(self.no - few[0], j, size, few[0])
+                with otherwise:
+                    choose(few[1:])
+
+        choose([rows for rows in (size // 4, size // 2) if size == self.m.block and rows >= 2])
+
+    def _move_rows(self, o: Val, j: Val, size: int, rows: int) -> None:
+        """``size`` columns of ``rows``, of which a vector has several."""
+        m, dst = self.m, self.dst + o * self.item
+        vectors = m.transpose([m.load(source, size) for source in self._sources(o, j, rows, None)])
+        for first in range(0, size, rows):
+            for k, vector in enumerate(vectors):
+                column = self._shuffle(vector, vector, list(range(first, first + rows)))
+                m.store(column, dst + self.f.word(self.dst_j, j + (first + k)))
+
+    def _sources(self, o: Val, j: Val, count: int, last: Val | None) -> list[Val]:
+        """Where ``count`` rows have entry j; rows behind the ``last`` are that one."""
+        f, src = self.f, self.src + self.f.word(self.src_j, j)
+        rows = [o + k if last is None else f.min(o + k, last) for k in range(count)]
+        return [src + f.word(self.src_o, row) for row in rows]
 
     def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
@@ -315,10 +349,8 @@ class BoxMover:
             along(whole, self.no - 1)
 
     def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None, last: Val | None = None) -> None:
-        f, m = self.f, self.m
-        src, dst = self.src + f.word(self.src_j, j), self.dst + o * self.item
-        rows = [o + k if last is None else f.min(o + k, last) for k in range(size)]
-        sources = [src + f.word(self.src_o, row) for row in rows]
+        f, m, dst = self.f, self.m, self.dst + o * self.item
+        sources = self._sources(o, j, size, last)
         if coming is not None and size == m.block:
             for source in sources:
                 f.prefetch(source + coming, locality=2)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from llvmlite import ir
 
@@ -22,6 +23,7 @@ from . import cores, strips
 from . import nest_abi as na
 from .composed import Composer, composes
 from .convert import Converter
+from .dense import Dense, stores_dense
 from .emit import F64, I1, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
@@ -50,17 +52,22 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     tiles_ask = tiles_ask & frame.word(na.N_COMING).ne(0)
     rows = f.const(I1, int(composes(isa))) & streamed & frame.word(na.N_ROWS).ne(0)
     padded = frame.word(na.N_ROWS_J)
+    dense = frame.word(na.N_DENSE).ne(0) & rows & f.const(I1, int(stores_dense(isa)))
 
     def body(box: Box) -> None:
         if not composes(isa):
             boxed(box)
             return
         with f.if_else(rows) as (then, otherwise):
-            with then, f.if_(padded.ne(0)):
-                a = box.at[1]
-                f.call(move, [scratch, a, box.no, box.nj, out_o, a_o, frame.table + padded, a_j, f.i64(na.MOVE_PADDED), run])
+            with then, f.if_(padded.ne(0) & dense.eq(0)):
+                moved(box, scratch, padded, f.i64(0), box.nj, na.MOVE_PADDED)
             with otherwise:
                 boxed(box)
+
+    def moved(box: Box, dst: Val, dst_j: Val, first: Val, count: Val, how: int) -> None:
+        """So many entries of J, from the first on, to offset vector ``dst_j``."""
+        places = [out_o, a_o, frame.table + dst_j, a_j + first * 8]
+        f.call(move, [dst, box.at[1], box.no, count, *places, f.i64(how), run])
 
     def boxed(box: Box) -> None:
         out, a, _ = box.at
@@ -75,16 +82,34 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             f.call(move, [target, source.get(), box.no, box.nj, first, a_o, out_j, a_j, how, run])
 
     def after(box: Box) -> None:
-        a = box.at[1]
         if composes(isa):
             with f.if_(rows):
-                ahead = Ahead(frame, box.coming, box.coming.ne(a))
-                by_lines = padded.ne(0)
-                Composer(frame, box, f.select(by_lines, scratch, a), by_lines, ahead.some).emit()
-                ahead.rest()
+                composed(box)
         with f.if_(streamed & rows.eq(0)):
+            a = box.at[1]
             wanted = box.coming.ne(a) & tiles_ask.eq(0)
             _stream_runs(frame, isa, box, f.select(move.ne(0), scratch, a), Ahead(frame, box.coming, wanted))
+
+    def composed(box: Box) -> None:
+        if not stores_dense(isa):
+            composed_rows(box)
+            return
+        with f.if_else(dense) as (then, otherwise):
+            with then:
+                rows_of = frame.word(na.N_DENSE)
+                Dense(frame, box, scratch, lambda dst, *some: moved(box, dst, rows_of, *some, na.MOVE_TILE)).emit()
+            with otherwise:
+                composed_rows(box)
+
+    def composed_rows(box: Box) -> None:
+        a, by_lines = box.at[1], padded.ne(0)
+        composer = partial(Composer, frame, box, f.select(by_lines, scratch, a), by_lines)
+        if not cores.here().rows_ask:
+            composer(lambda: None).emit()
+            return
+        ahead = Ahead(frame, box.coming, box.coming.ne(a))
+        composer(ahead.some).emit()
+        ahead.rest()
 
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
     first, last = frame.share(frame.word(na.N_BOXES))
