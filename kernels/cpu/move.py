@@ -31,6 +31,8 @@ destination must not overlap (`MOVE_RUN` allows them to be the same).
 
 from __future__ import annotations
 
+from typing import Callable
+
 from llvmlite import ir
 
 from ..isa import ISA
@@ -302,27 +304,51 @@ class BoxMover:
             with f.range(0, whole, size) as first:
                 self._move_tile(first, column, size, coming)
             with f.if_(whole < self.no):
-                self._last_rows(column, size, self.no - whole, coming)
+                self._last_rows(
+                    size,
+                    self.no - whole,
+                    lambda rows: self._move_rows(self.no - rows, column, size, rows),
+                    lambda: self._move_tile(self.no - size, column, size, coming),
+                )
 
-    def _last_rows(self, j: Val, size: int, left: Val, coming: Val | None) -> None:
+    def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
+        """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
+        there is. Along the rows of a tile first: each often lies on another page, and a core knows where 72 of them are."""
+        f, whole, last = self.f, self.no & -size, self.no - 1
+
+        def along(move: Callable[[Val], None]) -> None:
+            with f.range(0, count, size) as second:
+                move(j + f.min(second, count - size))
+
+        with f.range(0, whole, size) as first:
+            along(lambda column: self._move_tile(first, column, size, coming))
+        with f.if_(whole < self.no):
+            self._last_rows(
+                size,
+                self.no - whole,
+                lambda rows: along(lambda column: self._move_rows(whole, column, size, rows, last)),
+                lambda: along(lambda column: self._move_tile(whole, column, size, coming, last)),
+            )
+
+    def _last_rows(self, size: int, left: Val, part: Callable[[int], None], tile: Callable[[], None]) -> None:
         """Half of a tile's rows, or a quarter, where no more are left: half of the shuffles, or less."""
 
         def choose(few: list[int]) -> None:
             if not few:
-                self._move_tile(self.no - size, j, size, coming)
+                tile()
                 return
             with self.f.if_else(left <= few[0]) as (then, otherwise):
                 with then:
-                    self._move_rows(self.no - few[0], j, size, few[0])
+                    part(few[0])
                 with otherwise:
                     choose(few[1:])
 
         choose([rows for rows in (size // 4, size // 2) if size == self.m.block and rows >= 2])
 
-    def _move_rows(self, o: Val, j: Val, size: int, rows: int) -> None:
+    def _move_rows(self, o: Val, j: Val, size: int, rows: int, last: Val | None = None) -> None:
         """``size`` columns of ``rows``, of which a vector has several."""
         m, dst = self.m, self.dst + o * self.item
-        vectors = m.transpose([m.load(source, size) for source in self._sources(o, j, rows, None)])
+        vectors = m.transpose([m.load(source, size) for source in self._sources(o, j, rows, last)])
         for first in range(0, size, rows):
             for k, vector in enumerate(vectors):
                 column = self._shuffle(vector, vector, list(range(first, first + rows)))
@@ -333,20 +359,6 @@ class BoxMover:
         f, src = self.f, self.src + self.f.word(self.src_j, j)
         rows = [o + k if last is None else f.min(o + k, last) for k in range(count)]
         return [src + f.word(self.src_o, row) for row in rows]
-
-    def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
-        """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
-        there is. Along the rows of a tile first: each often lies on another page, and a core knows where 72 of them are."""
-        f, whole = self.f, self.no & -size
-
-        def along(first: Val, last: Val | None = None) -> None:
-            with f.range(0, count, size) as second:
-                self._move_tile(first, j + f.min(second, count - size), size, coming, last)
-
-        with f.range(0, whole, size) as first:
-            along(first)
-        with f.if_(whole < self.no):
-            along(whole, self.no - 1)
 
     def _move_tile(self, o: Val, j: Val, size: int, coming: Val | None, last: Val | None = None) -> None:
         f, m, dst = self.f, self.m, self.dst + o * self.item
