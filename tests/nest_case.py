@@ -39,7 +39,8 @@ class Operand:
         self.dtype = as_numpy(name)
         low, high = extent(dims, operand, self.dtype.itemsize)
         spare = 64 if within is None else 192  # memory of so many bytes need not begin with a line
-        self.memory = np.full(high - low + 2 * MARGIN + spare, CANARY, np.uint8)
+        # Not the same around all operands: what is copied from around one to around another is seen.
+        self.memory = np.full(high - low + 2 * MARGIN + spare, CANARY ^ operand, np.uint8)
         self.start = MARGIN - low + shift
         if within is not None:
             first = -self.memory.ctypes.data % 64

@@ -38,7 +38,7 @@ from llvmlite import ir
 from ..isa import ISA
 from . import nest_abi as na
 from .emit import I1, I64, Fn, Val, Var
-from .mover import Mover
+from .mover import PART, Mover
 
 ARGS = 10
 
@@ -292,9 +292,45 @@ class BoxMover:
         fits = count >= size if padded else (self.no >= size) & (count >= size)
         with f.if_else(fits) as (then, otherwise):
             with then:
-                (self._padded_tiles if padded else self._tiles)(j, count, size, coming)
+                if self.m.block > size >= -(-PART // self.item):
+                    self._short(j, count, size, coming, padded)
+                else:
+                    (self._padded_tiles if padded else self._tiles)(j, count, size, coming)
             with otherwise:
                 self._tile_run(j, count, size // 2, coming, padded)
+
+    def _short(self, j: Val, count: Val, size: int, coming: Val | None, padded: bool) -> None:
+        """Less entries of J than a tile has: tiles of ``size`` columns of whole vectors, if there are as many rows."""
+        f, rows = self.f, self.m.block
+        if padded:
+            self._columns(j, count, size, self.no - 1)
+            return
+        with f.if_else(self.no >= rows) as (then, otherwise):
+            with then:
+                self._columns(j, count, size, None)
+            with otherwise:
+                self._tiles(j, count, size, coming)
+
+    def _columns(self, j: Val, count: Val, size: int, last: Val | None) -> None:
+        """``last``: the last row, if the last tile along o is where it belongs, not moved back."""
+        f, rows, whole = self.f, self.m.block, self.no & -self.m.block
+        with f.range(0, count, size) as second:
+            column = j + f.min(second, count - size)
+            with f.range(0, whole, rows) as first:
+                self._move_columns(first, column, size, last)
+            with f.if_(whole < self.no), f.if_else(self.no - whole <= size) as (few, many):
+                with few:
+                    self._move_tile(self.no - size if last is None else whole, column, size, None, last)
+                with many:
+                    self._move_columns(self.no - rows if last is None else whole, column, size, last)
+
+    def _move_columns(self, o: Val, j: Val, size: int, last: Val | None) -> None:
+        """A vector of rows, so many columns: vectors of every ``size``-th row, which squares in them make columns."""
+        m, dst = self.m, self.dst + o * self.item
+        sources = self._sources(o, j, m.block, last)
+        rows = [m.join([m.load(source, size) for source in sources[k::size]]) for k in range(size)]
+        for k, column in enumerate(m.transpose(rows)):
+            m.store(column, dst + self.f.word(self.dst_j, j + k))
 
     def _tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
