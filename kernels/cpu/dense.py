@@ -61,10 +61,10 @@ class Dense:
             with f.if_(foreign.get().ne(0) & (whole > 0)):
                 self._part(at, f.i64(0), self._mask(f.i64(-1) << foreign.get()))
                 foreign.set(0)
-                done.set(LINE)
+                done.set(LINE)  # which `whole` is at least
             with f.range(done.get(), whole, LINE) as i:
                 f.stream(f.load(_LINE, self.scratch + i, align=LINE), at + i)
-            done.set(f.max(done.get(), whole))
+            done.set(whole)
         rest = over + self.nbytes - done.get()
         with f.if_else(self.unfinished) as (goes_on, ends):
             with goes_on:
