@@ -317,7 +317,7 @@ class BoxMover:
         with f.range(0, count, size) as second:
             column = j + f.min(second, count - size)
             with f.range(0, whole, rows) as first:
-                self._move_columns(first, column, size, last)
+                self._move_columns(first, column, size, None)
             with f.if_(whole < self.no), f.if_else(self.no - whole <= size) as (few, many):
                 with few:
                     self._move_tile(self.no - size if last is None else whole, column, size, None, last)
