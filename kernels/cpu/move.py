@@ -335,17 +335,20 @@ class BoxMover:
     def _tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile of a side is moved back to end with it: some elements are written twice."""
         f, whole = self.f, self.no & -size
-        with f.range(0, count, size) as second:
-            column = j + f.min(second, count - size)
-            with f.range(0, whole, size) as first:
-                self._move_tile(first, column, size, coming)
-            with f.if_(whole < self.no):
-                self._last_rows(
-                    size,
-                    self.no - whole,
-                    lambda rows: self._move_rows(self.no - rows, column, size, rows),
-                    lambda: self._move_tile(self.no - size, column, size, coming),
-                )
+
+        def some(rows: int) -> None:
+            with f.range(0, count, size) as second:
+                column = j + f.min(second, count - size)
+                with f.range(0, whole, size) as first:
+                    self._move_tile(first, column, size, coming)
+                self._move_rows(self.no - rows, column, size, rows)
+
+        def tiles() -> None:
+            with f.range(0, count, size) as second, f.range(0, self.no, size) as first:
+                self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming)
+
+        # Of a whole tile in place of none: what is left of that is not few.
+        self._last_rows(size, (self.no - 1 & size - 1) + 1, some, tiles)
 
     def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
