@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import oracle
 from hypothesis import strategies as st
 
 from einsum_engine.dtypes import as_numpy
@@ -108,6 +109,21 @@ class Case:
             np.testing.assert_array_equal(mine.view, theirs.view, err_msg=f"operand {i} of {self}")
             mine.view[...] = theirs.view  # zeros may differ in sign
             assert mine.memory.tobytes() == theirs.memory.tobytes(), f"bytes around operand {i} of {self}"
+
+
+def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa) -> None:
+    """Runs a copy whose output and input lie against pages that must not be read or written."""
+    dims, name = problem.dims, problem.out
+    item = np.dtype(name).itemsize
+    span = [item + sum((dim[0] - 1) * dim[1 + x] for dim in dims) for x in (0, 1)]
+    out, a = map(oracle.guarded, span, flush)
+    a[...] = np.random.default_rng(0).integers(0, 2, a.size)
+    row = lower(problem, 2).rows[0]
+    row.words.update({abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0})
+    Launch(row, [out.ctypes.data, a.ctypes.data], isa)()
+    sizes = [dim[0] for dim in dims]
+    views = [np.ndarray(sizes, name, x.data, 0, [dim[1 + n] for dim in dims]) for n, x in enumerate((out, a))]
+    np.testing.assert_array_equal(*views)
 
 
 # -- strategies ----------------------------------------------------------------------------------------------------

@@ -3,17 +3,15 @@
 from math import prod
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nest_case import MOVED, Case, permutations
+from nest_case import MOVED, Case, check_between_guards, permutations
 
 from einsum_engine.kernels import move_boxes, nest_moves
-from einsum_engine.kernels.cpu import abi, composed, nest_abi
+from einsum_engine.kernels.cpu import composed, nest_abi
 from einsum_engine.kernels.isa import ISAS as ALL
 from einsum_engine.kernels.isa import host_isas
-from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower
 
 
@@ -91,15 +89,7 @@ def test_nothing_outside_the_operands_is_touched(isa, name, case, flush, boxes):
     begins with a page."""
     item = np.dtype(name).itemsize
     dims = tuple((dim[0], dim[1] // 4 * item, dim[2] // 4 * item) for dim in boxes(case).dims)
-    span = [item + sum((dim[0] - 1) * dim[1 + x] for dim in dims) for x in (0, 1)]
-    out, a = map(oracle.guarded, span, flush)
-    a[...] = np.random.default_rng(0).integers(0, 2, a.size)
-    row = lower(_problem(dims, name), 2).rows[0]
-    row.words.update({abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0})
-    Launch(row, [out.ctypes.data, a.ctypes.data], isa)()
-    sizes = [dim[0] for dim in dims]
-    views = [np.ndarray(sizes, name, x.data, 0, [dim[1 + n] for dim in dims]) for n, x in enumerate((out, a))]
-    np.testing.assert_array_equal(*views)
+    check_between_guards(_problem(dims, name), flush, isa)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

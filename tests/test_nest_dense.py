@@ -1,17 +1,15 @@
 """Runs of a large output that tiles put where they are in its lines, a few rows at a time."""
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nest_case import MOVED, Case, permutations
+from nest_case import MOVED, Case, check_between_guards, permutations
 
 from einsum_engine.kernels import move_boxes, nest_moves
-from einsum_engine.kernels.cpu import abi, codegen, cores, dense, generators, nest_abi
+from einsum_engine.kernels.cpu import codegen, cores, dense, generators, nest_abi
 from einsum_engine.kernels.isa import ISAS as ALL
 from einsum_engine.kernels.isa import host_isas
-from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
@@ -98,17 +96,7 @@ def test_rows_of_any_length(isa, case, longest, turn, runs):
 def test_nothing_outside_the_operands_is_touched(isa, name, case, flush, boxes):
     """Output and input lie against pages that must not be read or written, the one begins within a line where the other
     begins with a page."""
-    problem = boxes(case, name)
-    item, dims = np.dtype(name).itemsize, problem.dims
-    span = [item + sum((dim[0] - 1) * dim[1 + x] for dim in dims) for x in (0, 1)]
-    out, a = map(oracle.guarded, span, flush)
-    a[...] = np.random.default_rng(0).integers(0, 2, a.size)
-    row = lower(problem, 2).rows[0]
-    row.words.update({abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0})
-    Launch(row, [out.ctypes.data, a.ctypes.data], isa)()
-    sizes = [dim[0] for dim in dims]
-    views = [np.ndarray(sizes, name, x.data, 0, [dim[1 + n] for dim in dims]) for n, x in enumerate((out, a))]
-    np.testing.assert_array_equal(*views)
+    check_between_guards(boxes(case, name), flush, isa)
 
 
 def test_scratch_holds_a_run_that_begins_anywhere_in_a_line(boxes):

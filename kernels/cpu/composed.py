@@ -31,23 +31,35 @@ def composes(isa: ISA) -> bool:
     return isa.masks and isa.vector_bits == 8 * LINE and "+avx512bw" in isa.features
 
 
-class Composer:
+class BoxRuns:
+    """Runs of the output of which a box has a part: whether the boxes before and after have others, and where these leave each
+    other the line in which one ends and the next begins."""
+
+    def __init__(self, frame: Frame, box: Box) -> None:
+        self.frame, self.f, self.own = frame, frame.f, frame.word(na.N_OWN)
+        self.begun, self.unfinished = self.own.ne(0) & box.begun, self.own.ne(0) & box.unfinished
+        apart = frame.word(na.N_OWN_STEP) > 1
+        self.kept = self.f.select(apart, box.at[2], frame.scratch(na.N_OWN_PLACE))
+
+    def _mask(self, bits: Val) -> Val:
+        return self.f.bitcast(bits, vector_of(I1, LINE))
+
+
+class Composer(BoxRuns):
     """Emits the lines of one box; ``source``: what its rows are offsets from, ``by_lines``: they begin with lines there, and
     have room for whole ones."""
 
     def __init__(self, frame: Frame, box: Box, source: Val, by_lines: Val, beside: Callable[[], None]) -> None:
-        self.frame, self.f, self.source, self.beside = frame, frame.f, source, beside
-        f, joined, own = self.f, frame.word(na.N_JOINED), frame.word(na.N_OWN)
+        super().__init__(frame, box)
+        self.source, self.beside = source, beside
+        f, joined = self.f, frame.word(na.N_JOINED)
         self.out, self.joined = box.at[0], joined
-        self.begun, self.unfinished = own.ne(0) & box.begun, own.ne(0) & box.unfinished
         nbytes = box.no << frame.word(na.N_A_WIDE)
         # A run of one row may be longer than what is the box's own of it, one of several has whole rows of its own.
-        self.nbytes = f.select(self.unfinished & joined.eq(1), own, nbytes)
+        self.nbytes = f.select(self.unfinished & joined.eq(1), self.own, nbytes)
         self.rows = f.select(self.unfinished, frame.word(na.N_OWN_ROWS), joined)
         self.runs = box.nj // joined
         self.by_lines = by_lines & (self.nbytes >= LINE)
-        apart = frame.word(na.N_OWN_STEP) > 1
-        self.kept = f.select(apart, box.at[2], frame.scratch(na.N_OWN_PLACE))
 
     def emit(self) -> None:
         f, far, rows = self.f, self.frame.vector(na.N_RUNS_OUT), self.frame.vector(na.N_ROWS)
@@ -158,6 +170,3 @@ class Composer:
     def _from(self, first: Val) -> Val:
         """Mask of the bytes of a line from this one on."""
         return self._mask(self.f.i64(-1) << first)
-
-    def _mask(self, bits: Val) -> Val:
-        return self.f.bitcast(bits, vector_of(I1, LINE))

@@ -14,8 +14,8 @@ from typing import Callable
 from ..isa import ISA
 from . import cores
 from . import nest_abi as na
-from .composed import composes
-from .emit import I1, I8, Fn, Val, Var, vector_of, vector_type
+from .composed import BoxRuns, composes
+from .emit import I8, Val, Var, vector_type
 from .nest_frame import Box, Frame
 from .stream import LINE
 
@@ -27,18 +27,16 @@ def stores_dense(isa: ISA) -> bool:
     return composes(isa) and cores.here().dense_rows
 
 
-class Dense:
+class Dense(BoxRuns):
     """Emits the runs of one box. ``move(dst, first, count)`` emits the move of that many rows from number ``first`` on, rows of
     all runs counted."""
 
     def __init__(self, frame: Frame, box: Box, scratch: Val, move: Callable[[Val, Val, Val], None]) -> None:
-        self.frame, self.f, self.box, self.scratch, self.move = frame, frame.f, box, scratch, move
-        f, own = self.f, frame.word(na.N_OWN)
+        super().__init__(frame, box)
+        self.box, self.scratch, self.move = box, scratch, move
         self.joined, self.each = frame.word(na.N_JOINED), frame.word(na.N_TURN)
         self.row = box.no << frame.word(na.N_A_WIDE)
-        self.begun, self.unfinished = own.ne(0) & box.begun, own.ne(0) & box.unfinished
-        self.nbytes = f.select(self.unfinished, own, self.joined * self.row)
-        self.kept = f.select(frame.word(na.N_OWN_STEP) > 1, box.at[2], frame.scratch(na.N_OWN_PLACE))
+        self.nbytes = self.f.select(self.unfinished, self.own, self.joined * self.row)
 
     def emit(self) -> None:
         f, far = self.f, self.frame.vector(na.N_RUNS_OUT)
@@ -76,6 +74,3 @@ class Dense:
     def _part(self, at: Val, place: Val, mask: Val) -> None:
         f = self.f
         f.store_masked(f.load(_LINE, self.scratch + place, align=LINE), at + place, mask)
-
-    def _mask(self, bits: Val) -> Val:
-        return self.f.bitcast(bits, vector_of(I1, LINE))

@@ -293,13 +293,13 @@ class BoxMover:
         with f.if_else(fits) as (then, otherwise):
             with then:
                 if self.m.block > size >= -(-PART // self.item):
-                    self._short(j, count, size, coming, padded)
+                    self._short(j, count, size, padded)
                 else:
                     (self._padded_tiles if padded else self._tiles)(j, count, size, coming)
             with otherwise:
                 self._tile_run(j, count, size // 2, coming, padded)
 
-    def _short(self, j: Val, count: Val, size: int, coming: Val | None, padded: bool) -> None:
+    def _short(self, j: Val, count: Val, size: int, padded: bool) -> None:
         """Less entries of J than a tile has: tiles of ``size`` columns of whole vectors, if there are as many rows."""
         f, rows = self.f, self.m.block
         if padded:
@@ -309,7 +309,7 @@ class BoxMover:
             with then:
                 self._columns(j, count, size, None)
             with otherwise:
-                self._tiles(j, count, size, coming)
+                self._tiles(j, count, size, None)
 
     def _columns(self, j: Val, count: Val, size: int, last: Val | None) -> None:
         """``last``: the last row, if the last tile along o is where it belongs, not moved back."""
