@@ -27,6 +27,7 @@ PAGED_IN = 2048
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
+SHORT_IN = 3 * LINE  # bytes of rows that end before hardware follows many
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
 BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a border in a run store parts of lines
 ONE = (1, 0, 0, 0)
@@ -37,7 +38,7 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
     It does nothing where the output does not begin as its word N_STRIPS says.
     """
-    runs, fast = _sides(_chain(dims, OUT, item), _chain(dims, A, item), LINE // item)
+    runs, fast = _sides(_chain(dims, OUT, item), _chain(dims, A, item), item)
     if item not in ITEM_SIZES or not runs:
         return None
     o, left = _along(runs, _entries(item))
@@ -76,15 +77,18 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
 
 def _ahead(o: Group, j: Group, item: int) -> int:
     """Strips between what is read and what is asked for: few, but where others are read between rows that continue each
-    other, so many that a row is asked for just before the one is read that it continues (docs/performance-memory.md#asked-early)."""
-    size, row, far = _entries(item), item * j.total, 1
+    other, so many that a row is asked for just before the one is read that it continues (docs/performance-memory.md#asked-early).
+    0: nothing is asked for, where the core follows all rows that are read by turns."""
+    size, row, far, followed = _entries(item), item * j.total, 1, cores.here().rows_followed
     near = max(1, AHEAD_BYTES // (LINE * j.count))
     for dim in o.dims:
         if dim[1 + A] == row:
+            if far <= followed or followed and row > SHORT_IN:
+                return 0
             back = -(-(far + size // 2) // size)
             return max(near, back) if back * size * row <= AHEAD_MOST else near
         far *= dim[0]
-    return near
+    return 0 if followed else near
 
 
 def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
@@ -96,17 +100,18 @@ def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
     return found
 
 
-def _sides(runs: list[Dim], fast: list[Dim], size: int) -> tuple[list[Dim], list[Dim]]:
+def _sides(runs: list[Dim], fast: list[Dim], item: int) -> tuple[list[Dim], list[Dim]]:
     """Loops of O and J: of the output's and the input's chain, each of which ends where the other has its loop.
 
-    Long runs of both are best, and such as leave few tiles of ``size`` entries that are not full."""
-    best, found = 0.0, ([], [])
+    Long runs of both are best, and such as leave few tiles that are not full; of those that are long enough for strips, if any are."""
+    best, found, size = (False, 0.0), ([], []), LINE // item
     for m in range(1, len(runs) + 1):
         for n in range(1, len(fast) + 1):
             if any(d in runs[:m] for d in fast[:n]):
                 break
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
-            score = no / (no + 2 * size) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            long = item * no >= LONG_OUT and item * nj >= LONG_IN
+            score = long, no / (no + 2 * size) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
             if score > best:
                 best, found = score, (runs[:m], fast[:n])
     return found

@@ -125,6 +125,8 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == 0  # short runs of the output
     assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == 0  # and of the input
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
+    # 90 entries of the output are too few, so that what continues the input is not J's but continues O
+    assert outputs(((90, 4, 16352, 0), (146, 360, 112, 0), (23, 52560, 1471680, 0), (28, 1208880, 4, 0))) == shifted
     assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 128, 4, 0))) == shifted  # lines an even number of lines apart
     assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 64, 4, 0))) == shifted
 
@@ -145,3 +147,19 @@ def test_strips_ask_for_what_continues_the_rows_that_are_read(dims, ahead, monke
     o, j = (Group(dims=part, total=prod(d[0] for d in part), chunks=ONE) for part in (dims[:-1], dims[-1:]))
     monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
     assert nest_strips._ahead(o, j, dims[0][1]) == ahead
+
+
+@pytest.mark.parametrize(
+    ("dims", "asks"),
+    [
+        (((263, 8, 232, 0), (29, 2104, 8, 0)), False),  # nothing is continued
+        (((48, 8, 16704, 0), (72, 384, 96, 0), (12, 27648, 8, 0)), False),  # as many rows as the core follows
+        (((49, 8, 16704, 0), (72, 392, 96, 0), (12, 28224, 8, 0)), True),
+        (((49, 8, 16704, 0), (72, 392, 192, 0), (24, 28224, 8, 0)), True),
+        (((49, 8, 16704, 0), (72, 392, 200, 0), (25, 28224, 8, 0)), False),  # and long enough to be followed
+    ],
+)
+def test_strips_ask_for_no_rows_that_the_core_follows(dims, asks, monkeypatch):
+    o, j = (Group(dims=part, total=prod(d[0] for d in part), chunks=ONE) for part in (dims[:-1], dims[-1:]))
+    monkeypatch.setattr(cores, "here", lambda: replace(cores.PLAIN, rows_followed=48))
+    assert bool(nest_strips._ahead(o, j, dims[0][1])) == asks
