@@ -139,11 +139,13 @@ class Mover:
         """
         if size != self.block or not self.halves:
             return self.transpose([load(row, 0, size) for row in range(size)])
-        half, columns = size // 2, []
-        for first in (0, half):
-            rows = [self.join([load(row, first, half), load(row + half, first, half)]) for row in range(half)]
-            columns += self._square_of_halves(rows)
-        return columns
+        half = size // 2
+        return [c for first in (0, half) for c in self.half_square(lambda row: load(row, first, half))]
+
+    def half_square(self, load: Callable[[int], Val]) -> list[Val]:
+        """Half of the columns of a `square` of whole vectors; ``load(row)`` gives what each row has of them."""
+        half = self.block // 2
+        return self._square_of_halves([self.join([load(row), load(row + half)]) for row in range(half)])
 
     def _square_of_halves(self, rows: list[Val]) -> list[Val]:
         """Transposes both halves of the vectors, which are squares."""

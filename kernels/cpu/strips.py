@@ -20,7 +20,7 @@ of J than a strip: what is kept of the strip before, and behind it what this one
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Iterable
 
 from llvmlite import ir
 
@@ -154,7 +154,10 @@ class Shifted(Strips):
         self.kept = self.frame.scratch(na.N_KEPT)
         self.vector = self.m.vector(self.tile)
         self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
-        self.moved = f.stack((self.lines - 1) * self.tile * LINE) if self.lines > 1 else None
+        if self.lines > 1:
+            self.numbers, element = f.stack(2 * LINE), self.vector.element
+            for first in (0, self.lanes):
+                f.store(f.vector(element, range(first, first + self.lanes)), self.numbers + first * self.unit, align=LINE)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         f = self.f
@@ -173,39 +176,38 @@ class Shifted(Strips):
                 self._tiles(nj, end)
 
     def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None]) -> None:
+        """``store(j, vectors)`` for each entry of J: its vectors along O. Those of several lines are as many as there are
+        registers for, so that half of a tile's columns are transposed at a time."""
         f, tile = self.f, self.tile
+        columns = tile // 2 if self.lines > 1 else tile
         with f.range(0, nj - (tile - 1), tile) as j:
             self._ask(j, nj)
-            for k, vectors in enumerate(self._vectors(j)):
-                store(j + k, vectors())
-        rest, j = nj % tile, nj - nj % tile
-        with f.if_(rest.ne(0)):
-            self._ask(j, nj)
-            mask = f.lane_mask(rest * self.m.group, self.lanes)
-            for k, vectors in enumerate(self._vectors(j, mask)[:-1]):
-                with f.if_(rest > k):
-                    store(j + k, vectors())
+            for first in range(0, tile, columns):
+                for k, vectors in enumerate(self._vectors(j + first, columns)):
+                    store(j + (first + k), vectors)
+        with f.if_((nj % tile).ne(0)):
+            begin = nj - nj % tile
+            self._ask(begin, nj)
+            with f.range(begin, nj, columns) as j:
+                mask = f.lane_mask(f.min(nj - j, columns) * self.m.group, columns * self.m.group)
+                for k, vectors in enumerate(self._vectors(j, columns, mask)):
+                    with f.if_(j + k < nj):
+                        store(j + k, vectors)
 
-    def _vectors(self, j: Val, mask: Val | None = None) -> list[Callable[[], list[Val]]]:
-        """For each entry of J of a tile, what gives its vectors. All but the last are put aside: registers hold one each."""
-        f, *early = self.f, *range(self.lines - 1)
-        for part in early:
-            for k, vector in enumerate(self._transposed(j, part, mask)):
-                f.store(vector, self._aside(part, k), align=LINE)
+    def _vectors(self, j: Val, columns: int, mask: Val | None = None) -> Iterable[list[Val]]:
+        """For each entry of J of so many columns, its vectors, one for each line. ``mask``: of the lanes of a row that are loaded."""
+        f, m, shift = self.f, self.m, j * self.item
 
-        def of(k: int, last: Val) -> Callable[[], list[Val]]:
-            return lambda: [*(f.load(self.vector, self._aside(part, k), align=LINE) for part in early), last]
+        def load(row: int, count: int) -> Val:
+            at = f.word(self.rows, row) + shift
+            return m.load(at, count) if mask is None else f.load_masked(m.vector(count), at, mask)
 
-        return [of(k, last) for k, last in enumerate(self._transposed(j, self.lines - 1, mask))]
+        def transposed(first: int) -> list[Val]:
+            if columns == self.tile:
+                return m.transpose([load(first + row, columns) for row in range(self.tile)])
+            return m.half_square(lambda row: load(first + row, columns))
 
-    def _aside(self, part: int, k: int) -> Val:
-        return self.moved + (part * self.tile + k) * LINE
-
-    def _transposed(self, j: Val, part: int, mask: Val | None) -> list[Val]:
-        """Vectors along O of the tile at ``j``, of one line's entries of the strip."""
-        f, m, shift, first = self.f, self.m, j * self.item, part * self.tile
-        rows = [f.word(self.rows, first + k) + shift for k in range(self.tile)]
-        return m.transpose([f.load_masked(self.vector, r, mask) if mask else m.load(r, self.tile) for r in rows])
+        return map(list, zip(*(transposed(first) for first in range(0, self.size, self.tile))))
 
     def _place(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
         """Address of the line in which the entries of a strip begin, lanes before them, and which lanes of one vector
@@ -213,9 +215,15 @@ class Shifted(Strips):
         f = self.f
         to = out + f.word(self.across, j)
         over = to & (LINE - 1)
-        before = over >> (self.unit.bit_length() - 1)
-        first = f.convert(f.i64(self.lanes) - before, "trunc", self.vector.element)
-        return to - over, before, f.vector(self.vector.element, range(self.lanes)) + f.splat(first, self.lanes)
+        return to - over, over >> (self.unit.bit_length() - 1), self._lanes_of_line(over)
+
+    def _lanes_of_line(self, over: Val) -> Val:
+        """Numbers of the lanes of two vectors that are a line, of which ``over`` bytes are of the first."""
+        f, element = self.f, self.vector.element
+        if self.lines > 1:
+            return f.load(self.vector, self.numbers + LINE - over)  # of two lines, which these cores load as soon as any
+        first = f.convert(f.i64(self.lanes) - (over >> (self.unit.bit_length() - 1)), "trunc", element)
+        return f.vector(element, range(self.lanes)) + f.splat(first, self.lanes)
 
     def _shifted(self, j: Val, vectors: list[Val], which: Val) -> list[Val]:
         """Lines of an entry of J, of which the last vector is kept for the next strip."""
