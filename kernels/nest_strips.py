@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Sequence
 
+import numpy as np
+
 from .cpu import abi, cores
 from .cpu import nest_abi as na
 from .cpu.units import LINE, PAGE
@@ -21,6 +23,8 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
+# Strips that join runs of the output do so up to so many bytes of one: longer ones have few ends. Boxes for each task, at least.
+JOINED_OUT, JOINED_BOXES = 8 << 10, 8
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
@@ -44,11 +48,13 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     o, left = _along(runs, _entries(item))
     j, rest = take(fast, MOST_J, LINE // item)
     outer = sorted(left + rest + without(without(dims, runs), fast), key=lambda d: abs(d[1 + A]))
-    if not (outputs := _outputs(item, o, j, outer)):
-        return None
-    builder = RowBuilder(o, j, outer, shifts)
-    builder.kernels[abi.FN] = f"nest_strips_{item}"
+    builder, tasks = RowBuilder(o, j, outer, shifts), -(-tasks // BORDERS)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
+    links = _links(o, j, item) if _joins(o.total, item) and boxes >= JOINED_BOXES * tasks else None
+    outputs = _outputs(item, o, j, outer) | (links is not None and na.STRIPS_JOINED)
+    if not outputs:
+        return None
+    builder.kernels[abi.FN] = f"nest_strips_{item}"
     builder.words |= {
         na.N_BOXES: boxes,
         na.N_A_O: builder.vector(o.offsets(A)),
@@ -57,7 +63,36 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
         na.N_KEPT: builder.reserve((cores.here().strip_lines + 1) * LINE * j.count),
     }
-    return builder.row(min(-(-tasks // BORDERS), boxes * strips), nbytes)
+    if links is not None:
+        words = (na.N_STRIPS_NEXT, na.N_STRIPS_BEFORE)
+        builder.words |= {word: builder.vector(link) for word, link in zip(words, links, strict=True)}
+        strips = 1  # of tasks: all of a box, since what begins a run is kept until that is complete which it continues
+    return builder.row(min(tasks, boxes * strips), nbytes)
+
+
+def _joins(entries: int, item: int) -> bool:
+    """Whether strips join runs of so many entries of the output, if there are some that continue each other in J: their first
+    vector and their last belong to several strips."""
+    return cores.here().strips_join and _entries(item) < entries <= min(MOST_O, JOINED_OUT // item)
+
+
+def _links(o: Group, j: Group, item: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """For each entry of J, which one continues its run of the output and which one it continues, -1: none; None where few do,
+    or a run of the input is short."""
+    begin = j.offsets(OUT)
+    order = np.argsort(begin)
+    at = np.minimum(np.searchsorted(begin, begin + item * o.total, sorter=order), begin.size - 1)
+    following = np.where(begin[order[at]] == begin + item * o.total, order[at], -1)
+    found = np.flatnonzero(following >= 0)
+    if 2 * found.size < begin.size or item * j.total < _long_in(o, item):
+        return None
+    before = np.full_like(following, -1)
+    before[following[found]] = found
+    return following, before
+
+
+def _long_in(o: Group, item: int) -> int:
+    return CROWDED_IN if o.dims[0][1 + A] % (PAGE // 2) == 0 else LONG_IN
 
 
 def _entries(item: int) -> int:
@@ -70,8 +105,7 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     far = item * o.total * j.total * prod(d[0] for d in outer) >= FAR_BYTES
     lines = o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
     paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
-    crowded = o.dims[0][1 + A] % (PAGE // 2) == 0
-    long = item * o.total >= LONG_OUT and item * j.total >= (CROWDED_IN if crowded else LONG_IN)
+    long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, item)
     return na.STRIPS_LINES * paged | na.STRIPS_ANY * long
 
 
@@ -110,8 +144,10 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int) -> tuple[list[Dim], list
             if any(d in runs[:m] for d in fast[:n]):
                 break
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
-            long = item * no >= LONG_OUT and item * nj >= LONG_IN
-            score = long, no / (no + 2 * size) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            joined = _joins(no, item) and m < len(runs) and runs[m] in fast[:n]
+            long = (joined or item * no >= LONG_OUT) and item * nj >= LONG_IN
+            ends = -no % (2 * size) if joined else 2 * size
+            score = long, no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
             if score > best:
                 best, found = score, (runs[:m], fast[:n])
     return found

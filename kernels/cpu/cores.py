@@ -23,6 +23,7 @@ class Core:
     if one stores a line.
     ``strip_lines``: of the output, adjacent ones, that a permutation in strips stores for each entry of J
     (docs/performance-memory.md#pairs-of-lines).
+    ``strips_join``: strips of runs of the output that continue each other write the lines which two of them share.
     ``rows_followed``: so many rows of the input, read by turns, are read ahead by the core itself: strips ask for the lines of
     more, where each is short (docs/performance-memory.md#strips-ask); 0: for all lines.
     ``rows_ask``: lines that are put together from rows of a box ask for what a box to come reads (docs/performance-memory.md#dense).
@@ -42,6 +43,7 @@ class Core:
     blocks_ask: bool = True
     tiles_ask: bool = False
     strip_lines: int = 1
+    strips_join: bool = False
     rows_followed: int = 0
     rows_ask: bool = True
     dense_rows: bool = False
@@ -60,6 +62,7 @@ MAKERS = {
         blocks_ask=False,
         tiles_ask=True,
         strip_lines=2,
+        strips_join=True,
         rows_followed=48,
         rows_ask=False,
         dense_rows=True,

@@ -30,6 +30,8 @@ from .stream import LINE, stream, stream_lines
 from .nest_frame import BOXES_AHEAD, OUT, A, Arithmetic, B, Box, Carry, Frame, Stage, emit_row, emit_row_past, row_width
 from .nest_sum import build_sum
 from .storage import STORAGES
+from .strips_gathered import Gathered
+from .strips_joined import Joined
 
 
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
@@ -114,7 +116,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))
     first, last = frame.share(frame.word(na.N_BOXES))
     item = f.i64(1) << frame.word(na.N_A_WIDE)
-    frame.boxes(first, f.select(strips.fits(frame, item), first, last), body, after, carry, distance)
+    frame.boxes(first, f.select(strips.fits(frame, item, isa), first, last), body, after, carry, distance)
     f.store_fence()
     f.ret()
 
@@ -369,6 +371,17 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
     return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
 
 
+def _build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
+    """A copy in strips, where these write the output."""
+    f = Fn(module, name, [I64] * 4)
+    kind = Joined if strips.joins_runs(isa) else strips.Shifted if strips.shifts_lines(isa) else Gathered
+    made = kind(f, item, isa)
+    with f.if_(strips.fits(made.frame, f.i64(item), isa)):
+        made.emit()
+    f.store_fence()
+    f.ret()
+
+
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
     """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
@@ -377,7 +390,7 @@ def build(module: ir.Module, name: str, isa: ISA) -> None:
     if what == "move":
         build_move(module, name, int(last), isa)
     elif what == "strips":
-        strips.build_strips(module, name, int(last), isa)
+        _build_strips(module, name, int(last), isa)
     elif what == "copy":
         build_copy(module, name, isa)
     elif what == "cast":

@@ -58,12 +58,15 @@ N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, w
 N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_STRIPS = 56  # of a copy, and of the strips in place of which it is there: outputs that strips write, bits of
-STRIPS_LINES, STRIPS_ANY = 1, 2  # those that begin with a line; those that begin with an element, where the ISA allows it
+# those that begin with a line; those that begin with an element; these, where strips join what continues each other (`strips`)
+STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED = 1, 2, 4
 N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
 # strips: see `strips`
 N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a line more for each entry of J than a strip has
+# vectors along J: which entry continues the entry's run of the output, and which is continued by it, -1: none; 0: none do
+N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
 N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element

@@ -14,15 +14,12 @@ begin anywhere in a line: each line is what the strip before had of it, kept in 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
 
-Where vectors are less than a line (`Gathered`), lines are put together in scratch instead, which has one more for each entry
-of J than a strip: what is kept of the strip before, and behind it what this one has. Lines of the output lie there, somewhere.
+`Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_gathered` has smaller vectors.
 """
 
 from __future__ import annotations
 
 from typing import Callable, Iterable
-
-from llvmlite import ir
 
 from ..isa import ISA
 from . import cores
@@ -30,7 +27,6 @@ from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import Mover
 from .nest_frame import OUT, ROW, A, Frame, Odometer
-from .stream import stream, stream_lines
 from .units import LINE
 
 PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
@@ -43,25 +39,22 @@ def shifts_lines(isa: ISA) -> bool:
     return isa.masks and isa.vector_bits == 8 * LINE
 
 
-def fits(frame: Frame, item: Val) -> Val:
+def joins_runs(isa: ISA) -> bool:
+    """Whether runs of the output that continue each other are joined (`strips_joined`)."""
+    return shifts_lines(isa) and cores.here().strips_join
+
+
+def fits(frame: Frame, item: Val, isa: ISA) -> Val:
     """Whether strips write this output; else boxes do."""
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
     lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
-    return lines | (what & na.STRIPS_ANY).ne(0) & (out & (item - 1)).eq(0)
+    others = na.STRIPS_ANY | (na.STRIPS_JOINED if joins_runs(isa) else 0)
+    return lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
 
 
-def _lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
+def lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
     """Lanes of two vectors of a line each, those of ``b`` counted behind those of ``a``; AVX-512."""
     return f.intel(f"vpermi2var.{_KINDS[a.type.element]}.512", a.type, [a.v, which.v, b.v])
-
-
-def build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
-    f = Fn(module, name, [I64] * 4)
-    strips = (Shifted if shifts_lines(isa) else Gathered)(f, item, isa)
-    with f.if_(fits(strips.frame, f.i64(item))):
-        strips.emit()
-    f.store_fence()
-    f.ret()
 
 
 class Strips:
@@ -83,7 +76,7 @@ class Strips:
         # row 0 counts the chunks of O, which strips go through
         table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
         odometer = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
-        first, last = frame.share(frame.word(na.N_BOXES) * strips)
+        first, last = self._share(frame.word(na.N_BOXES), strips)
         odometer.start(first // strips)
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
@@ -98,6 +91,10 @@ class Strips:
             strip.set(f.select(more, following, f.i64(0)))
             with f.if_((index + 1 < last) & following.eq(strips)):
                 odometer.advance()
+
+    def _share(self, boxes: Val, strips: Val) -> tuple[Val, Val]:
+        """Strips of this task, of so many of each box."""
+        return self.frame.share(boxes * strips)
 
     def _place_rows(self, a: Val, o: Val) -> None:
         """Addresses of the rows of a strip, and of one to come; the last one of O stands for those behind it."""
@@ -137,17 +134,19 @@ class Strips:
 
     def _bring(self, out: Val, j: Val, bounds: tuple[Val, Val]) -> None:
         """Into L1, lines that a strip stores a part of. Such a store waits for the line, and with it all stores behind it."""
-        for at in bounds:
-            self.f.prefetch(out + self.f.word(self.across, j) + at)
+        f, begin = self.f, out + self.f.word(self.across, j)
+        for bound in bounds:
+            with f.if_((begin + bound & (LINE - 1)).ne(0)):
+                f.prefetch(begin + bound)
 
     def _bounds(self, count: Val, begun: Val, ends: Val) -> tuple[Val, Val]:
-        """Bytes of a strip that lie in such lines, if there are some."""
-        f, last = self.f, count * self.item - 1
-        return f.select(begun, last, f.i64(0)), f.select(ends, last, f.i64(0))
+        """Bytes of a strip before which others write and behind which others do."""
+        f, end = self.f, count * self.item
+        return f.select(begun, end, f.i64(0)), f.select(ends, end, f.i64(0))
 
 
 class Shifted(Strips):
-    """A vector is a line."""
+    """Strips where a vector is a line."""
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
@@ -160,42 +159,45 @@ class Shifted(Strips):
                 f.store(f.vector(element, range(first, first + self.lanes)), self.numbers + first * self.unit, align=LINE)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
-        f = self.f
-        with f.if_else(begun & (ends.eq(0))) as (inside, otherwise):
+        with self.f.if_else(begun & (ends.eq(0))) as (inside, otherwise):
             with inside:
                 self._tiles(nj, lambda j, vectors: self._within(out, j, vectors))
             with otherwise:
-                bounds = self._bounds(count, begun, ends)
-                with f.range(0, f.min(nj, PARTS_AHEAD)) as j:
-                    self._bring(out, j, bounds)
+                self._border(out, nj, count, begun, ends)
 
-                def end(j: Val, vectors: list[Val]) -> None:
-                    self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
-                    self._end(out, j, vectors, count, begun, ends)
+    def _border(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
+        """A strip that begins runs, or ends them, or both."""
+        f, bounds = self.f, self._bounds(count, begun, ends)
+        with f.range(0, f.min(nj, PARTS_AHEAD)) as j:
+            self._bring(out, j, bounds)
 
-                self._tiles(nj, end)
+        def end(j: Val, vectors: list[Val]) -> None:
+            self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
+            self._end(out, j, vectors, count, begun, ends)
 
-    def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None]) -> None:
-        """``store(j, vectors)`` for each entry of J: its vectors along O. Those of several lines are as many as there are
-        registers for, so that half of a tile's columns are transposed at a time."""
-        f, tile = self.f, self.tile
+        self._tiles(nj, end)
+
+    def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None], parts: int = 0) -> None:
+        """``store(j, vectors)`` for each entry of J: its vectors along O, the first ``parts`` or all. Those of several lines
+        are as many as there are registers for, so that half of a tile's columns are transposed at a time."""
+        f, tile, parts = self.f, self.tile, parts or self.lines
         columns = tile // 2 if self.lines > 1 else tile
         with f.range(0, nj - (tile - 1), tile) as j:
             self._ask(j, nj)
             for first in range(0, tile, columns):
-                for k, vectors in enumerate(self._vectors(j + first, columns)):
+                for k, vectors in enumerate(self._vectors(j + first, columns, parts)):
                     store(j + (first + k), vectors)
         with f.if_((nj % tile).ne(0)):
             begin = nj - nj % tile
             self._ask(begin, nj)
             with f.range(begin, nj, columns) as j:
                 mask = f.lane_mask(f.min(nj - j, columns) * self.m.group, columns * self.m.group)
-                for k, vectors in enumerate(self._vectors(j, columns, mask)):
+                for k, vectors in enumerate(self._vectors(j, columns, parts, mask)):
                     with f.if_(j + k < nj):
                         store(j + k, vectors)
 
-    def _vectors(self, j: Val, columns: int, mask: Val | None = None) -> Iterable[list[Val]]:
-        """For each entry of J of so many columns, its vectors, one for each line. ``mask``: of the lanes of a row that are loaded."""
+    def _vectors(self, j: Val, columns: int, parts: int, mask: Val | None = None) -> Iterable[list[Val]]:
+        """For each entry of J of so many columns, its first vectors, as many as ``parts``. ``mask``: of the lanes of a row that are loaded."""
         f, m, shift = self.f, self.m, j * self.item
 
         def load(row: int, count: int) -> Val:
@@ -207,7 +209,7 @@ class Shifted(Strips):
                 return m.transpose([load(first + row, columns) for row in range(self.tile)])
             return m.half_square(lambda row: load(first + row, columns))
 
-        return map(list, zip(*(transposed(first) for first in range(0, self.size, self.tile))))
+        return map(list, zip(*(transposed(first) for first in range(0, parts * self.tile, self.tile))))
 
     def _place(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
         """Address of the line in which the entries of a strip begin, lanes before them, and which lanes of one vector
@@ -229,7 +231,7 @@ class Shifted(Strips):
         """Lines of an entry of J, of which the last vector is kept for the next strip."""
         f, kept = self.f, self.kept + j * LINE
         before = [f.load(self.vector, kept, align=LINE), *vectors]
-        found = [_lanes_of_two(f, a, b, which) for a, b in zip(before, vectors)]
+        found = [lanes_of_two(f, a, b, which) for a, b in zip(before, vectors)]
         f.store(vectors[-1], kept, align=LINE)
         return found
 
@@ -246,7 +248,7 @@ class Shifted(Strips):
         for number, line in enumerate(self._shifted(j, vectors, which)):
             self._part(line, to + number * LINE, first - number * lanes, end - number * lanes)
         with f.if_(end > self.lines * lanes):
-            rest = _lanes_of_two(f, vectors[-1], vectors[-1], which)
+            rest = lanes_of_two(f, vectors[-1], vectors[-1], which)
             f.store_masked(rest, to + self.lines * LINE, f.lane_mask(end - self.lines * lanes, lanes))
 
     def _part(self, line: Val, to: Val, first: Val, end: Val) -> None:
@@ -258,70 +260,3 @@ class Shifted(Strips):
             with part, f.if_(end > 0):
                 mask = f.lane_mask(end, lanes) & (f.lane_mask(first, lanes) ^ f.vector(I1, [1] * lanes))
                 f.store_masked(line, to, mask)
-
-
-class Gathered(Strips):
-    """Vectors are less than a line."""
-
-    def __init__(self, f: Fn, item: int, isa: ISA):
-        super().__init__(f, item, isa)
-        self.isa, self.kept = isa, self.frame.scratch(na.N_KEPT)
-
-    def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
-        f, tile, inside = self.f, self.tile, begun & ends.eq(0)
-        bounds, rest = self._bounds(count, begun, ends), nj % tile
-        with f.if_(inside.eq(0)), f.range(0, f.min(nj, PARTS_AHEAD)) as j:
-            self._bring(out, j, bounds)
-
-        def write(first: Val, last: Val) -> None:
-            with f.if_else(inside) as (whole, part):
-                with whole, f.range(first, last) as j:
-                    self._within(out, j)
-                with part, f.range(first, last) as j:
-                    self._bring(out, f.min(j + PARTS_AHEAD, nj - 1), bounds)
-                    self._end(out, j, count, begun, ends)
-
-        with f.range(0, nj - rest, tile) as j:
-            self._ask(j, nj)
-            self._move(j)
-            write(j, j + tile)
-        with f.if_(rest.ne(0)):
-            self._ask(nj - rest, nj)
-            with f.range(nj - rest, nj) as j, f.range(0, self.size) as k:
-                self.m.copy(f.word(self.rows, k) + j * self.item, self._new(j) + k * self.item)
-            write(nj - rest, nj)
-
-    def _move(self, j: Val) -> None:
-        """A whole tile of all rows to scratch."""
-        f, m = self.f, self.m
-        for part in range(0, self.tile, m.block):
-            for row in range(0, self.size, m.block):
-                rows = [f.word(self.rows, row + k) + (j + part) * self.item for k in range(m.block)]
-                for k, piece in enumerate(m.transpose([m.load(a, m.block) for a in rows])):
-                    m.store(piece, self._new(j + part + k) + row * self.item)
-
-    def _new(self, j: Val) -> Val:
-        """What a strip has of an entry of J; a line before it is what is kept."""
-        return self.kept + LINE + j * ((self.lines + 1) * LINE)
-
-    def _lines(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
-        """Address of the line in which the entries of a strip begin, and bytes before them; where that line is in scratch."""
-        to = out + self.f.word(self.across, j)
-        over = to & (LINE - 1)
-        return to - over, over, self._new(j) - over
-
-    def _within(self, out: Val, j: Val) -> None:
-        to, _, source = self._lines(out, j)
-        stream_lines(self.f, self.isa, to, source, self.f.i64(self.lines * LINE), lambda: None)
-        self._keep(j)
-
-    def _end(self, out: Val, j: Val, count: Val, begun: Val, ends: Val) -> None:
-        f = self.f
-        to, over, source = self._lines(out, j)
-        last = f.select(ends, over + count * self.item, f.i64(self.lines * LINE))
-        stream(f, self.isa, to, source, f.select(begun, f.i64(0), over), last)
-        self._keep(j)
-
-    def _keep(self, j: Val) -> None:
-        new = self._new(j)
-        self.m.copy(new + (self.lines - 1) * LINE, new - LINE, self.tile)
