@@ -6,6 +6,7 @@ its end; the lines of a tile may leave past the caches in any order.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Sequence
 
@@ -23,8 +24,10 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
-# Strips that join runs of the output do so up to so many bytes of one: longer ones have few ends. Boxes for each task, at least.
-JOINED_OUT, JOINED_BOXES = 8 << 10, 8
+# Strips that join runs of the output: bytes of one, at most, since longer ones have few ends; entries of J, of which two lines
+# are kept; boxes for each task, at least; what they are worth beside others whose tiles are as full.
+JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 4 << 10, 1024, 8, 0.75
+CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output so that they leave each other ends of runs
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
@@ -42,16 +45,37 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
     It does nothing where the output does not begin as its word N_STRIPS says.
     """
-    runs, fast = _sides(_chain(dims, OUT, item), _chain(dims, A, item), item)
-    if item not in ITEM_SIZES or not runs:
+    runs, fast = _chain(dims, OUT, item), _chain(dims, A, item)
+    if item not in ITEM_SIZES:
         return None
-    o, left = _along(runs, _entries(item))
-    j, rest = take(fast, MOST_J, LINE // item)
-    outer = sorted(left + rest + without(without(dims, runs), fast), key=lambda d: abs(d[1 + A]))
-    builder, tasks = RowBuilder(o, j, outer, shifts), -(-tasks // BORDERS)
+    for joined in (True, False) if cores.here().strips_join else (False,):
+        sides = _sides(runs, fast, item, joined)
+        if sides.o and (row := _lower(dims, item, shifts, -(-tasks // BORDERS), nbytes, sides)):
+            return row
+    return None
+
+
+def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sides: "Sides") -> Row | None:
+    o, left = _along(sides.o, _entries(item))
+    j, rest = take(sides.j, JOINED_J) if sides.joined else take(sides.j, MOST_J, LINE // item)
+    outer = sorted(left + rest + without(without(dims, sides.o), sides.j), key=lambda d: abs(d[1 + A]))
+    links = _links(o, j, item) if sides.joined else None
+    carried = _carried(o, j, outer, item) if links else None
+    if carried:
+        outer = carried.outer
+    builder = RowBuilder(o, j, outer, shifts)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
-    links = _links(o, j, item) if _joins(o.total, item) and boxes >= JOINED_BOXES * tasks else None
-    outputs = _outputs(item, o, j, outer) | (links is not None and na.STRIPS_JOINED)
+    outputs = _outputs(item, o, j, outer)
+    if sides.joined:
+        if not links or boxes < JOINED_BOXES * tasks:
+            return None
+        words = {na.N_STRIPS_NEXT: links[0], na.N_STRIPS_BEFORE: links[1]}
+        if carried:
+            words |= {na.N_STRIPS_ON: carried.on, na.N_STRIPS_FROM: carried.come}
+            builder.words[na.N_STRIPS_ROW] = carried.row
+        builder.words |= {word: builder.vector(vector) for word, vector in words.items()}
+        outputs |= na.STRIPS_JOINED
+        strips = 1  # of tasks: all of a box, since what begins a run is kept until that is complete which it continues
     if not outputs:
         return None
     builder.kernels[abi.FN] = f"nest_strips_{item}"
@@ -63,32 +87,51 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
         na.N_KEPT: builder.reserve((cores.here().strip_lines + 1) * LINE * j.count),
     }
-    if links is not None:
-        words = (na.N_STRIPS_NEXT, na.N_STRIPS_BEFORE)
-        builder.words |= {word: builder.vector(link) for word, link in zip(words, links, strict=True)}
-        strips = 1  # of tasks: all of a box, since what begins a run is kept until that is complete which it continues
     return builder.row(min(tasks, boxes * strips), nbytes)
-
-
-def _joins(entries: int, item: int) -> bool:
-    """Whether strips join runs of so many entries of the output, if there are some that continue each other in J: their first
-    vector and their last belong to several strips."""
-    return cores.here().strips_join and _entries(item) < entries <= min(MOST_O, JOINED_OUT // item)
 
 
 def _links(o: Group, j: Group, item: int) -> tuple[np.ndarray, np.ndarray] | None:
     """For each entry of J, which one continues its run of the output and which one it continues, -1: none; None where few do,
     or a run of the input is short."""
     begin = j.offsets(OUT)
-    order = np.argsort(begin)
-    at = np.minimum(np.searchsorted(begin, begin + item * o.total, sorter=order), begin.size - 1)
-    following = np.where(begin[order[at]] == begin + item * o.total, order[at], -1)
-    found = np.flatnonzero(following >= 0)
-    if 2 * found.size < begin.size or item * j.total < _long_in(o, item):
+    links = _matched(begin, begin + item * o.total)
+    if 2 * np.count_nonzero(links[0] >= 0) < begin.size or item * j.total < _long_in(o, item):
         return None
-    before = np.full_like(following, -1)
+    return links
+
+
+def _matched(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each end, which one begins there, and the other way round; -1: none."""
+    order = np.argsort(begin)
+    at = order[np.minimum(np.searchsorted(begin, end, sorter=order), begin.size - 1)]
+    following, before = np.where(begin[at] == end, at, -1), np.full_like(at, -1)
+    found = np.flatnonzero(following >= 0)
     before[following[found]] = found
     return following, before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Loops over boxes of which ``row`` of the odometer continues runs: which entries of J of the next box continue this one's (`on`)
+    and which of the one before they continue (`come`)."""
+
+    outer: list[Dim]
+    row: int
+    on: np.ndarray
+    come: np.ndarray
+
+
+def _carried(o: Group, j: Group, outer: list[Dim], item: int) -> Carried | None:
+    """Loops over boxes, first the one that continues most runs, if there is one that may come first: rows of the input that go
+    on in the box that would be next are not to be short."""
+    begin, most, found = j.offsets(OUT), 0, None
+    loops = outer if item * j.count >= CARRIED_IN else outer[:1]
+    for dim in [j.chunks] if j.chunks[0] > 1 else loops:
+        on, come = _matched(begin, begin + item * o.total - dim[1 + OUT])
+        if dim[0] > 1 and (count := np.count_nonzero(on >= 0)) > most:
+            most, first = count, [] if dim is j.chunks else [dim]
+            found = Carried(outer=[*first, *without(outer, first)], row=1 + len(first), on=on, come=come)
+    return found
 
 
 def _long_in(o: Group, item: int) -> int:
@@ -134,22 +177,33 @@ def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
     return found
 
 
-def _sides(runs: list[Dim], fast: list[Dim], item: int) -> tuple[list[Dim], list[Dim]]:
-    """Loops of O and J: of the output's and the input's chain, each of which ends where the other has its loop.
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Loops of O and J, and whether what continues a run of O is in J, so that runs are ``joined``."""
 
-    Long runs of both are best, and such as leave few tiles that are not full; of those that are long enough for strips, if any are."""
-    best, found, size = (False, 0.0), ([], []), LINE // item
+    o: list[Dim]
+    j: list[Dim]
+    joined: bool = False
+
+
+def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
+    """Loops of the output's and the input's chain, each of which ends where the other has its loop.
+
+    Long runs of both are best, and such as leave few tiles that are not full; of those that are long enough for strips, if any are.
+    """
+    best, found, size = (False, 0.0), Sides(o=[], j=[]), LINE // item
     for m in range(1, len(runs) + 1):
         for n in range(1, len(fast) + 1):
             if any(d in runs[:m] for d in fast[:n]):
                 break
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
-            joined = _joins(no, item) and m < len(runs) and runs[m] in fast[:n]
+            # the first vector of a run and its last belong to several strips
+            joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no <= JOINED_OUT // item
             long = (joined or item * no >= LONG_OUT) and item * nj >= LONG_IN
-            ends = -no % (2 * size) if joined else 2 * size
-            score = long, no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
+            score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
             if score > best:
-                best, found = score, (runs[:m], fast[:n])
+                best, found = score, Sides(o=runs[:m], j=fast[:n], joined=joined)
     return found
 
 

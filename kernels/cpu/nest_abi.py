@@ -67,6 +67,9 @@ N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vect
 N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a line more for each entry of J than a strip has
 # vectors along J: which entry continues the entry's run of the output, and which is continued by it, -1: none; 0: none do
 N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
+# row of the odometer, the first that moves, along which boxes continue each other's runs, 0: none does; vectors along J: which
+# entry of the box after this one continues, and which of the one before it continues, -1: none
+N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60
 N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element

@@ -80,9 +80,10 @@ class Strips:
         odometer.start(first // strips)
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
+            self.begins, self.ends = index.eq(first), (index + 1).eq(last)
             out, a = (v.get() for v in at)
             o, following = strip.get() * self.size, strip.get() + 1
-            ends = following.eq(strips) | (index + 1).eq(last)
+            ends = following.eq(strips) | self.ends
             self._place_rows(a, o)
             nj = frame.extent(na.N_J, na.N_J_TOTAL, f.word(frame.counters))
             self._strip(out + o * self.item, nj, f.min(total - o, self.size), begun.get(), ends)

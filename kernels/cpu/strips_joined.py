@@ -2,8 +2,8 @@
 
 Where entry k of J is continued by entry l, the line that both share is written whole, by the last strip of k: the first
 strip of a box keeps the first vector of each entry, and behind what the last one has of k come the first lanes of what
-is kept of l. All strips of a box belong to one task, then. Only the ends that no entry of the box continues are stored
-by mask.
+is kept of l. All strips of a box belong to one task, then. Where l is in the box that follows, the line waits for that. Only
+the ends that nothing of the task continues are stored by mask.
 
     first strip    keep the first vector; its line where it begins with one; the other lines
     last strip     lines, as far as there is something of k in them
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from . import nest_abi as na
 from .emit import I1, Val
+from .nest_frame import ROW
 from .strips import Shifted, lanes_of_two
 from .units import LINE
 
@@ -24,7 +25,10 @@ class Joined(Shifted):
         super().__init__(f, item, isa)
         self.joined = self.frame.word(na.N_STRIPS_NEXT).ne(0)
         self.following, self.before = self.frame.vector(na.N_STRIPS_NEXT), self.frame.vector(na.N_STRIPS_BEFORE)
-        self.first = self.kept + self.frame.word(na.N_J) * LINE  # vectors of the first strip, one for each entry of J
+        self.on, self.come = self.frame.vector(na.N_STRIPS_ON), self.frame.vector(na.N_STRIPS_FROM)
+        # lines for each entry of J: vectors of the first strip, and what the box after this one completes
+        self.first = self.kept + self.frame.word(na.N_J) * LINE
+        self.left = self.first + self.frame.word(na.N_J) * LINE
 
     def _share(self, boxes: Val, strips: Val) -> tuple[Val, Val]:
         unit = self.f.select(self.joined, strips, self.f.i64(1))
@@ -36,13 +40,23 @@ class Joined(Shifted):
         with f.if_else(self.joined) as (joined, otherwise):
             with joined, f.if_else(begun) as (last, first):
                 with first:
-                    self._tiles(nj, lambda j, vectors: self._begin(out, nj, j, vectors))
+                    comes, _ = self._neighbours()
+                    self._tiles(nj, lambda j, vectors: self._begin(out, nj, j, vectors, comes))
                 with last:
                     self._last(out, nj, count, self.lines)
             with otherwise:
                 super()._border(out, nj, count, begun, ends)
 
-    def _begin(self, out: Val, nj: Val, j: Val, vectors: list[Val]) -> None:
+    def _neighbours(self) -> tuple[Val, Val]:
+        """Whether the box before continues in this one, and this one in the box after."""
+        f, frame, row = self.f, self.frame, self.frame.word(na.N_STRIPS_ROW)
+        at, carried = f.var(0), f.var(0)
+        with f.if_(row.ne(0)):
+            at.set(f.word(frame.counters, row - 1))
+            carried.set(f.word(frame.table + row * ROW))
+        return (at.get() > 0) & self.begins.eq(0), (at.get() + 1 < carried.get()) & self.ends.eq(0)
+
+    def _begin(self, out: Val, nj: Val, j: Val, vectors: list[Val], comes: Val) -> None:
         """The first strip of a box, which is not its last."""
         f = self.f
         to, before, which = self._place(out, j)
@@ -56,7 +70,18 @@ class Joined(Shifted):
             with part:
                 other = f.word(self.before, j)
                 with f.if_((other < 0) | (other >= nj)):
-                    f.store_masked(line, to, f.lane_mask(before, self.lanes) ^ f.vector(I1, [1] * self.lanes))
+                    self._begin_alone(j, line, to, before, comes)
+
+    def _begin_alone(self, j: Val, line: Val, to: Val, before: Val, comes: Val) -> None:
+        f, foreign, other = self.f, self.f.lane_mask(before, self.lanes), self.f.var(-1)
+        with f.if_(comes):
+            other.set(f.word(self.come, j))
+        with f.if_else(other.get() >= 0) as (left, alone):
+            with left:
+                begin = f.load(self.vector, self.left + other.get() * LINE, align=LINE)
+                f.stream(f.select(foreign, begin, line), to)
+            with alone:
+                f.store_masked(line, to, foreign ^ f.vector(I1, [1] * self.lanes))
 
     def _last(self, out: Val, nj: Val, count: Val, parts: int) -> None:
         """The last strip, which has entries of O for so many ``parts`` or less."""
@@ -78,6 +103,19 @@ class Joined(Shifted):
         behind = numbers + f.splat(f.convert(f.i64(lanes) - valid, "trunc", element), lanes)
         filled = f.select(f.lane_mask(valid, lanes), numbers, behind)
 
+        _, goes_on = self._neighbours()
+
+        def part(j: Val, line: Val, to: Val, end: Val) -> None:
+            """A line that nothing of this box completes."""
+            other = f.var(-1)
+            with f.if_(goes_on):
+                other.set(f.word(self.on, j))
+            with f.if_else(other.get() >= 0) as (left, alone):
+                with left:
+                    f.store(line, self.left + j * LINE, align=LINE)
+                with alone:
+                    f.store_masked(line, to, f.lane_mask(end, lanes))
+
         def store(j: Val, vectors: list[Val]) -> None:
             to, before, which = self._place(out, j)
             other, end = f.word(self.following, j), before + here
@@ -94,11 +132,11 @@ class Joined(Shifted):
                     f.stream(lines[-2], more)
                     with f.if_(end > parts * lanes):
                         f.stream(lines[-1], more + LINE)
-                with alone, f.if_else(end < parts * lanes) as (part, whole):
-                    with part:
-                        f.store_masked(lines[-2], more, f.lane_mask(end - (parts - 1) * lanes, lanes))
+                with alone, f.if_else(end < parts * lanes) as (short, whole):
+                    with short:
+                        part(j, lines[-2], more, end - (parts - 1) * lanes)
                     with whole:
                         f.stream(lines[-2], more)
-                        f.store_masked(lines[-1], more + LINE, f.lane_mask(end - parts * lanes, lanes))
+                        part(j, lines[-1], more + LINE, end - parts * lanes)
 
         self._tiles(nj, store, parts)
