@@ -102,6 +102,10 @@ class Mover:
             distance *= 2
         return rows
 
+    def some(self, vector: Val, first: int, count: int) -> Val:
+        """Elements from ``first`` on."""
+        return self.f.shuffle(vector, vector, self._machine_lanes(list(range(first, first + count))))
+
     def weave(self, rows: list[Val]) -> list[Val]:
         """Vectors of T elements: the first elements of all rows, then the second ones, and so on.
 

@@ -23,7 +23,7 @@ from . import cores, strips
 from . import nest_abi as na
 from .composed import Composer, composes
 from .convert import Converter
-from .dense import Dense, stores_dense
+from .dense import arguments, build_dense, stores_dense
 from .emit import F64, I1, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
@@ -54,7 +54,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
     tiles_ask = tiles_ask & frame.word(na.N_COMING).ne(0)
     rows = f.const(I1, int(composes(isa))) & streamed & frame.word(na.N_ROWS).ne(0)
     padded = frame.word(na.N_ROWS_J)
-    dense = frame.word(na.N_DENSE).ne(0) & rows & f.const(I1, int(stores_dense(isa)))
+    dense = frame.word(na.N_TURN).ne(0) & rows & f.const(I1, int(stores_dense(isa)))
 
     def body(box: Box) -> None:
         if not composes(isa):
@@ -62,14 +62,9 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             return
         with f.if_else(rows) as (then, otherwise):
             with then, f.if_(padded.ne(0) & dense.eq(0)):
-                moved(box, scratch, padded, f.i64(0), box.nj, na.MOVE_PADDED)
+                f.call(move, [scratch, box.at[1], box.no, box.nj, out_o, a_o, frame.table + padded, a_j, f.i64(na.MOVE_PADDED), run])
             with otherwise:
                 boxed(box)
-
-    def moved(box: Box, dst: Val, dst_j: Val, first: Val, count: Val, how: int) -> None:
-        """So many entries of J, from the first on, to offset vector ``dst_j``."""
-        places = [out_o, a_o, frame.table + dst_j, a_j + first * 8]
-        f.call(move, [dst, box.at[1], box.no, count, *places, f.i64(how), run])
 
     def boxed(box: Box) -> None:
         out, a, _ = box.at
@@ -98,8 +93,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             return
         with f.if_else(dense) as (then, otherwise):
             with then:
-                rows_of = frame.word(na.N_DENSE)
-                Dense(frame, box, scratch, lambda dst, *some: moved(box, dst, rows_of, *some, na.MOVE_TILE)).emit()
+                f.call(frame.word(na.N_DENSE), arguments(f, box))
             with otherwise:
                 composed_rows(box)
 
@@ -384,13 +378,15 @@ def _build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
 
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
     elif what == "strips":
         _build_strips(module, name, int(last), isa)
+    elif what == "dense":
+        build_dense(module, name, int(last), isa)
     elif what == "copy":
         build_copy(module, name, isa)
     elif what == "cast":

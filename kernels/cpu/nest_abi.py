@@ -50,9 +50,10 @@ N_OWN_PLACE = 37
 # run, in scratch, or in a where N_ROWS_J is 0; 0: they are not. How many rows of a run are a box's own.
 N_ROWS, N_OWN_ROWS = 57, 58
 N_ROWS_J = 59  # offset vector along J of rows in scratch, each of which begins with a line and ends with a whole vector
-# Runs of several of these rows that tiles put where they are in lines of the output, on cores that do that (`dense`): offset
-# vector of the rows of a run; 0: they do not. How many rows are moved before their lines are written.
-N_DENSE, N_TURN = 42, 60
+# Runs of several of these rows that tiles put where they are in lines of the output, on cores that do that (`dense`): address of
+# the function that has such a box; how many rows are moved before their lines are written, 0: they are not put there.
+N_DENSE, N_TURN = 35, 60
+DENSE_BYTES = 128  # of such a row, at most
 N_AHEAD, N_AHEAD_COUNT = 34, 46  # offset vector of the bytes of a that are asked for a box early; how many they are
 N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, which reads them there; 0: none
 N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines

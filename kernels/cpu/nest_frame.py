@@ -26,7 +26,7 @@ class Frame:
 
     def __init__(self, f: Fn, operands: tuple[int, ...]):
         self.f, self.operands = f, operands
-        self.ctx, self.step, self.task, self.worker = f.args
+        self.ctx, self.step, self.task, self.worker = f.args[:4]
         self.table = self.word(na.N_TABLE)
         self.counters = f.stack(8 * MAX_RANK)
 
