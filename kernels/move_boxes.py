@@ -8,13 +8,14 @@ that should take least time are used.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, inf, prod
 from typing import Iterator
 
 import numpy as np
 
+from .cpu import cores
 from .cpu import nest_abi as na
 from .cpu.units import LINE, PAGE
 from .nest_boxes import OUT, A, Group, by_output, chain, tile_cut, without
@@ -22,6 +23,9 @@ from .nest_problem import Dim
 
 # Bytes that the output and the input may run in a box; the best pair is chosen by cost.
 LONG_OUT, LONG_IN = (256, 512, 1024, 4096), (64, 128, 256, 1024)
+# Rows that are put where they are in lines of the output (`cpu.dense`): bytes of one, what the input may run besides, and
+# nanoseconds of a run of it. As they are moved quickly, short runs are what is waited for.
+DENSE_LEAST, DENSE_BYTES, DENSE_IN, DENSE_NEAR_NS = 16, na.DENSE_BYTES, 2048, 4
 BOX_BYTES = 32 << 10
 # Bytes of a box, of its lines of the input and of scratch, and nanoseconds of each line beyond them: L1 holds both.
 SPILT_NS = ((24 << 10, 2.1), (64 << 10, 2.0))
@@ -58,9 +62,11 @@ def choose_boxes(dims: list[Dim], item: int) -> tuple["Boxes", bool]:
 def best_boxes(dims: list[Dim], item: int) -> "Boxes":
     """The boxes that should take least time, of those for several lengths of runs; many lengths lead to the same."""
     found: dict[tuple, Boxes] = {}
-    for goals in product(LONG_OUT, LONG_IN):
+    dense = (DENSE_IN,) if cores.here().dense_rows else ()
+    for goals in product(LONG_OUT, (*LONG_IN, *dense)):
         for boxes in _drafts(dims, item, *goals):
-            found.setdefault(boxes.key, boxes)
+            if goals[1] not in dense or boxes.dense:
+                found.setdefault(boxes.key, boxes)
     costs = {boxes: boxes.cost() for boxes in found.values()}
     best, least = None, inf
     for boxes in sorted(costs, key=costs.get):
@@ -255,7 +261,8 @@ class Boxes:
             spilt += SPLIT_NS
         moved = _moving(o, first, mode, entries, self.item)
         lone = near * self.item <= LINE and not self.order(1)[1]
-        read = entries // near * (NEAR_NS + lone * LONE_NS) + max(0.0, asked - lines) * ASK_NS
+        each_run = DENSE_NEAR_NS if self.dense else NEAR_NS
+        read = entries // near * (each_run + lone * LONE_NS) + max(0.0, asked - lines) * ASK_NS
         each = BOX_NS + lines * (WRITE_NS + spilt) + ends + read + moved
         left = PAGE / min(run * self.item * self.shared[0], PAGE) - 1
         return boxes * (each + entries * self.item / PAGE * left * PAGE_NS)
@@ -316,6 +323,14 @@ class Boxes:
         inside = self.staged()
         o, first, mode = _sides(chain(inside, OUT, self.item), chain(inside, A, self.item))
         return o, first + without(sorted(without(inside, o), key=by_output), first), mode
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether tiles put the rows of runs where they are in lines of the output."""
+        o, j, mode = self.sides()
+        joined, nbytes = without(chain(self.staged(), OUT, self.item), o), self.item * prod(d[0] for d in o)
+        in_order = bool(joined) and mode == na.MOVE_TILE and j[: len(joined)] == joined
+        return cores.here().dense_rows and in_order and DENSE_LEAST <= nbytes <= DENSE_BYTES
 
     def staged(self) -> list[Dim]:
         """The loops in a box; strides of b are those in scratch, where runs of the output do not share lines."""

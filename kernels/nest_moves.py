@@ -14,7 +14,7 @@ from typing import Iterable
 
 import numpy as np
 
-from .cpu import abi, cores
+from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .cpu.units import LINE
@@ -26,8 +26,7 @@ from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, sh
 from .row import Row
 
 LONG_ROW = 8192  # bytes of rows that are copied as they are
-# of rows that are put where they are in lines instead, at least and at most, and of those that are moved before they are stored
-DENSE_LEAST, DENSE_BYTES, DENSE_TURN = 16, na.DENSE_BYTES, 512
+DENSE_TURN = 512  # of rows that are put where they are in lines instead, and are moved before they are stored
 ROW_BYTES = LINE  # of rows that lines are put together from
 SCRATCH = B  # operand whose strides are those in scratch
 
@@ -125,9 +124,7 @@ def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int
     words, mode, nbytes = builder.words, builder.words[na.N_A_MODE] - na.STAGED, item * prod(d[0] for d in o)
     joined = without(chain(box.staged(), OUT, item), o)
     tiles = mode == na.MOVE_TILE
-    dense = tiles and bool(joined) and j[: len(joined)] == joined and DENSE_LEAST <= nbytes <= DENSE_BYTES
-    dense = dense and cores.here().dense_rows
-    if not (tiles or mode == na.MOVE_RUN) or nbytes < ROW_BYTES and not dense or joined and box.shared[1] % nbytes:
+    if not (tiles or mode == na.MOVE_RUN) or nbytes < ROW_BYTES and not box.dense or joined and box.shared[1] % nbytes:
         return 0
     words[na.N_OWN_ROWS] = box.shared[1] // nbytes if joined else 1
     order = [*joined, *without(j, joined)]
@@ -137,7 +134,7 @@ def _rows(builder: RowBuilder, box: Boxes, o: list[Dim], j: list[Dim], item: int
     places, room = _apart(j, nbytes, SCRATCH)
     words[na.N_ROWS_J] = builder.vector(_group(places.values()).offsets(SCRATCH))
     words[na.N_ROWS] = builder.vector(_group(places[dim] for dim in order).offsets(SCRATCH))
-    if dense:
+    if box.dense:
         room = max(room, _dense(builder, prod(d[0] for d in joined), nbytes, item))
     return room
 

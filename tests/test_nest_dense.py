@@ -81,7 +81,7 @@ def test_rows_of_any_length(isa, case, longest, turn, runs):
         patch.setattr(cores, "here", lambda: STORES)
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
         patch.setattr(nest_moves, "ROW_BYTES", 1)
-        patch.setattr(nest_moves, "DENSE_BYTES", longest)
+        patch.setattr(move_boxes, "DENSE_BYTES", longest)
         patch.setattr(nest_moves, "DENSE_TURN", turn)
         patch.setattr(nest_moves, "lower_strips", lambda *_: None)
         for setting, length in zip(("LONG_OUT", "LONG_IN"), runs):
