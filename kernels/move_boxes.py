@@ -8,13 +8,14 @@ that should take least time are used.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import gcd, inf, prod
 from typing import Iterator
 
 import numpy as np
 
+from ..records import lazy
 from .cpu import cores
 from .cpu import nest_abi as na
 from .cpu.units import LINE, PAGE
@@ -324,7 +325,7 @@ class Boxes:
         o, first, mode = _sides(chain(inside, OUT, self.item), chain(inside, A, self.item))
         return o, first + without(sorted(without(inside, o), key=by_output), first), mode
 
-    @cached_property
+    @lazy
     def dense(self) -> bool:
         """Whether tiles put the rows of runs where they are in lines of the output."""
         o, j, mode = self.sides()

@@ -111,14 +111,14 @@ class Case:
             assert mine.memory.tobytes() == theirs.memory.tobytes(), f"bytes around operand {i} of {self}"
 
 
-def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa) -> None:
-    """Runs a copy whose output and input lie against pages that must not be read or written."""
+def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa, which: int = 0) -> None:
+    """Runs a copy, by row ``which`` of its rows, whose output and input lie against pages that must not be read or written."""
     dims, name = problem.dims, problem.out
     item = np.dtype(name).itemsize
     span = [item + sum((dim[0] - 1) * dim[1 + x] for dim in dims) for x in (0, 1)]
     out, a = map(oracle.guarded, span, flush)
     a[...] = np.random.default_rng(0).integers(0, 2, a.size)
-    row = lower(problem, 2).rows[0]
+    row = lower(problem, 2).rows[which]
     row.words.update({abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0})
     Launch(row, [out.ctypes.data, a.ctypes.data], isa)()
     sizes = [dim[0] for dim in dims]

@@ -103,6 +103,8 @@ def test_strips_of_random_permutations(isa, here, data):
             patch.setattr(nest_strips, name, 0)
         patch.setattr(nest_strips, "MOST_O", data.draw(st.sampled_from([64, 4096])))
         patch.setattr(nest_strips, "MOST_J", data.draw(st.sampled_from([32, 2048])))
+        for name, values in {"JOINED_BOXES": [0], "JOINED_J": [32, 1024], "JOINED_WORTH": [0.75, 9], "CARRIED_IN": [0, 1 << 30]}.items():
+            patch.setattr(nest_strips, name, data.draw(st.sampled_from(values)))
         problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
         Case(problem=problem, within=within, threads=data.draw(st.integers(1, 3))).check(isa)
 
@@ -122,11 +124,14 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((8200, 4, 4096, 0), (1024, 32800, 4, 0))) == shifted
     assert outputs(((16384, 4, 2048, 0), (512, 65536, 4, 0))) == 0  # rows of the input are short, and crowded
     assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == shifted
-    assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == 0  # short runs of the output
+    joined = nest_abi.STRIPS_JOINED if here.strips_join else 0
+    assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == joined  # short runs of the output
+    assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (3, 823200, 823200, 0))) == 0  # and few boxes
+    assert outputs(((32, 4, 4116, 0), (1029, 128, 4, 0), (80, 131712, 131712, 0))) == 0  # and each in one strip
     assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == 0  # and of the input
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
-    # 90 entries of the output are too few, so that what continues the input is not J's but continues O
-    assert outputs(((90, 4, 16352, 0), (146, 360, 112, 0), (23, 52560, 1471680, 0), (28, 1208880, 4, 0))) == shifted
+    # 90 entries of the output are too few, so that what continues the input is not J's but continues O, or joins what is J's
+    assert outputs(((90, 4, 16352, 0), (146, 360, 112, 0), (23, 52560, 1471680, 0), (28, 1208880, 4, 0))) == (joined or shifted)
     assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 128, 4, 0))) == shifted  # lines an even number of lines apart
     assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 64, 4, 0))) == shifted
 

@@ -41,7 +41,7 @@ class Joined(Shifted):
             with joined, f.if_else(begun) as (last, first):
                 with first:
                     comes, _ = self._neighbours()
-                    self._tiles(nj, lambda j, vectors: self._begin(out, nj, j, vectors, comes))
+                    self._tiles(nj, lambda j, vectors: self._begin(out, j, vectors, comes))
                 with last:
                     self._last(out, nj, count, self.lines)
             with otherwise:
@@ -56,7 +56,7 @@ class Joined(Shifted):
             carried.set(f.word(frame.table + row * ROW))
         return (at.get() > 0) & self.begins.eq(0), (at.get() + 1 < carried.get()) & self.ends.eq(0)
 
-    def _begin(self, out: Val, nj: Val, j: Val, vectors: list[Val], comes: Val) -> None:
+    def _begin(self, out: Val, j: Val, vectors: list[Val], comes: Val) -> None:
         """The first strip of a box, which is not its last."""
         f = self.f
         to, before, which = self._place(out, j)
@@ -67,10 +67,8 @@ class Joined(Shifted):
         with f.if_else(before.eq(0)) as (whole, part):
             with whole:
                 f.stream(line, to)
-            with part:
-                other = f.word(self.before, j)
-                with f.if_((other < 0) | (other >= nj)):
-                    self._begin_alone(j, line, to, before, comes)
+            with part, f.if_(f.word(self.before, j) < 0):
+                self._begin_alone(j, line, to, before, comes)
 
     def _begin_alone(self, j: Val, line: Val, to: Val, before: Val, comes: Val) -> None:
         f, foreign, other = self.f, self.f.lane_mask(before, self.lanes), self.f.var(-1)

@@ -1,0 +1,122 @@
+"""Strips of runs of the output that continue each other: in J, in the box that follows, or in what is nobody's."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from nest_case import Case, check_between_guards
+
+from einsum_engine.kernels import nest_moves, nest_strips
+from einsum_engine.kernels.cpu import cores, nest_abi
+from einsum_engine.kernels.isa import host_isas
+from einsum_engine.kernels.nest import NestProblem, lower
+from einsum_engine.kernels.nest_boxes import Group
+from einsum_engine.kernels.nest_strips import ONE
+
+ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+JOINS = next(core for core in cores.MAKERS.values() if core.strips_join)
+
+# Sizes, their order in the output, entries of J at most, the odometer's row along which boxes continue each other.
+CASES = {
+    "all that is continued is in J": ((3, 61, 37), (0, 2, 1), 1024, 2),
+    "nothing goes on in another box": ((61, 37), (1, 0), 1024, 0),
+    "in the box that follows": ((23, 58, 13, 18), (3, 0, 2, 1), 1024, 2),
+    "in the next piece of J": ((3, 67, 120), (0, 2, 1), 30, 2),
+    "in the next piece of J, of which the last is smaller": ((3, 67, 127), (0, 2, 1), 30, 1),
+    "the last strip has one entry": ((3, 65, 37), (0, 2, 1), 1024, 2),
+    "the last strip is whole": ((3, 96, 37), (0, 2, 1), 1024, 2),
+    "a line less an entry": ((3, 47, 37), (0, 2, 1), 1024, 2),
+    "a line and an entry": ((3, 49, 37), (0, 2, 1), 1024, 2),
+    "every run begins with a line": ((3, 48, 37), (0, 2, 1), 1024, 2),
+    "J has one tile that is not full": ((40, 53, 3, 5), (3, 0, 2, 1), 1024, 2),
+}
+
+
+def _dims(sizes, order, item: int):
+    """Loops of a permutation, as a problem has them: the output's strides ascend."""
+    a = [item * prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    out = {axis: item * prod(sizes[x] for x in order[at + 1 :]) for at, axis in enumerate(order)}
+    return tuple(sorted(((size, out[n], a[n], 0) for n, size in enumerate(sizes)), key=lambda d: d[1]))
+
+
+@pytest.fixture
+def problem(monkeypatch):
+    """Problem of a case, with rows scaled so that strips of every element have as many rows."""
+    monkeypatch.setattr(cores, "here", lambda: JOINS)
+    for module, name in ((nest_moves, "STREAM_BYTES"), (nest_strips, "LONG_IN"), (nest_strips, "JOINED_BOXES")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(nest_strips, "CARRIED_IN", 0)
+    monkeypatch.setattr(nest_strips, "CROWDED_IN", 0)
+    monkeypatch.setattr(nest_strips, "LONG_OUT", 1 << 40)
+
+    def of(case: str, name: str = "float32") -> NestProblem:
+        sizes, order, most, _ = CASES[case]
+        monkeypatch.setattr(nest_strips, "JOINED_J", most)
+        return NestProblem(op="copy", dims=_dims(sizes, order, np.dtype(name).itemsize), out=name, a=name)
+
+    return of
+
+
+@ISAS
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("case", CASES)
+def test_lines_that_two_runs_share(isa, name, case, threads, problem):
+    made = problem(case, name)
+    words = lower(made, threads).rows[1].words
+    assert words[nest_abi.N_STRIPS] & nest_abi.STRIPS_JOINED
+    assert words.get(nest_abi.N_STRIPS_ROW, 0) == CASES[case][3]
+    item = np.dtype(name).itemsize
+    for within in (0, item, 64 - item, 3):  # bytes of a line before the output, which boxes write where elements have some
+        Case(problem=made, within=(within, item), threads=threads).check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
+@pytest.mark.parametrize("name", ["float32", "complex64", "complex128"])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_outside_the_operands_is_touched(isa, name, case, flush, problem):
+    if isa.vector_bits < 512:
+        pytest.skip("strips of smaller vectors join nothing, and boxes write these outputs")
+    check_between_guards(problem(case, name), flush, isa, which=1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_boxes_belong_to_one_task(case, problem):
+    """No task begins between two strips that leave something to each other."""
+    row = lower(problem(case), 1000).rows[1]
+    assert row.tasks <= row.words[nest_abi.N_BOXES]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_continues_what(case, problem):
+    row = lower(problem(case), 2).rows[1]
+    places = [row.words[word] // 8 for word in (nest_abi.N_OUT_J, nest_abi.N_STRIPS_NEXT, nest_abi.N_STRIPS_BEFORE)]
+    begin, following, before = (row.tables[nest_abi.N_TABLE][at : at + row.words[nest_abi.N_J]] for at in places)
+    nbytes = 4 * row.words[nest_abi.N_O_TOTAL]
+    assert any(following >= 0)
+    for entry, other in enumerate(following):
+        assert other == next((n for n, at in enumerate(begin) if at == begin[entry] + nbytes), -1)
+        assert other < 0 or before[other] == entry
+    assert np.count_nonzero(before >= 0) == np.count_nonzero(following >= 0)
+
+
+def test_runs_that_few_continue_are_not_joined():
+    o = Group(dims=((50, 4, 400),), total=50, chunks=ONE)
+    two = Group(dims=((40, 10000, 4), (2, 200, 160)), total=80, chunks=ONE)
+    assert nest_strips._links(o, two, 4) is not None
+    none = Group(dims=((80, 10000, 4),), total=80, chunks=ONE)
+    assert nest_strips._links(o, none, 4) is None
+    short = Group(dims=((7, 10000, 4), (2, 200, 28)), total=14, chunks=ONE)
+    assert nest_strips._links(o, short, 4) is None  # 56 bytes of the input
+
+
+def test_boxes_go_along_the_output_where_rows_of_the_input_are_long():
+    o, following, other = Group(dims=((50, 4, 936),), total=50, chunks=ONE), (24, 2600, 1404000, 0), (25, 62400, 56160, 0)
+    j = Group(dims=((18, 62400 * 25, 4), (13, 200, 72)), total=234, chunks=ONE)
+    carried = nest_strips._carried(o, j, [other, following], 4)
+    assert carried.outer == [following, other] and carried.row == 2
+    assert np.count_nonzero(carried.on >= 0) == np.count_nonzero(carried.come >= 0) == 18
+    few = Group(dims=((6, 62400 * 25, 4), (13, 200, 24)), total=78, chunks=ONE)
+    assert nest_strips._carried(o, few, [other, following], 4) is None
+    assert nest_strips._carried(o, few, [following, other], 4).outer == [following, other]  # which it does anyway
