@@ -26,7 +26,7 @@ from .nest_problem import Dim
 LONG_OUT, LONG_IN = (256, 512, 1024, 4096), (64, 128, 256, 1024)
 # Rows that are put where they are in lines of the output (`cpu.dense`): bytes of one, what the input may run besides, and
 # nanoseconds of a run of it. As they are moved quickly, short runs are what is waited for.
-DENSE_LEAST, DENSE_BYTES, DENSE_IN, DENSE_NEAR_NS = 16, na.DENSE_BYTES, 2048, 4
+DENSE_LEAST, DENSE_BYTES, DENSE_IN, DENSE_NEAR_NS = 16, na.DENSE_BYTES, (2048,), 4
 BOX_BYTES = 32 << 10
 # Bytes of a box, of its lines of the input and of scratch, and nanoseconds of each line beyond them: L1 holds both.
 SPILT_NS = ((24 << 10, 2.1), (64 << 10, 2.0))
@@ -63,10 +63,12 @@ def choose_boxes(dims: list[Dim], item: int) -> tuple["Boxes", bool]:
 def best_boxes(dims: list[Dim], item: int) -> "Boxes":
     """The boxes that should take least time, of those for several lengths of runs; many lengths lead to the same."""
     found: dict[tuple, Boxes] = {}
-    dense = (DENSE_IN,) if cores.here().dense_rows else ()
-    for goals in product(LONG_OUT, (*LONG_IN, *dense)):
+    for goals in product(LONG_OUT, LONG_IN):
         for boxes in _drafts(dims, item, *goals):
-            if goals[1] not in dense or boxes.dense:
+            found.setdefault(boxes.key, boxes)
+    for goals in product(LONG_OUT, DENSE_IN if cores.here().dense_rows else ()):
+        for boxes in _drafts(dims, item, *goals):
+            if boxes.dense:
                 found.setdefault(boxes.key, boxes)
     costs = {boxes: boxes.cost() for boxes in found.values()}
     best, least = None, inf

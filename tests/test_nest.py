@@ -230,7 +230,7 @@ def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, di
     the same loop, any bytes from a line on; less would not always reach the next line. Boxes along the input come
     between, if what all of them leave fits in cache and each task has several of a run."""
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    for name, length in zip(("LONG_OUT", "LONG_IN"), runs):
+    for name, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
         monkeypatch.setattr(move_boxes, name, (length,))
     name = "int8" if dims is BYTES else "float32"
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
@@ -242,7 +242,7 @@ def test_boxes_leave_the_unfinished_line_of_a_run_to_the_next_one(isa, shift, di
 
 def test_boxes_along_a_run_follow_each_other_where_others_would_leave_too_much_or_tasks_are_short(monkeypatch):
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    for name, length in (("LONG_OUT", 256), ("LONG_IN", 64)):
+    for name, length in (("LONG_OUT", 256), ("LONG_IN", 64), ("DENSE_IN", 64)):
         monkeypatch.setattr(move_boxes, name, (length,))
     dims = ((300, 4, 4848, 0), (1212, 1200, 4, 0))
     problem = NestProblem(op="copy", dims=dims, out="float32", a="float32")

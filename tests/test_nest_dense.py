@@ -29,6 +29,9 @@ CASES = {
     "rows of one line": (((16, 4, 68), (17, 64, 4), (29, 1088, 1088)), (1024, 64), 17),
     "rows of two lines": (((32, 4, 68), (17, 128, 4), (29, 2176, 2176)), (512, 64), 17),
     "a run has more rows than the input": (((19, 4, 504), (5, 76, 4), (21, 380, 24), (13, 7980, 9576)), (8192, 64), 105),
+    "rows of less than a line": (((12, 4, 137 * 60), (137, 48, 4), (15, 48 * 137, 548)), (4096, 1024), 137),
+    "rows of a few entries": (((5, 4, 137 * 60), (137, 20, 4), (15, 20 * 137, 548)), (4096, 1024), 137),
+    "rows of a quarter of a line": (((4, 4, 137 * 60), (137, 16, 4), (15, 16 * 137, 548)), (4096, 1024), 137),
     "boxes that have some rows twice": (((31, 4, 76), (19, 124, 4), (31, 2356, 2356)), (512, 16), 7),
 }
 
@@ -47,7 +50,7 @@ def boxes(request, monkeypatch):
         monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
         monkeypatch.setattr(nest_moves, "DENSE_TURN", request.param)
         monkeypatch.setattr(nest_moves, "lower_strips", lambda *_: None)
-        for setting, length in zip(("LONG_OUT", "LONG_IN"), runs):
+        for setting, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             monkeypatch.setattr(move_boxes, setting, (length,))
         item = np.dtype(name).itemsize
         return _problem([(dim[0], dim[1] // 4 * item, dim[2] // 4 * item) for dim in dims], name)
@@ -84,7 +87,7 @@ def test_rows_of_any_length(isa, case, longest, turn, runs):
         patch.setattr(move_boxes, "DENSE_BYTES", longest)
         patch.setattr(nest_moves, "DENSE_TURN", turn)
         patch.setattr(nest_moves, "lower_strips", lambda *_: None)
-        for setting, length in zip(("LONG_OUT", "LONG_IN"), runs):
+        for setting, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             patch.setattr(move_boxes, setting, (length,))
         case.check(isa)
 
@@ -112,6 +115,15 @@ def test_turns_have_whole_tiles_of_one_run_of_the_input(boxes):
         words = lower(boxes(case)).rows[0].words
         joined, run, turn = words[nest_abi.N_JOINED], words[nest_abi.N_A_RUN], words[nest_abi.N_TURN]
         assert turn == joined if run % joined else turn % 16 == 0
+
+
+def test_boxes_of_short_rows_go_along_the_input(monkeypatch):
+    """Rows of 48 bytes, runs of 160 bytes of the input that go on for 2080, and runs of the output that do not in the same box."""
+    dims = (12, 4, 2770560), (40, 48, 4), (9, 1920, 307840), (4, 17280, 2080), (13, 69120, 160), (37, 898560, 8320)
+    for core in CORES:
+        monkeypatch.setattr(cores, "here", lambda: core)
+        words = lower(_problem(dims), 2).rows[0].words
+        assert (words[nest_abi.N_A_RUN] == 40 * 13) == core.dense_rows == (words.get(nest_abi.N_TURN, 0) > 0)
 
 
 def test_rows_of_more_than_two_lines_begin_with_lines(boxes):
