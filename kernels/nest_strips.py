@@ -24,9 +24,10 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
-# Strips that join runs of the output: bytes of one, at most, since longer ones have few ends; entries of J, of which two lines
-# are kept; boxes for each task, at least; what they are worth beside others whose tiles are as full.
-JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 4 << 10, 1024, 8, 0.75
+# Strips that join runs of the output: bytes of one, at least, since tiles are mostly empty below, and at most, since longer ones
+# have few ends; entries of J, of which two lines are kept; boxes for each task, at least; what they are worth beside others whose
+# tiles are as full.
+JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 3 * LINE, 4 << 10, 1024, 8, 0.75
 CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output so that they leave each other ends of runs
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
@@ -198,7 +199,8 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
                 break
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
             # the first vector of a run and its last belong to several strips
-            joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no <= JOINED_OUT // item
+            joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no
+            joined = joined and JOINED_LEAST <= item * no <= JOINED_OUT
             long = (joined or item * no >= LONG_OUT) and item * nj >= LONG_IN
             ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
             score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)

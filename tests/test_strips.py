@@ -103,7 +103,9 @@ def test_strips_of_random_permutations(isa, here, data):
             patch.setattr(nest_strips, name, 0)
         patch.setattr(nest_strips, "MOST_O", data.draw(st.sampled_from([64, 4096])))
         patch.setattr(nest_strips, "MOST_J", data.draw(st.sampled_from([32, 2048])))
-        for name, values in {"JOINED_BOXES": [0], "JOINED_J": [32, 1024], "JOINED_WORTH": [0.75, 9], "CARRIED_IN": [0, 1 << 30]}.items():
+        patch.setattr(nest_strips, "JOINED_BOXES", 0)
+        choices = {"JOINED_LEAST": [0, 192], "JOINED_J": [32, 1024], "JOINED_WORTH": [0.75, 9], "CARRIED_IN": [0, 1 << 30]}
+        for name, values in choices.items():
             patch.setattr(nest_strips, name, data.draw(st.sampled_from(values)))
         problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
         Case(problem=problem, within=within, threads=data.draw(st.integers(1, 3))).check(isa)

@@ -43,10 +43,9 @@ def _dims(sizes, order, item: int):
 def problem(monkeypatch):
     """Problem of a case, with rows scaled so that strips of every element have as many rows."""
     monkeypatch.setattr(cores, "here", lambda: JOINS)
-    for module, name in ((nest_moves, "STREAM_BYTES"), (nest_strips, "LONG_IN"), (nest_strips, "JOINED_BOXES")):
-        monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(nest_strips, "CARRIED_IN", 0)
-    monkeypatch.setattr(nest_strips, "CROWDED_IN", 0)
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    for name in ("LONG_IN", "JOINED_BOXES", "JOINED_LEAST", "CARRIED_IN", "CROWDED_IN"):
+        monkeypatch.setattr(nest_strips, name, 0)
     monkeypatch.setattr(nest_strips, "LONG_OUT", 1 << 40)
 
     def of(case: str, name: str = "float32") -> NestProblem:
