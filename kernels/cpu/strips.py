@@ -120,13 +120,17 @@ class Strips:
         ``ends``: the last line is written as far as they go."""
         raise NotImplementedError
 
-    def _ask(self, j: Val, nj: Val) -> None:
-        """For rows to come, of ``nj`` entries, by a tile that begins at ``j``: the line in which each row of the tile begins,
-        at the end of the rows also the one in which each ends. That is one more, as often as not."""
+    def _ask(self, j: Val, nj: Val, columns: int) -> None:
+        """For rows to come, of ``nj`` entries, by so many of a tile's ``columns`` from ``j`` on: the line in which each row of the
+        tile begins, at the end of the rows also the one in which each ends. That is one more, as often as not."""
         f = self.f
         with f.if_(self.ahead.ne(0)):
-            self._ask_rows(j * self.item)
-            with f.if_(j + self.tile >= nj):
+            if columns == self.tile:
+                self._ask_rows(j * self.item)
+            else:
+                with f.if_((j & (self.tile - 1)).eq(0)):
+                    self._ask_rows(j * self.item)
+            with f.if_(j + columns >= nj):
                 self._ask_rows(nj * self.item - 1)
 
     def _ask_rows(self, at: Val) -> None:
@@ -181,21 +185,19 @@ class Shifted(Strips):
     def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None], parts: int = 0) -> None:
         """``store(j, vectors)`` for each entry of J: its vectors along O, the first ``parts`` or all. Those of several lines
         are as many as there are registers for, so that half of a tile's columns are transposed at a time."""
-        f, tile, parts = self.f, self.tile, parts or self.lines
-        columns = tile // 2 if self.lines > 1 else tile
-        with f.range(0, nj - (tile - 1), tile) as j:
-            self._ask(j, nj)
-            for first in range(0, tile, columns):
-                for k, vectors in enumerate(self._vectors(j + first, columns, parts)):
-                    store(j + (first + k), vectors)
-        with f.if_((nj % tile).ne(0)):
-            begin = nj - nj % tile
-            self._ask(begin, nj)
-            with f.range(begin, nj, columns) as j:
-                mask = f.lane_mask(f.min(nj - j, columns) * self.m.group, columns * self.m.group)
-                for k, vectors in enumerate(self._vectors(j, columns, parts, mask)):
-                    with f.if_(j + k < nj):
-                        store(j + k, vectors)
+        f, parts = self.f, parts or self.lines
+        columns = self.tile // 2 if self.lines > 1 else self.tile
+        with f.range(0, nj - (columns - 1), columns) as j:
+            self._ask(j, nj, columns)
+            for k, vectors in enumerate(self._vectors(j, columns, parts)):
+                store(j + k, vectors)
+        rest, j = nj % columns, nj - nj % columns
+        with f.if_(rest.ne(0)):
+            self._ask(j, nj, columns)
+            mask = f.lane_mask(rest * self.m.group, columns * self.m.group)
+            for k, vectors in list(enumerate(self._vectors(j, columns, parts, mask)))[: columns - 1]:
+                with f.if_(rest > k):
+                    store(j + k, vectors)
 
     def _vectors(self, j: Val, columns: int, parts: int, mask: Val | None = None) -> Iterable[list[Val]]:
         """For each entry of J of so many columns, its first vectors, as many as ``parts``. ``mask``: of the lanes of a row that are loaded."""

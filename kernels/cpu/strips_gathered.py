@@ -36,11 +36,11 @@ class Gathered(Strips):
                     self._end(out, j, count, begun, ends)
 
         with f.range(0, nj - rest, tile) as j:
-            self._ask(j, nj)
+            self._ask(j, nj, tile)
             self._move(j)
             write(j, j + tile)
         with f.if_(rest.ne(0)):
-            self._ask(nj - rest, nj)
+            self._ask(nj - rest, nj, tile)
             with f.range(nj - rest, nj) as j, f.range(0, self.size) as k:
                 self.m.copy(f.word(self.rows, k) + j * self.item, self._new(j) + k * self.item)
             write(nj - rest, nj)
