@@ -25,9 +25,9 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
 # Strips that join runs of the output: bytes of one, at least, since tiles are mostly empty below, and at most, since longer ones
-# have few ends; entries of J, of which two lines are kept; boxes for each task, at least; what they are worth beside others whose
-# tiles are as full.
+# have few ends; entries of J; boxes for each task, at least; what they are worth beside others whose tiles are as full.
 JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 3 * LINE, 4 << 10, 1024, 8, 0.75
+JOINED_LINES = 3  # in scratch for each entry of J (`cpu.strips_joined`)
 CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output so that they leave each other ends of runs
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
@@ -86,7 +86,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
-        na.N_KEPT: builder.reserve((cores.here().strip_lines + 1) * LINE * j.count),
+        na.N_KEPT: builder.reserve(max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * LINE * j.count),
     }
     return builder.row(min(tasks, boxes * strips), nbytes)
 

@@ -1,5 +1,6 @@
 """Strips of runs of the output that continue each other: in J, in the box that follows, or in what is nobody's."""
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -68,6 +69,17 @@ def test_lines_that_two_runs_share(isa, name, case, threads, problem):
     item = np.dtype(name).itemsize
     for within in (0, item, 64 - item, 3):  # bytes of a line before the output, which boxes write where elements have some
         Case(problem=made, within=(within, item), threads=threads).check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("case", CASES)
+def test_strips_of_one_line_join_runs_as_well(isa, case, problem, monkeypatch):
+    """No maker's cores have that today."""
+    monkeypatch.setattr(cores, "here", lambda: replace(JOINS, suffix=".joined", strip_lines=1))
+    made = problem(case)
+    assert lower(made, 2).rows[1].words[nest_abi.N_STRIPS] & nest_abi.STRIPS_JOINED
+    for within in (0, 4, 60):
+        Case(problem=made, within=(within, 4), threads=2).check(isa)
 
 
 @pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
