@@ -15,7 +15,7 @@ the input on the stack. `composed` has thirty, and is for cores on which a vecto
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Iterable
 
 from llvmlite import ir
 
@@ -38,15 +38,15 @@ def stores_dense(isa: ISA) -> bool:
 
 
 def build_dense(module: ir.Module, name: str, item: int, isa: ISA) -> None:
-    """``void dense(step..., out, a, left, no, nj, begun, unfinished)``: a `Box` of elements of ``item`` bytes, after what all kernels
-    get. It does nothing where rows are not stored so (`stores_dense`), and is not called there."""
+    """``void dense(ctx, step, task, worker, out, a, left, no, nj, begun, unfinished)``: a `Box` of elements of ``item`` bytes,
+    after what all kernels get. It does nothing where rows are not stored so (`stores_dense`), and is not called there."""
     f = Fn(module, name, [I64] * ARGS)
     if stores_dense(isa):
         Dense(f, item, isa).emit()
     f.ret()
 
 
-def arguments(f: Fn, box: Box) -> list[Val]:
+def box_arguments(f: Fn, box: Box) -> list[Val]:
     """What `build_dense` says of a box."""
     flags = (f.select(flag, f.i64(1), f.i64(0)) for flag in (box.begun, box.unfinished))
     return [*f.args, box.at[0], box.at[1], box.at[2], box.no, box.nj, *flags]
@@ -92,7 +92,9 @@ class Dense(BoxRuns):
                 self._part(at, f.i64(0), self._mask(f.i64(-1) << foreign.get()))
                 foreign.set(0)
                 done.set(LINE)  # which `whole` is at least
-            self._lines(at, done, whole)
+            with f.range(done.get(), whole, LINE) as i:
+                f.stream(f.load(_LINE, self.scratch + i, align=LINE), at + i)
+            done.set(whole)
         rest = over + self.nbytes - done.get()
         with f.if_else(self.unfinished) as (goes_on, ends):
             with goes_on:
@@ -100,13 +102,6 @@ class Dense(BoxRuns):
             with ends, f.if_(rest > 0):
                 mine = ((f.i64(1) << rest) - 1) & (f.i64(-1) << foreign.get())
                 self._part(at, done.get(), self._mask(mine))
-
-    def _lines(self, at: Val, done: Var, end: Val) -> None:
-        """Those from ``done`` on."""
-        f = self.f
-        with f.range(done.get(), end, LINE) as i:
-            f.stream(f.load(_LINE, self.scratch + i, align=LINE), at + i)
-        done.set(end)
 
     def _part(self, at: Val, place: Val, mask: Val) -> None:
         f = self.f
@@ -135,27 +130,13 @@ class Dense(BoxRuns):
             o = f.max(f.min(first, no - size), f.i64(0))
             self._store(self.m.square(size, self._loader(o, shift, rest)), to + o * self.item, rest)
         with f.if_(few):
-            self._few(to, shift, rest, left, [rows for rows in (size // 4, size // 2) if rows > 1])
+            self.m.last_rows(size, left, lambda rows: self._few(rows, to, shift, rest), lambda: None)
 
-    def _few(self, to: Val, shift: Val, rest: Val | None, left: Val, sizes: list[int]) -> None:
-        """The last rows, not more than the last of ``sizes``: a vector of them has several entries of J."""
-        f, m, (rows, *larger) = self.f, self.m, sizes
-
-        def emit() -> None:
-            o = f.max(self.no - rows, f.i64(0))
-            load = self._loader(o, shift, rest)
-            vectors = m.transpose([load(row, 0, self.tile) for row in range(rows)])
-            lanes = [(v, first) for first in range(0, self.tile, rows) for v in vectors]
-            self._store([m.some(v, first, rows) for v, first in lanes], to + o * self.item, rest)
-
-        if not larger:
-            emit()
-            return
-        with f.if_else(left <= rows) as (enough, more):
-            with enough:
-                emit()
-            with more:
-                self._few(to, shift, rest, left, larger)
+    def _few(self, rows: int, to: Val, shift: Val, rest: Val | None) -> None:
+        """The last so many rows."""
+        o = self.f.max(self.no - rows, self.f.i64(0))
+        load = self._loader(o, shift, rest)
+        self._store(self.m.few_columns([load(row, 0, self.tile) for row in range(rows)]), to + o * self.item, rest)
 
     def _loader(self, o: Val, shift: Val, rest: Val | None) -> Callable[[int, int, int], Val]:
         """Entries of J from ``first`` on of the row so many behind ``o``."""
@@ -170,7 +151,7 @@ class Dense(BoxRuns):
 
         return load
 
-    def _store(self, columns: list[Val], to: Val, rest: Val | None) -> None:
+    def _store(self, columns: Iterable[Val], to: Val, rest: Val | None) -> None:
         f = self.f
         for k, column in enumerate(columns):
             if rest is None:

@@ -348,7 +348,7 @@ class BoxMover:
                 self._move_tile(f.min(first, self.no - size), j + f.min(second, count - size), size, coming)
 
         # Of a whole tile in place of none: what is left of that is not few.
-        self._last_rows(size, (self.no - 1 & size - 1) + 1, some, tiles)
+        self.m.last_rows(size, (self.no - 1 & size - 1) + 1, some, tiles)
 
     def _padded_tiles(self, j: Val, count: Val, size: int, coming: Val | None) -> None:
         """The last tile along o is where it belongs, so that no vector is stored in two lines; its last rows are the last
@@ -362,36 +362,19 @@ class BoxMover:
         with f.range(0, whole, size) as first:
             along(lambda column: self._move_tile(first, column, size, coming))
         with f.if_(whole < self.no):
-            self._last_rows(
+            self.m.last_rows(
                 size,
                 self.no - whole,
                 lambda rows: along(lambda column: self._move_rows(whole, column, size, rows, last)),
                 lambda: along(lambda column: self._move_tile(whole, column, size, coming, last)),
             )
 
-    def _last_rows(self, size: int, left: Val, part: Callable[[int], None], tile: Callable[[], None]) -> None:
-        """Half of a tile's rows, or a quarter, where no more are left: half of the shuffles, or less."""
-
-        def choose(few: list[int]) -> None:
-            if not few:
-                tile()
-                return
-            with self.f.if_else(left <= few[0]) as (then, otherwise):
-                with then:
-                    part(few[0])
-                with otherwise:
-                    choose(few[1:])
-
-        choose([rows for rows in (size // 4, size // 2) if size == self.m.block and rows >= 2])
-
     def _move_rows(self, o: Val, j: Val, size: int, rows: int, last: Val | None = None) -> None:
         """``size`` columns of ``rows``, of which a vector has several."""
         m, dst = self.m, self.dst + o * self.item
-        vectors = m.transpose([m.load(source, size) for source in self._sources(o, j, rows, last)])
-        for first in range(0, size, rows):
-            for k, vector in enumerate(vectors):
-                column = self._shuffle(vector, vector, list(range(first, first + rows)))
-                m.store(column, dst + self.f.word(self.dst_j, j + (first + k)))
+        loaded = [m.load(source, size) for source in self._sources(o, j, rows, last)]
+        for k, column in enumerate(m.few_columns(loaded)):
+            m.store(column, dst + self.f.word(self.dst_j, j + k))
 
     def _sources(self, o: Val, j: Val, count: int, last: Val | None) -> list[Val]:
         """Where ``count`` rows have entry j; rows behind the ``last`` are that one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 from llvmlite import ir
 
@@ -102,9 +102,27 @@ class Mover:
             distance *= 2
         return rows
 
-    def some(self, vector: Val, first: int, count: int) -> Val:
-        """Elements from ``first`` on."""
-        return self.f.shuffle(vector, vector, self._machine_lanes(list(range(first, first + count))))
+    def last_rows(self, size: int, left: Val, part: Callable[[int], None], tile: Callable[[], None]) -> None:
+        """Half of a tile's rows, or a quarter, where no more are left: half of the shuffles, or less."""
+
+        def choose(few: list[int]) -> None:
+            if not few:
+                tile()
+                return
+            with self.f.if_else(left <= few[0]) as (then, otherwise):
+                with then:
+                    part(few[0])
+                with otherwise:
+                    choose(few[1:])
+
+        choose([rows for rows in (size // 4, size // 2) if size == self.block and rows >= 2])
+
+    def few_columns(self, rows: list[Val]) -> Iterator[Val]:
+        """Columns of fewer rows than a vector has elements, which are parts of vectors."""
+        vectors, count = self.transpose(rows), len(rows)
+        for first in range(0, vectors[0].v.type.count // self.group, count):
+            for vector in vectors:
+                yield self._pair(vector, vector, list(range(first, first + count)))
 
     def weave(self, rows: list[Val]) -> list[Val]:
         """Vectors of T elements: the first elements of all rows, then the second ones, and so on.

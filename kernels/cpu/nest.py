@@ -23,7 +23,7 @@ from . import cores, strips
 from . import nest_abi as na
 from .composed import Composer, composes
 from .convert import Converter
-from .dense import arguments, build_dense, stores_dense
+from .dense import box_arguments, build_dense, stores_dense
 from .emit import F64, I1, I64, Fn, Val, Var, vector_type
 from .move import build_move
 from .stream import LINE, stream, stream_lines
@@ -62,7 +62,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             return
         with f.if_else(rows) as (then, otherwise):
             with then, f.if_(padded.ne(0) & dense.eq(0)):
-                f.call(move, [scratch, box.at[1], box.no, box.nj, out_o, a_o, frame.table + padded, a_j, f.i64(na.MOVE_PADDED), run])
+                places = [out_o, a_o, frame.table + padded, a_j]
+                f.call(move, [scratch, box.at[1], box.no, box.nj, *places, f.i64(na.MOVE_PADDED), run])
             with otherwise:
                 boxed(box)
 
@@ -93,7 +94,7 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
             return
         with f.if_else(dense) as (then, otherwise):
             with then:
-                f.call(frame.word(na.N_DENSE), arguments(f, box))
+                f.call(frame.word(na.N_DENSE), box_arguments(f, box))
             with otherwise:
                 composed_rows(box)
 
@@ -378,7 +379,8 @@ def _build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
 
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_dense_<item>``, or
+    ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
