@@ -49,14 +49,16 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     runs, fast = _chain(dims, OUT, item), _chain(dims, A, item)
     if item not in ITEM_SIZES:
         return None
-    for joined in (True, False) if cores.here().strips_join else (False,):
-        sides = _sides(runs, fast, item, joined)
-        if sides.o and (row := _lower(dims, item, shifts, -(-tasks // BORDERS), nbytes, sides)):
-            return row
-    return None
+    sides, tasks = _sides(runs, fast, item, cores.here().strips_join), -(-tasks // BORDERS)
+    row = _lower(dims, item, shifts, tasks, nbytes, sides)
+    if row is None and sides.joined:
+        row = _lower(dims, item, shifts, tasks, nbytes, _sides(runs, fast, item, False))
+    return row
 
 
 def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sides: "Sides") -> Row | None:
+    if not sides.o:
+        return None
     o, left = _along(sides.o, _entries(item))
     j, rest = take(sides.j, JOINED_J) if sides.joined else take(sides.j, MOST_J, LINE // item)
     outer = sorted(left + rest + without(without(dims, sides.o), sides.j), key=lambda d: abs(d[1 + A]))
@@ -113,8 +115,8 @@ def _matched(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """Loops over boxes of which ``row`` of the odometer continues runs: which entries of J of the next box continue this one's (`on`)
-    and which of the one before they continue (`come`)."""
+    """Loops over boxes of which ``row`` of the odometer continues runs: which entries of J of the next box continue this one's
+    (`on`) and which of the one before they continue (`come`)."""
 
     outer: list[Dim]
     row: int
@@ -190,7 +192,8 @@ class Sides:
 def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
     """Loops of the output's and the input's chain, each of which ends where the other has its loop.
 
-    Long runs of both are best, and such as leave few tiles that are not full; of those that are long enough for strips, if any are.
+    Long runs of both are best, and such as leave few tiles that are not full; of those that are long enough for strips, if
+    there are any.
     """
     best, found, size = (False, 0.0), Sides(o=[], j=[]), LINE // item
     for m in range(1, len(runs) + 1):

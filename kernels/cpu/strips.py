@@ -80,10 +80,10 @@ class Strips:
         odometer.start(first // strips)
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
-            self.begins, self.ends = index.eq(first), (index + 1).eq(last)
+            self.task_begins, self.task_ends = index.eq(first), (index + 1).eq(last)
             out, a = (v.get() for v in at)
             o, following = strip.get() * self.size, strip.get() + 1
-            ends = following.eq(strips) | self.ends
+            ends = following.eq(strips) | self.task_ends
             self._place_rows(a, o)
             nj = frame.extent(na.N_J, na.N_J_TOTAL, f.word(frame.counters))
             self._strip(out + o * self.item, nj, f.min(total - o, self.size), begun.get(), ends)
@@ -98,22 +98,27 @@ class Strips:
         return self.frame.share(boxes * strips)
 
     def _place_rows(self, a: Val, o: Val) -> None:
-        """Addresses of the rows of a strip, and of one to come; the last one of O stands for those behind it."""
-        f, frame = self.f, self.frame
+        """Addresses of the rows of a strip, and of one to come, if it is asked for."""
+        f = self.f
+        self._addresses(self.rows, a, o)
+        with f.if_(self.ahead.ne(0)):
+            self._addresses(self.coming, a, f.min(o + self.ahead * self.size, self.frame.word(na.N_O_TOTAL) - 1))
+
+    def _addresses(self, place: Val, a: Val, start: Val) -> None:
+        """Of rows from ``start`` on; the last one of O stands for those behind it."""
+        f, frame, number = self.f, self.frame, self.f.var(0)
         chunk, total = frame.word(na.N_O), frame.word(na.N_O_TOTAL)
-        for place, start in ((self.rows, o), (self.coming, f.min(o + self.ahead * self.size, total - 1))):
-            number = f.var(0)
-            with f.if_(start >= chunk):
-                number.set(start // chunk)
-            rows, first = a + number.get() * f.word(frame.table, 1 + A), start - number.get() * chunk
-            last = f.min(chunk, total - number.get() * chunk) - 1
-            with f.if_else(first + (self.size - 1) <= last) as (whole, part):
-                with whole:
-                    offsets = f.load(vector_type(I64, self.size), self.along + first * 8)
-                    f.store(offsets + f.splat(rows, self.size), place, align=LINE)
-                with part:
-                    for k in range(self.size):
-                        f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
+        with f.if_(start >= chunk):
+            number.set(start // chunk)
+        rows, first = a + number.get() * f.word(frame.table, 1 + A), start - number.get() * chunk
+        last = f.min(chunk, total - number.get() * chunk) - 1
+        with f.if_else(first + (self.size - 1) <= last) as (whole, part):
+            with whole:
+                offsets = f.load(vector_type(I64, self.size), self.along + first * 8)
+                f.store(offsets + f.splat(rows, self.size), place, align=LINE)
+            with part:
+                for k in range(self.size):
+                    f.store(rows + f.word(self.along, f.min(first + k, last)), place + 8 * k, align=8)
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         """Writes a strip, of which ``count`` entries of O are there. ``begun``: what precedes them in their lines is kept;
@@ -200,7 +205,7 @@ class Shifted(Strips):
                     store(j + k, vectors)
 
     def _vectors(self, j: Val, columns: int, parts: int, mask: Val | None = None) -> Iterable[list[Val]]:
-        """For each entry of J of so many columns, its first vectors, as many as ``parts``. ``mask``: of the lanes of a row that are loaded."""
+        """For each entry of J of so many columns, its first vectors, as many as ``parts``. ``mask``: of what is loaded of a row."""
         f, m, shift = self.f, self.m, j * self.item
 
         def load(row: int, count: int) -> Val:
@@ -261,5 +266,8 @@ class Shifted(Strips):
             with whole:
                 f.stream(line, to)
             with part, f.if_(end > 0):
-                mask = f.lane_mask(end, lanes) & (f.lane_mask(first, lanes) ^ f.vector(I1, [1] * lanes))
-                f.store_masked(line, to, mask)
+                f.store_masked(line, to, f.lane_mask(end, lanes) & self._from(first))
+
+    def _from(self, first: Val) -> Val:
+        """Mask of the lanes of a line from this one on."""
+        return self.f.lane_mask(first, self.lanes) ^ self.f.vector(I1, [1] * self.lanes)

@@ -12,7 +12,7 @@ the ends that nothing of the task continues are stored by mask.
 from __future__ import annotations
 
 from . import nest_abi as na
-from .emit import I1, Val
+from .emit import Val
 from .nest_frame import ROW
 from .strips import Shifted, lanes_of_two
 from .units import LINE
@@ -54,7 +54,7 @@ class Joined(Shifted):
         with f.if_(row.ne(0)):
             at.set(f.word(frame.counters, row - 1))
             carried.set(f.word(frame.table + row * ROW))
-        return (at.get() > 0) & self.begins.eq(0), (at.get() + 1 < carried.get()) & self.ends.eq(0)
+        return (at.get() > 0) & self.task_begins.eq(0), (at.get() + 1 < carried.get()) & self.task_ends.eq(0)
 
     def _begin(self, out: Val, j: Val, vectors: list[Val], comes: Val) -> None:
         """The first strip of a box, which is not its last."""
@@ -79,7 +79,7 @@ class Joined(Shifted):
                 begin = f.load(self.vector, self.left + other.get() * LINE, align=LINE)
                 f.stream(f.select(foreign, begin, line), to)
             with alone:
-                f.store_masked(line, to, foreign ^ f.vector(I1, [1] * self.lanes))
+                f.store_masked(line, to, self._from(before))
 
     def _last(self, out: Val, nj: Val, count: Val, parts: int) -> None:
         """The last strip, which has entries of O for so many ``parts`` or less."""
