@@ -137,6 +137,31 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
     return fmas / (max(fmas, 2 * mv, isa.in_flight) + 0.3)
 
 
+def halves(isa: ISA, dtype: str, tile: tuple[int, int]) -> bool:
+    """Whether a tile has a K loop for the first half of its columns, for the last ones of a product. Products of integers
+    come in pairs."""
+    mv, nr = tile
+    return nr >= 4 and nr % 2 == 0 and mv * nr % 4 == 0 and not turns(isa, dtype, nr)
+
+
+@lru_cache(maxsize=1024)
+def columns_run(
+    isa: ISA, dtype: str, tile: tuple[int, int], columns: int, in_place: bool = False, in_flight: int = 0
+) -> float:
+    """How many columns whole tiles would have in the time that those take which ``columns`` need.
+
+    >>> from .isa import get
+    >>> [columns_run(get("avx512"), "float32", (3, 8), n) for n in (16, 17, 20, 21)]
+    [16, 20.0..., 20.0..., 24]
+    """
+    mv, nr = tile
+    rest = columns % nr
+    if not 0 < rest <= nr // 2 or not halves(isa, dtype, tile):
+        return -(-columns // nr) * nr
+    half, whole = [efficiency(isa, dtype, (mv, n), in_place, in_flight) for n in (nr // 2, nr)]
+    return columns - rest + nr // 2 * whole / half
+
+
 def most_in_place(dtype: str) -> int:
     """Columns of a tile that are read in place one by one: with more, addresses and broadcasts want too many registers
     where there are 16."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..kernels.cpu.units import PAGE
 from .contraction import BinaryContraction
-from .sides import LEFT, OUT, Dim, cut
+from .runs import chain
+from .sides import LEFT, OUT, Dim
 
-LONG_ENOUGH = 512  # lanes, or panels that are adjacent in C
 FAR_TERMS = 512  # bytes between terms of A up to which hardware follows
 LEAST_RUN = 8  # panels that are adjacent in C, and lanes that A runs along
 SETS = 1 << 16  # bytes: what lies pages apart shares a few sets of each cache; at such distances, of those of a core
@@ -60,8 +60,8 @@ def lanes_along_a(
         return None
     if dims[0].stride(LEFT) % SETS == 0:
         return None
-    lanes, rest = _chain(first, [dim for dim in dims[1:] if dim is not first], LEFT, OUT, block)
-    run, rest = _chain(dims[0], rest, OUT, LEFT, block)
+    lanes, rest = chain(first, [dim for dim in dims[1:] if dim is not first], LEFT, OUT, block)
+    run, rest = chain(dims[0], rest, OUT, LEFT, block)
     apart = lanes.table(OUT)[:2]
     if min(lanes.size, run.size) < LEAST_RUN or ((apart[-1] - apart[0]) % PAGE == 0 and not _packs_badly(dims, terms)):
         return None
@@ -93,26 +93,3 @@ def in_groups(rest: int, cuts: int, run: int, group: tuple[int, int]) -> np.ndar
     beside, adjacent = group
     shape = (rest, cuts // beside, beside, run // adjacent, adjacent)
     return np.arange(rest * cuts * run).reshape(shape).transpose(0, 1, 3, 4, 2).ravel()
-
-
-def _chain(first: Dim, others: list[Dim], along: int, other: int, block: int) -> tuple[Dim, list[Dim]]:
-    """``first`` and the dimensions that go on where it ends in the tensor ``along``, as one, until ``block`` divides
-    its size or it is long enough, and what is left."""
-    found, rest = first, list(others)
-    while found.size % block:
-        pitch = found.strides[along] * found.size
-        slow = next((dim for dim in rest if dim.stride(along) == pitch and not dim.tables), None)
-        size = 0 if slow is None else _part(slow.size, found.size, block)
-        if slow is None or not size:
-            break
-        at = rest.index(slow)
-        slow, *rest[at : at + 1] = cut(slow, size)
-        table = (slow.table(other)[:, None] + found.table(other)[None, :]).ravel()
-        found = Dim(slow.indices + found.indices, slow.size * found.size, {along: found.strides[along]}, {other: table})
-    return found, rest
-
-
-def _part(size: int, times: int, block: int) -> int:
-    """The least divisor of ``size`` that makes whole blocks of ``times``, or else the largest that is not too long."""
-    fitting = [part for part in range(2, size + 1) if size % part == 0 and part * times <= LONG_ENOUGH]
-    return next((part for part in fitting if part * times % block == 0), fitting[-1] if fitting else 0)

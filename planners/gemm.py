@@ -27,6 +27,7 @@ from .layout import fbl_layout, row_layout
 from .operations import itemsize
 from .packing import PackedSide, pack_side
 from .ragged import in_turn, turn_of, whole_groups
+from .runs import packed_rows
 from .shares import PACKED_COLUMNS, Share, uneven_shares
 from .sides import (
     LEFT,
@@ -35,10 +36,8 @@ from .sides import (
     Dim,
     flat_table,
     fused_dims,
-    join_rows,
     leading,
     make_panels,
-    run_dim,
     split_long,
     total,
 )
@@ -169,13 +168,14 @@ class _Planner(GemmAccess):
             self._columns_along_b()
         self.n_total = total(self.n_dims)
         across = self._along_a() if c.across else None
+        run = across
         if c.left is not None and across is None:
-            self.m_dims = join_rows(self.m_dims, self.items[LEFT], INNER_ROWS)
+            items, block = (self.items[LEFT], self.item), tile_table.elements(self.isa, c.dtype)
+            self.m_dims, run = packed_rows(self.m_dims, items, INNER_ROWS, block)
         along_a = across is not None
         contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
-        run = None if c.left is None else across or run_dim(self.m_dims, self.items[LEFT])
         past = not along_a and self._stream(self._kc)
         close = self.together() if past else 0
         in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}

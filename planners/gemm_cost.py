@@ -71,7 +71,8 @@ def _cycles(w: GemmWork, isa: ISA, nbytes: int, in_flight: int) -> float:
     padded = -(-w.columns // w.nr) * w.nr
     blocks = -(-w.k // w.kc)
     share = tile_table.efficiency(isa, w.dtype, (w.mv, w.nr), w.in_place, in_flight)
-    fmas = panels * w.mv * padded * w.k * parts / share
+    run = tile_table.columns_run(isa, w.dtype, (w.mv, w.nr), w.columns, w.in_place, in_flight)
+    fmas = panels * w.mv * run * w.k * parts / share
     beside = _beside(isa, w.dtype, in_flight)
     tiles = panels * (padded // w.nr) * blocks * TILE + w.outer * OUTER
     # A broadcast from a B that is not in cache is a line for each step of K.

@@ -23,7 +23,6 @@ NO_TABLES: Mapping[int, np.ndarray] = {}
 ZERO = np.zeros(1, np.int64)  # the table of no dimension
 _FEW = 256  # entries of a table that is kept, since many products have it
 SPLIT_ABOVE = 4096  # a longer dimension is cut in two, so that no table grows with the tensor
-RUN_TABLES = 4  # tables of rows may be so much longer with a dimension that enumerates panels
 
 
 class Dim(NamedTuple):
@@ -189,34 +188,6 @@ def divisor(size: int) -> int:
             if size % candidate == 0:
                 return candidate
     return 0
-
-
-def run_dim(dims: Sequence[Dim], item: int) -> Dim | None:
-    """The dimension of a row (fastest in C first) along which A is contiguous, if it is another than the fastest."""
-    return next((dim for dim in dims[1:] if dim.stride(LEFT) == item), None)
-
-
-def join_rows(dims: Sequence[Dim], item: int, most: int) -> list[Dim]:
-    """Row dimensions (fastest first) that are adjacent in C as one, up to ``most`` rows, where A is packed by
-    transposing: its lanes may lie anywhere then, and no lane is lost to a box that does not fill a panel."""
-    if len(dims) < 2 or dims[0].stride(LEFT) == item:
-        return list(dims)
-    fast, *rest = dims
-    run, whole = run_dim(dims, item), True
-    while rest and whole and _joins(fast, rest[0], item, most):
-        slow, turns = rest.pop(0), []
-        if run is not None and not slow.tables:
-            # A table of rows has an entry for each value of the dimension along which A runs, too.
-            slow, *turns = cut(slow, largest_divisor(slow.size, RUN_TABLES * most // (fast.size * run.size)))
-        rest, whole = turns + rest, not turns
-        strides, tables = {OUT: fast.strides[OUT]}, {LEFT: flat_table((slow, fast), LEFT)}
-        fast = Dim(slow.indices + fast.indices, slow.size * fast.size, strides, tables)
-    return [fast, *rest]
-
-
-def _joins(fast: Dim, slow: Dim, item: int, most: int) -> bool:
-    in_c = None not in (fast.stride(OUT), slow.stride(OUT)) and slow.stride(OUT) == fast.stride(OUT) * fast.size
-    return in_c and slow.stride(LEFT) != item and fast.size * slow.size <= most
 
 
 def largest_divisor(size: int, most: int) -> int:

@@ -111,11 +111,12 @@ def _fastest(
     lanes of its panels, and the work for a panel. How rows are cut and stored depends on the width alone."""
     near = _near_columns(dtype, terms)
     found, fastest = [], {}
-    for tile, nr, width, fmas, cycles in _tiles(isa, dtype, in_place, in_flight, least, most):
+    for tile, nr, width, cycles in _tiles(isa, dtype, in_place, in_flight, least, most):
         blocks = -(-columns // nr)
         # With few panels of B, where A comes from counts for more.
         far = FAR_PANEL if nr > near and blocks > FEW_PANELS else 1.0
-        work = blocks * (fmas * terms * cycles * far + TILE_COST)
+        run = tile_table.columns_run(isa, dtype, tile, columns, in_place, in_flight)
+        work = tile[0] * run * terms * cycles * far + blocks * TILE_COST
         found.append((tile, width, work))
         if width not in fastest or work < fastest[width]:
             fastest[width] = work
@@ -125,12 +126,12 @@ def _fastest(
 @lru_cache(maxsize=256)
 def _tiles(
     isa: ISA, dtype: str, in_place: bool, in_flight: int, least: int, most: int
-) -> tuple[tuple[tuple[int, int], int, int, int, float], ...]:
-    """Each tile of ``least`` to ``most`` columns, its columns, the lanes of its panels, its vectors of C, and what one of its
-    vector multiply-adds costs."""
+) -> tuple[tuple[tuple[int, int], int, int, float], ...]:
+    """Each tile of ``least`` to ``most`` columns, its columns, the lanes of its panels, and what one of its vector multiply-adds
+    costs."""
     parts, lanes = 2 if dtype in tile_table.COMPLEX else 1, tile_table.elements(isa, dtype)
     return tuple(
-        (tile, nr, mv * lanes, mv * nr, parts / tile_table.efficiency(isa, dtype, tile, in_place, in_flight))
+        (tile, nr, mv * lanes, parts / tile_table.efficiency(isa, dtype, tile, in_place, in_flight))
         for tile in tile_table.tiles(isa, dtype)
         for mv, nr in [tile]
         if least <= nr <= most

@@ -43,6 +43,7 @@ def _loops(text: str) -> list[list[str]]:
             body.append(code)
             if label and code.endswith(label):
                 loops.append(body)
+                label, body = "", []
     return loops
 
 
@@ -60,6 +61,8 @@ def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     counts = [(sum(bool(re.search(FMA[row.name], line)) for line in loop), loop) for loop in _loops(text)]
     turn = several_terms(spec, row) * term
     assert [count for count, _ in counts if count >= turn] == [turn] * 2  # all of K at once, and a piece of it
+    if tiles.halves(row, dtype, tile):
+        assert turn // 2 in [count for count, _ in counts]  # of half of the columns
     assert not [line for count, loop in counts if count >= term for line in loop if re.search(SPILL, line)]
 
 

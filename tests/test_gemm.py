@@ -88,7 +88,7 @@ def test_every_edge_of_every_tile(row, dtype, tile, modes):
     """
     valid = _edges(_height(row, dtype, tile), tiles.elements(row, dtype))
     nr = tile[1]
-    columns = range(1, nr + 2) if dtype in AT_ALL_COLUMNS else sorted({1, max(1, nr - 1), nr, nr + 1})
+    columns = range(1, nr + 2) if dtype in AT_ALL_COLUMNS else sorted({1, nr // 2 or 1, nr // 2 + 1, max(1, nr - 1), nr, nr + 1})
     packs = ("LANES_RUN", "panels", "K_RUN", "SCATTERED")
     for n in columns:
         case = Case(

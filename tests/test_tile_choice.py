@@ -144,10 +144,10 @@ def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
 @pytest.mark.parametrize(
     "sizes, there",
     [
-        (dict(b=36, e=64, d=30, c=40, a=48), True),
+        (dict(b=36, e=64, d=30, c=40, a=48), True),  # 4 and a half
         (dict(b=36, e=64, d=6, c=4, a=48), False),  # 0.3 MB of A
-        (dict(b=36, e=200, d=30, c=40, a=48), False),  # panels of 38 KB
-        (dict(b=66, e=64, d=30, c=40, a=48), False),  # nine panels of columns
+        (dict(b=38, e=200, d=30, c=40, a=48), False),  # panels of 38 KB
+        (dict(b=70, e=64, d=30, c=40, a=48), False),  # nine panels of columns
         (dict(b=80, e=64, d=30, c=40, a=48), True),  # ten, of tiles that are whole columns of a large result
     ],
 )

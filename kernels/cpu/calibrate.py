@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from .emit import I64, Fn, Val, Var, scalar_type, size_of, vector_type
-from .tile import in_pairs
+from .pairs import in_pairs
 
 # Vectors per round of the copy loops: enough to keep loads in flight, small against any footprint measured.
 _COPY_VECTORS = 4

@@ -15,9 +15,11 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
+from .. import tiles as tile_table
 from ..tiles import COMPLEX, TIMED, follows, turns
 from . import cores
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
+from .pairs import Pairs, in_pairs
 from .stream import LINE
 from .turned import Turned
 
@@ -70,48 +72,6 @@ def several_terms(spec: TileSpec, isa: ISA) -> int:
     return SEVERAL // 2 if few else SEVERAL
 
 
-def in_pairs(isa: ISA, dtype: str) -> bool:
-    """Whether products are instructions of their own, and come in pairs. With narrower vectors there are too few
-    registers for it."""
-    return isa.vector_bits == 512 and dtype in ("int16", "int32", "int64")
-
-
-class Pairs:
-    """A step of K in the order of two products, the two sums of the pair before, two products: taken in turn, one by one, sums
-    keep units that multiply from products. Each product loads its own column, which it can repeat itself: an instruction that does
-    it once for all rows, between products and sums, would put the pairs out of turn. Rows are loaded one after the other, as
-    few registers are left beside so many products."""
-
-    def __init__(self, f: Fn, row: Callable[[Val, int], Val], column: Callable[[Val, int], Val]):
-        """``row(at, i)`` and ``column(at, j)`` load from addresses."""
-        self.f, self.row, self.column = f, row, column
-
-    def emit(self, slots: list[list[Var]], at: list[Val]) -> None:
-        """``slots[i][j]`` += row i * column j, for all of them, an even number; ``at``: addresses of rows and of columns."""
-        rows: dict[int, Val] = {}
-        waiting: list[tuple[Var, Val]] = []  # products whose sums come later
-        places = [(i, j) for i, line in enumerate(slots) for j in range(len(line))]
-        for pair in zip(places[::2], places[1::2], strict=True):
-            if len(waiting) > 2:
-                at = self._sum(waiting[:2], at)
-                waiting = waiting[2:]
-            for i, j in pair:
-                if i not in rows:
-                    rows[i] = self.row(at[0], i)
-                waiting.append((slots[i][j], rows[i] * self.column(at[1], j)))
-            together = self.f.together([product for _, product in waiting])
-            waiting = [(slot, product) for (slot, _), product in zip(waiting, together, strict=True)]
-        for slot, product in waiting:
-            slot.set(product + slot.get())
-
-    def _sum(self, parts: list[tuple[Var, Val]], at: list[Val]) -> list[Val]:
-        """Later products, which load from the addresses that it gives, wait for these sums."""
-        tied = self.f.together([*(product + slot.get() for slot, product in parts), *at])
-        for (slot, _), value in zip(parts, tied):
-            slot.set(value)
-        return tied[len(parts) :]
-
-
 class TileEmitter:
     """Emits the pieces of one `TileSpec` into a function."""
 
@@ -136,13 +96,24 @@ class TileEmitter:
 
     # -- K loop ----------------------------------------------------------------------------------------------
     def k_loop(
-        self, a: Val, b, klen: Val, tka: Val, tkb: Val, mask_of=None, ahead: Val | None = None, beside=None, near: Val | None = None
+        self,
+        a: Val,
+        b,
+        klen: Val,
+        tka: Val,
+        tkb: Val,
+        mask_of=None,
+        ahead: Val | None = None,
+        beside=None,
+        near: Val | None = None,
+        few: Val | None = None,
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
         ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what ``beside``
         knows, a `coming.Beside` or `coming.Columns`. ``near``: whether rows of A are asked for `rows_near` terms before their
-        use, in a loop of its own; None: they are not."""
+        use, in a loop of its own; None: they are not. ``few``: whether the first half of the columns is all that is wanted, in
+        a loop of its own; of a tile that has `halves`."""
         f, spec = self.f, self.spec
         if self.turns:
             return Turned(self).k_loop(a, b, klen, tka, mask_of, ahead, beside)
@@ -154,7 +125,7 @@ class TileEmitter:
         def column(at: Val, j: int) -> Val:
             return at + (j * self.item if spec.b_packed else b[j])
 
-        def term(distance: int, k: Val) -> None:
+        def term(distance: int, k: Val, columns: int = spec.nr) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
             at = b_at.get() if spec.b_packed else f.word(tkb, k)
             if distance:
@@ -163,24 +134,35 @@ class TileEmitter:
                 self.fetch_ahead(row, ahead)
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
                 lanes = partial(self.load_a, mask_of=mask_of)
-                Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(acc[0], [row, at])
+                slots = [line[:columns] for line in acc[0]]
+                Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(slots, [row, at])
             else:
                 rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
-                self._each_by_each(acc, rows, [column(at, j) for j in range(spec.nr)])
+                self._each_by_each(acc, rows, [column(at, j) for j in range(columns)])
             if spec.a_packed:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
-        if near is None:
-            self.terms(klen, beside, partial(term, 0))
-        else:
+        def whole() -> None:
+            if near is None:
+                self.terms(klen, beside, partial(term, 0))
+                return
             wanted = near & ahead.eq(0) if self.follows else near
             with f.if_else(wanted) as (asks, others):
                 with asks:
                     self.terms(klen, beside, partial(term, self.rows_near))
                 with others:
                     self.terms(klen, beside, partial(term, 0))
+
+        if few is None:
+            whole()
+        else:
+            with f.if_else(few) as (half, others):
+                with half:
+                    self.terms(klen, None, partial(term, 0, columns=spec.nr // 2))
+                with others:
+                    whole()
         return [[[v.get() for v in line] for line in part] for part in acc]
 
     def _each_by_each(self, acc: list[list[list[Var]]], rows: list[Val], columns: list[Val]) -> None:
@@ -226,6 +208,11 @@ class TileEmitter:
             start = behind
         with f.range(start, stop) as k:
             term(k)
+
+    @property
+    def halves(self) -> bool:
+        """Whether it has a K loop for half of its columns."""
+        return tile_table.halves(self.isa, self.spec.dtype, (self.spec.mv, self.spec.nr))
 
     @property
     def follows(self) -> bool:

@@ -240,7 +240,8 @@ class TileLoop:
 
         def product(mask_of=None):
             near = self.near if mask_of is None else None
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between, near), signs)
+            few = edge.columns <= spec.nr // 2 if tile.halves else None
+            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between, near, few), signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):
