@@ -148,7 +148,8 @@ def halves(isa: ISA, dtype: str, tile: tuple[int, int]) -> bool:
 def columns_run(
     isa: ISA, dtype: str, tile: tuple[int, int], columns: int, in_place: bool = False, in_flight: int = 0
 ) -> float:
-    """How many columns whole tiles would have in the time that those take which ``columns`` need.
+    """How many columns whole tiles would have in the time that those take which ``columns`` need. Where no tile is whole,
+    half of one is not counted: there are narrower tiles, which ask for what few columns read.
 
     >>> from .isa import get
     >>> [columns_run(get("avx512"), "float32", (3, 8), n) for n in (16, 17, 20, 21)]
@@ -156,7 +157,7 @@ def columns_run(
     """
     mv, nr = tile
     rest = columns % nr
-    if not 0 < rest <= nr // 2 or not halves(isa, dtype, tile):
+    if columns < nr or not 0 < rest <= nr // 2 or not halves(isa, dtype, tile):
         return -(-columns // nr) * nr
     half, whole = [efficiency(isa, dtype, (mv, n), in_place, in_flight) for n in (nr // 2, nr)]
     return columns - rest + nr // 2 * whole / half

@@ -31,8 +31,8 @@ def longer_run(dims: Sequence[Dim], run: Dim | None, item: int, block: int) -> t
     behind it in A as a part of it.
 
     Where the run is short and no whole number of blocks, which are transposed at a time, the last block is moved twice in
-    part, and lines of A that two runs share are read again in another turn of the loops. Not where C goes on along ``run``
-    within a line: what tiles have of such lines may wait for the next (`ragged`).
+    part, and lines of A that two runs share are read again in another turn of the loops. Not where that makes no whole blocks
+    either, nor where C goes on along ``run`` within a line: what tiles have of such lines may wait for the next (`ragged`).
     """
     if run is None or run.size % block == 0 or run.size > SHORT_RUN * block:
         return list(dims), run
@@ -41,9 +41,7 @@ def longer_run(dims: Sequence[Dim], run: Dim | None, item: int, block: int) -> t
         return list(dims), run
     others = [dim for dim in dims[1:] if dim is not run]
     found, rest = chain(run, others, LEFT, OUT, block)
-    if found is run:
-        return list(dims), run
-    return [dims[0], *rest, found], found
+    return (list(dims), run) if found.size % block else ([dims[0], *rest, found], found)
 
 
 def chain(first: Dim, others: list[Dim], along: int, other: int, block: int) -> tuple[Dim, list[Dim]]:

@@ -27,9 +27,8 @@ def transposed(a: int, b: int, c: int, item: int = 4) -> list[Dim]:
         ((48, 20, 24), 48),  # 2 of b
         ((48, 20, 12), 48),
         ((48, 20, 20), 80),
-        ((48, 20, 10), 200),  # no part of it makes whole blocks
-        ((48, 7, 24), 168),
-        ((48, 100, 9), 450),  # 50 of b are not too long
+        ((48, 40, 10), 80),
+        ((48, 28, 20), 80),
     ],
 )
 def test_runs_end_with_blocks(sizes, found):
@@ -49,6 +48,7 @@ def test_runs_end_with_blocks(sizes, found):
     [
         (transposed(48, 20, 32), "whole blocks"),
         (transposed(48, 20, 68), "long"),
+        (transposed(48, 7, 24), "no part of what is behind it makes whole blocks"),
         (rows(("a", 48, 4000, 4), ("c", 24, 4, 9600), ("b", 50, 200, 192)), "there is a gap behind it in A"),
         (rows(("a", 41, 9600, 4), ("c", 24, 4, 164), ("b", 20, 96, 3936)), "C goes on along it within a line"),
     ],
