@@ -42,7 +42,7 @@ from .sides import (
     total,
 )
 from .squares import squares_of_k
-from .tasks import gemm_blocks, most_panels
+from .tasks import gemm_blocks, grain_of, most_panels
 from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
@@ -490,8 +490,8 @@ class _Planner(GemmAccess):
             return grouped
         if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
             return 1
-        run = self.panels.run_last.size
-        return run if run < 64 else 32
+        lanes = tile_table.elements(self.isa, self.c.dtype)
+        return grain_of(self.panels.run_last.size, self.mr * self._kc * self.item, lanes, self.item)
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache: a step may in the last one, of which the

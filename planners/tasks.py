@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Callable
 
+from ..kernels.cpu.units import LINE
 from .packing import PACK_BYTES
 from .shares import LATE
 from .splitting import TASKS_PER_THREAD
 
 NEAR_BYTES = 512 << 10  # of B that a core keeps; more comes from the shared cache again for each block of A
 AGAIN_BYTES = 20 << 10  # of packed A that is computed with while such a B comes
+MOST_GRAIN = 32  # panels of a long run that are packed together
+MOST_PACKED = 1280 << 10  # of them: with more, L2 has no room
 WIDE_BYTES = 720 << 10  # of packed A beside such a B: as much as L2 has room for
 
 
@@ -68,6 +71,22 @@ def gemm_blocks(
 def most_panels(panel_bytes: int, column_bytes: int) -> int:
     """Panels that a task may pack; the numbers of bytes are those of `gemm_blocks`."""
     return max(1, (WIDE_BYTES if column_bytes > NEAR_BYTES else PACK_BYTES) // panel_bytes)
+
+
+def grain_of(run: int, panel_bytes: int, block: int, item: int) -> int:
+    """Panels along a run of A that are packed together: all of a short one, of a long one as many blocks of so many, which are
+    transposed at a time, as L2 has room for beside what they are read from; pieces of two lines, where it has room at all.
+
+    >>> grain_of(60, 27648, 8, 8), grain_of(144, 9216, 8, 8), grain_of(144, 27648, 8, 8), grain_of(144, 49152, 8, 8)
+    (60, 32, 24, 16)
+    >>> grain_of(144, 32768, 16, 4), grain_of(144, 49152, 16, 4)
+    (32, 16)
+    """
+    if run < 2 * MOST_GRAIN:
+        return run
+    fitting = WIDE_BYTES // panel_bytes
+    least = 2 * LINE // item if MOST_GRAIN * panel_bytes <= MOST_PACKED else 0
+    return max(MOST_GRAIN // 2, min(MOST_GRAIN, max(least, fitting - fitting % block)))
 
 
 def _shares(panels: int, outer: int, wanted: int) -> int:
