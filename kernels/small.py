@@ -14,16 +14,23 @@ import numpy as np
 
 from .cpu import abi
 from .cpu import small_abi as sa
+from .cpu.units import LINE
 from .gemm import Operand
 from .isa import ISA
 from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
 from .row import Row, operand_words
-from .tiles import COMPLEX, DTYPES, ITEMSIZE
+from .tiles import COMPLEX, DTYPES, ITEMSIZE, elements
 
 FIXED = (2, 3, 4)  # rows and terms that are written out, for the types that small matrices mostly have
 FIXED_DTYPES = ("float32", "float64", "complex64", "complex128")
 LARGEST = 64  # rows or terms beyond which a GEMM nest takes over
 LARGEST_COLUMNS = 16
+FEW_TERMS, MOST_COLUMNS = 64, 128  # of matrices that are applied to longer rows, and these
+NEAR_BYTES, FAR_BYTES = 1 << 20, 4 << 20  # of the results: in cache, and past it
+GATE_TERMS, GATE_ROW = 4, 384  # of a matrix that does little, and bytes of whole lines, where results are not in cache
+WIDE = 5  # half vectors of columns beyond those, up to so many multiply-adds of vectors
+WIDE_TERMS = 1 << 10
+LONGEST_WIDE, WIDE_ROWS = 24, 4  # terms of a sum there, and times as many as there are rows
 LARGEST_TERMS = 1 << 14  # multiplications of one product
 LARGEST_STRIDED = 1 << 11  # the same with strided columns
 WIDEST_STRIDED = 16  # columns that are gathered one by one
@@ -136,8 +143,26 @@ def fits(isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int, strided
     """
     if products < 2 or n < 2 or 4 * n < width_for(isa, dtype, n, strided):
         return False
-    terms = LARGEST_STRIDED if strided else LARGEST_TERMS
-    return max(m, k) <= LARGEST and n <= LARGEST_COLUMNS and m * n * k <= terms
+    if max(m, k) > LARGEST or m * n * k > (LARGEST_STRIDED if strided else LARGEST_TERMS):
+        return False
+    return n <= LARGEST_COLUMNS or not strided and _fits_wide(isa, dtype, products, m, n, k)
+
+
+def _fits_wide(isa: ISA, dtype: str, products: int, m: int, n: int, k: int) -> bool:
+    """The same of rows that are longer: a small matrix times them, as a gate is, or rows of few vectors, in fewer
+    multiply-adds, and short sums: rows are summed side by side, and few of them wait for each other. A GEMM stores whole lines
+    of a large result past the caches, this family does not."""
+    if k > WIDE_ROWS * m:
+        return False
+    lanes, parts, row = elements(isa, dtype), 2 if dtype in COMPLEX else 1, n * ITEMSIZE[dtype]
+    whole, nbytes = row % LINE == 0, products * m * row
+    if m * k <= FEW_TERMS and n <= MOST_COLUMNS:
+        gate = m * k <= GATE_TERMS * (1 if whole else parts**2) and (row <= GATE_ROW or not whole)
+        if gate or nbytes <= NEAR_BYTES:
+            return True
+    if whole and nbytes > FAR_BYTES:
+        return False
+    return 2 * n <= WIDE * lanes and k <= LONGEST_WIDE and m * k * -(-n // lanes) * parts <= WIDE_TERMS
 
 
 def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:

@@ -9,6 +9,7 @@ import strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import einsum_engine as engine
 from einsum_engine.kernels import isa, small, tiles
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.gemm import Operand
@@ -102,7 +103,7 @@ def test_every_number_of_rows(row, dtype, m):
 def test_sizes_written_out(row, dtype, size):
     rng = np.random.default_rng(size)
     names = set()
-    for n in range(1, 20):
+    for n in (*range(1, 20), 33, 50, 128):
         for accumulate, strided_columns in ((False, False), (True, False), (False, True), (True, True)):
             options = {"accumulate": accumulate, "strided_columns": strided_columns}
             options |= {"conj_a": bool(n % 2), "conj_b": n > 5}
@@ -216,3 +217,49 @@ def test_fits():
     assert small.fits(wide, "float64", products=1000, m=8, n=8, k=8, strided=True)
     assert not small.fits(wide, "float64", products=1000, m=16, n=16, k=16, strided=True)
     assert small.width_for(wide, "int8", 60) == 64 and small.width_for(wide, "int8", 60, strided=True) == 8
+
+
+@pytest.mark.parametrize(
+    "dtype, products, m, n, k, fitting",
+    [
+        ("float32", 500, 20, 20, 20, True),
+        ("float32", 500, 24, 24, 24, False),  # 1152 multiply-adds of vectors
+        ("float32", 500, 12, 41, 12, False),  # more than two vectors and a half
+        ("float32", 500, 3, 36, 50, False),  # few rows, each waiting for its sum
+        ("float64", 500, 18, 18, 18, True),
+        ("float64", 500, 8, 100, 8, False),  # 3 MB of results
+        ("float64", 100, 8, 100, 8, True),
+        ("float64", 100, 8, 129, 8, False),
+        ("complex64", 500, 18, 18, 18, False),
+        ("complex64", 1 << 17, 2, 32, 2, True),  # gates on a state that no cache holds: lines are whole
+        ("complex64", 1 << 16, 2, 64, 2, False),
+        ("complex64", 1 << 16, 4, 32, 4, False),
+        ("complex64", 1 << 16, 4, 27, 4, True),  # and not whole
+        ("float64", 1 << 16, 4, 36, 4, False),
+    ],
+)
+def test_longer_rows(dtype, products, m, n, k, fitting):
+    assert small.fits(isa.get("avx512"), dtype, products=products, m=m, n=n, k=k) == fitting
+    assert not small.fits(isa.get("avx512"), dtype, products=products, m=m, n=n, k=k, strided=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
+@pytest.mark.parametrize(
+    "equation, sizes",
+    [
+        ("abc,db->adc", dict(a=330, b=2, c=27, d=2)),
+        ("abc,db->adc", dict(a=61, b=4, c=100, d=3)),
+        ("bmk,bkn->bmn", dict(b=7, m=8, k=8, n=128)),
+        ("bmk,bkn->bmn", dict(b=9, m=11, k=12, n=18)),
+        ("bkm,bkn->mbn", dict(b=9, m=11, k=12, n=19)),
+        ("bmk,bkn->bmn", dict(b=5, m=6, k=24, n=17)),
+    ],
+)
+def test_products_with_longer_rows(equation, sizes, dtype, threads):
+    rng = np.random.default_rng(0)
+    inputs, _ = equation.split("->")
+    arrays = [rng.integers(-3, 4, [sizes[i] for i in term]) for term in inputs.split(",")]
+    f = engine.compile(equation, *(x.shape for x in arrays), dtypes=dtype, threads=threads)
+    assert (f(*(x.astype(dtype) for x in arrays)) == np.einsum(equation, *arrays)).all()
+    assert isa.active_isa().vector_bits < 512 or [step.family for step in f.plan.steps] == ["small"]
