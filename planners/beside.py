@@ -20,11 +20,10 @@ from ..plan import Axis, Index
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
-from .shared_lines import LEAST_BYTES, SMALL_SHARE
+from .shared_lines import COPIED, LEAST_BYTES, SMALL_SHARE
 
 LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
 FEW_ROWS = 4  # that are worth a turn of the loops outside
-COPIED = 24  # elements of a product's operand that are copied in less time than a product by itself takes to begin
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
 

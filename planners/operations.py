@@ -24,6 +24,8 @@ from .layout import dense_axes
 from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
 from .splitting import LEAST_TERMS, cut, pieces_of_k
+from .turned import LEAST_BYTES as LEAST_TURNED
+from .turned import term_of_product
 
 PARTS = "\x00parts"  # index of the real and imaginary part, where a complex tensor is worked on as a real one
 _size = attrgetter("size")
@@ -203,14 +205,16 @@ class OperationList:
         self.operations = []
         for operation, (*_, term) in zip(operations, outline.operations):
             large = max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES
-            parts = None
+            parts, rest = None, "sum"
             if large and operation.kind == "gemm" and not operation.mixed:
                 parts = self._in_pieces(*operation.inputs, term) or self._along_lines(*operation.inputs, term)
+            if parts is None and operation.kind == "gemm" and not operation.mixed:
+                parts, rest = self._turned(operation), "copy"
             if parts is not None:
                 behind = operation.output
                 self.values.insert(self.values.index(behind) if behind.kind == "arena" else len(self.values), parts)
                 self.operations.append(Operation("gemm", operation.inputs, parts))
-                operation.kind, operation.inputs = "sum", (parts,)
+                operation.kind, operation.inputs = rest, (parts,)
             self.operations.append(operation)
         for number, value in enumerate(self.values):
             value.number = number
@@ -251,6 +255,21 @@ class OperationList:
         lanes = self._value(kept, x, y)
         lanes.axes = dense_axes(order, self.sizes, itemsize(x.dtype))
         return lanes
+
+    def _turned(self, operation: Operation) -> Value | None:
+        """What a product stores that is turned round afterwards; None where that does not pay."""
+        (x, y), out, request = operation.inputs, operation.output, self.request
+        if not (x.kind == y.kind == "input" and out.kind == "output") or out.dtype != x.dtype:
+            return None
+        if request.layouts != "solve" or not request.fuse or max(x.size, y.size, out.size) < LEAST_TURNED:
+            return None
+        lanes = isa_table.get(request.isa).vector_bits // (8 * itemsize(x.dtype))
+        term = term_of_product(x.axes, y.axes, out.axes, itemsize(x.dtype), lanes)
+        if term is None:
+            return None
+        found = self._value(term, x, y)
+        found.axes = dense_axes(term[::-1], self.sizes, itemsize(x.dtype))
+        return found
 
     def _value(self, term: tuple[Index, ...], x: Value, y: Value) -> Value:
         """What a product of two values makes that are of one dtype."""

@@ -19,6 +19,7 @@ from ..plan import Axis, Index
 
 LEAST_BYTES = 1 << 14  # of the large operand, at least
 SMALL_SHARE = 8  # how many times as many elements it has as what is moved besides: the small one, and the lanes
+COPIED = 24  # elements of a product's operand that are copied in less time than a product by itself takes to begin
 MOST_ROWS = 1024  # of lanes in the small operand of one product, 64 KB of whole lines: L2 keeps them beside the others
 
 

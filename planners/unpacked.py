@@ -32,6 +32,7 @@ from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, leve
 PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
 _MAX_RUNS = 1 << 16  # entries of a table of K
 _MOST_ROWS = 4096  # of lanes in the operands of one product, 256 KB of whole cache lines
+_MOST_VECTORS = 8192  # in the operands and the result of one, 512 KB
 _GATE = 16  # elements of a matrix that is applied to a large operand with few adjacent elements in each piece
 _GATE_BYTES = 1 << 14  # of the large operand at least
 _GATE_ROWS = 8
@@ -169,10 +170,14 @@ class _View:
         With all of them, the rows of lanes of one product might not fit a cache, where there is no blocking; and what
         is read once is best read in its own order.
         """
-        outer, sides, most = self.batch[:-1], [self.m, self.n], _MOST_ROWS // max(1, total(self.k))
-        while total(sides[0]) + total(sides[1]) > most:
-            wide = int(total(sides[1]) >= total(sides[0]))
-            found = _cut_outside(sides[wide], most - total(sides[1 - wide]))
+        outer, sides, terms = self.batch[:-1], [self.m, self.n], max(1, total(self.k))
+        most = _MOST_ROWS // terms
+        while True:
+            rows, columns = total(sides[0]), total(sides[1])
+            if rows + columns <= most and (rows + columns) * terms + rows * columns <= _MOST_VECTORS:
+                break
+            wide, other = int(columns >= rows), min(rows, columns)
+            found = _cut_outside(sides[wide], min(most - other, (_MOST_VECTORS - other * terms) // (terms + other)))
             if found is None:
                 break
             outside, sides[wide] = found
