@@ -21,7 +21,7 @@ from .across import MOST_TERMS
 Axes = Mapping[Index, Axis]
 
 LEAST_BYTES = 1 << 17  # of a result that is stored with the batch outside: smaller ones stay in the cache of a core
-LEAST_LARGE = 1 << 19  # of a large operand whose batch lanes run along for its sake
+LEAST_LARGE = 1 << 19  # of a large operand for whose sake a result is turned round
 SHORT_RUN = 8  # bytes of a result behind which a batch index is as good as fastest
 MOST_STORED = 128  # terms of a sum: for more, how results are stored matters little
 MOST_ALONG = 128  # terms for which lanes along a batch have room for their operands
@@ -89,6 +89,8 @@ def as_it_lies(left: Axes, right: Axes, out: Axes, item: int) -> tuple[Index, ..
     if fastest == first or fastest in small:
         return None
     if large[first].stride != item or _elements(out) * SMALL_RESULT > _elements(large):
+        return None
+    if _elements(large) * item < LEAST_LARGE:
         return None
     kept = [i for i in order if i in out]
     return (*[i for i in reversed(_fast_to_slow(out)) if i not in kept], *reversed(kept))
