@@ -20,7 +20,7 @@ from ..plan import Axis, Index
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
-from .shared_lines import COPIED, LEAST_BYTES, SMALL_SHARE
+from .shared_lines import LEAST_BYTES, SMALL_SHARE, worth_copying
 
 LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
 FEW_ROWS = 4  # that are worth a turn of the loops outside
@@ -48,8 +48,7 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
         return None
     small, large = (item * prod(c.sizes[i] for i in indices) for indices in (left, (*c.batch, *c.n, *c.k)))
     each = prod(c.sizes[i] for i in (*c.m, *c.k))
-    few = each <= COPIED or not (c.m or c.n)
-    if large < LEAST_BYTES or small * SMALL_SHARE > large and not few:
+    if large < LEAST_BYTES or not (worth_copying(small, large, each) or not (c.m or c.n)):
         return None
     order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
     run, adjacent = _adjacent(c, order, item)

@@ -200,16 +200,12 @@ class OperationList:
 
     # -- large products --------------------------------------------------------------------------------------
     def _divide(self, outline: Outline) -> None:
-        """Products of large operands that do better as one with an index more, and a sum of what that makes."""
+        """Products of large operands that do better as one with an index more, and a sum of what that makes, or with a result in
+        another order, and a copy of that."""
         operations = self.operations
         self.operations = []
         for operation, (*_, term) in zip(operations, outline.operations):
-            large = max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES
-            parts, rest = None, "sum"
-            if large and operation.kind == "gemm" and not operation.mixed:
-                parts = self._in_pieces(*operation.inputs, term) or self._along_lines(*operation.inputs, term)
-            if parts is None and operation.kind == "gemm" and not operation.mixed:
-                parts, rest = self._turned(operation), "copy"
+            parts, rest = self._divided(operation, term)
             if parts is not None:
                 behind = operation.output
                 self.values.insert(self.values.index(behind) if behind.kind == "arena" else len(self.values), parts)
@@ -218,6 +214,16 @@ class OperationList:
             self.operations.append(operation)
         for number, value in enumerate(self.values):
             value.number = number
+
+    def _divided(self, operation: Operation, term: tuple[Index, ...]) -> tuple[Value | None, str]:
+        """What the product of an operation makes where the rest is an operation of its own, and what kind that is; else None."""
+        if operation.kind != "gemm" or operation.mixed:
+            return None, ""
+        if max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES:
+            parts = self._in_pieces(*operation.inputs, term) or self._along_lines(*operation.inputs, term)
+            if parts is not None:
+                return parts, "sum"
+        return self._turned(operation), "copy"
 
     def _in_pieces(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
         """The result of a product of two operands whose long sum is cut into pieces for the threads; None where that does

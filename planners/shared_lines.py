@@ -38,8 +38,8 @@ def lanes_of_sum(
     if isa.vector_bits < 8 * LINE and any(small[i].stride == item for i in summed):
         return ()  # a dot product, whose vectors are as long as the runs
     batch = order[len(summed)]
-    adjacent = _adjacent(large, (*summed, batch), item)
-    if batch not in small or not 2 * adjacent[-2] <= LINE <= adjacent[-1]:
+    beside = adjacent(large, (*summed, batch), item)
+    if batch not in small or not 2 * beside[-2] <= LINE <= beside[-1]:
         return ()
     sizes = {i: axis.size for axes in (small, large) for i, axis in axes.items()}
     elements, copied, lanes = (prod(sizes[i] for i in indices) for indices in (large, small, {*kept, *summed}))
@@ -50,7 +50,13 @@ def lanes_of_sum(
     return summed if rows <= MOST_ROWS else ()
 
 
-def _adjacent(axes: Mapping[Index, Axis], order: Iterable[Index], item: int) -> list[int]:
+def worth_copying(small: int, large: int, each: int) -> bool:
+    """Whether a copy of an operand of ``small`` is little beside a ``large`` one, both in elements or in bytes, or of so few
+    elements for each product."""
+    return small * SMALL_SHARE <= large or each <= COPIED
+
+
+def adjacent(axes: Mapping[Index, Axis], order: Iterable[Index], item: int) -> list[int]:
     """Bytes that lie side by side along the first index, the first two, and so on; 0 from where there are gaps."""
     run, found = item, []
     for index in order:

@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from math import prod
-from typing import Iterable, Mapping
+from typing import Mapping
 
 from ..plan import Axis, Index
 from . import shared_lines
@@ -26,7 +27,7 @@ SHORT_RUN = 8  # bytes of a result behind which a batch index is as good as fast
 MOST_STORED = 128  # terms of a sum: for more, how results are stored matters little
 MOST_ALONG = 128  # terms for which lanes along a batch have room for their operands
 MOST_USES = 4  # of each element of the large operand: for more, to pack it is little
-SMALL_RESULT = 16  # times as small
+SMALL_RESULT = 16  # times as small as the large operand, in the order of which a result is stored
 
 
 def term_of_product(left: Axes, right: Axes, out: Axes, item: int, lanes: int) -> tuple[Index, ...] | None:
@@ -71,7 +72,8 @@ def batch_inside(left: Axes, right: Axes, out: Axes, item: int, lanes: int) -> t
     batch = [i for i in order if i in small and i in out]
     if not batch or order[0] != batch[0] or _fast_to_slow(out)[0] == batch[0]:
         return None
-    if 2 * _run(large, order, batch, item) < lanes or _elements(large) * item < LEAST_LARGE:
+    run = max(shared_lines.adjacent(large, takewhile(batch.__contains__, order), item)) // item
+    if 2 * run < lanes or _elements(large) * item < LEAST_LARGE:
         return None
     uses = prod(axis.size for i, axis in small.items() if i in out and i not in large)
     if uses > MOST_USES or not (small[batch[0]].stride == item or _copied(small, large, out)):
@@ -111,17 +113,7 @@ def _lanes_along(batch: Index, left: Axes, right: Axes, out: Axes, item: int) ->
 def _copied(small: Axes, large: Axes, out: Axes) -> bool:
     """Whether a copy of an operand is little beside the other one, or for each product of the batch."""
     each = prod(axis.size for i, axis in small.items() if not (i in large and i in out))
-    return _elements(small) * shared_lines.SMALL_SHARE <= _elements(large) or each <= shared_lines.COPIED
-
-
-def _run(axes: Axes, order: Iterable[Index], of: list[Index], item: int) -> int:
-    """Elements that lie side by side along the first indices, as long as these are some ``of`` them."""
-    run = 1
-    for i in order:
-        if i not in of or axes[i].stride != run * item:
-            break
-        run *= axes[i].size
-    return run
+    return shared_lines.worth_copying(_elements(small), _elements(large), each)
 
 
 def _elements(axes: Axes) -> int:
