@@ -24,9 +24,9 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
-# Strips that join runs of the output: bytes of one, at least, since tiles are mostly empty below, and at most, since longer ones
-# have few ends; entries of J; boxes for each task, at least; what they are worth beside others whose tiles are as full.
-JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 3 * LINE, 4 << 10, 1024, 8, 0.75
+# Strips that join runs of the output: bytes of one, at least, since below boxes of dense rows are better, and at most, since longer
+# ones have few ends; entries of J; boxes for each task, at least; what they are worth beside others whose tiles are as full.
+JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = na.DENSE_BYTES + 1, 4 << 10, 1024, 8, 0.75
 JOINED_LINES = 3  # in scratch for each entry of J (`cpu.strips_joined`)
 CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output so that they leave each other ends of runs
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
@@ -37,6 +37,7 @@ MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
 SHORT_IN = 3 * LINE  # bytes of rows that end before hardware follows many
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
+BESIDE_IN, BESIDE_KEPT = PAGE, 128 << 10
 BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a border in a run store parts of lines
 ONE = (1, 0, 0, 0)
 
@@ -66,9 +67,12 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     carried = _carried(o, j, outer, item) if links else None
     if carried:
         outer = carried.outer
-    builder = RowBuilder(o, j, outer, shifts)
+    beside = ONE if sides.joined else _beside(o, j, outer, item)
+    builder = RowBuilder(o, j, without(outer, [beside]), shifts)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
     outputs = _outputs(item, o, j, outer)
+    kept = max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * beside[0]
+    builder.words |= {na.N_BESIDE: beside[0], na.N_BESIDE_OUT: beside[1 + OUT], na.N_BESIDE_A: beside[1 + A]}
     if sides.joined:
         if not links or boxes < JOINED_BOXES * tasks:
             return None
@@ -81,16 +85,31 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
         strips = 1  # of tasks: all of a box, since what begins a run is kept until that is complete which it continues
     if not outputs:
         return None
-    builder.kernels[abi.FN] = f"nest_strips_{item}"
+    # narrower vectors join nothing: runs that they would write are not for what writes joined ones alone
+    short = outputs == na.STRIPS_JOINED and _at_once(o, links, carried, item)
+    builder.kernels[abi.FN] = f"nest_{'short' if short else 'strips'}_{item}"
     builder.words |= {
         na.N_BOXES: boxes,
         na.N_A_O: builder.vector(o.offsets(A)),
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
-        na.N_KEPT: builder.reserve(max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * LINE * j.count),
+        na.N_KEPT: builder.reserve(kept * LINE * j.count),
     }
     return builder.row(min(tasks, boxes * strips), nbytes)
+
+
+def _beside(o: Group, j: Group, outer: Sequence[Dim], item: int) -> Dim:
+    """The loop over boxes that strips go through side by side: that which continues what a strip reads in one piece, where this is
+    short and would be gone on with late, so that the core reads ahead from one to the next."""
+    run = item * j.total
+    piece = _chain([d for d in o.dims if d[0] > 1], A, run)
+    read = run * prod(d[0] for d in piece)
+    found = next((d for d in outer if d[1 + A] == read), ONE)
+    last = max((o.dims.index(d) for d in piece), default=0)
+    rows = prod(d[0] for d in o.dims[:last] if d not in piece)
+    fits = read <= BESIDE_IN and found[0] * j.count * LINE <= BESIDE_KEPT and rows <= _entries(item)
+    return found if fits and j.chunks == ONE and cores.here().strips_beside else ONE
 
 
 def _links(o: Group, j: Group, item: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -98,9 +117,16 @@ def _links(o: Group, j: Group, item: int) -> tuple[np.ndarray, np.ndarray] | Non
     or a run of the input is short."""
     begin = j.offsets(OUT)
     links = _matched(begin, begin + item * o.total)
-    if 2 * np.count_nonzero(links[0] >= 0) < begin.size or item * j.total < _long_in(o, item):
+    if 2 * np.count_nonzero(links[0] >= 0) < begin.size or item * j.total < _long_in(o, True):
         return None
     return links
+
+
+def _at_once(o: Group, links: tuple[np.ndarray, np.ndarray], carried: "Carried | None", item: int) -> bool:
+    """Whether a run is short enough to be written at once, and what continues one comes later (`cpu.strips_short`)."""
+    entries = np.arange(links[0].size)
+    later = np.all((links[0] < 0) | (links[0] > entries)) and (carried is None or np.all(carried.on <= entries))
+    return bool(later) and na.SHORT_LEAST * LINE < item * o.total <= na.SHORT_LINES * LINE
 
 
 def _matched(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -137,8 +163,12 @@ def _carried(o: Group, j: Group, outer: list[Dim], item: int) -> Carried | None:
     return found
 
 
-def _long_in(o: Group, item: int) -> int:
-    return CROWDED_IN if o.dims[0][1 + A] % (PAGE // 2) == 0 else LONG_IN
+def _long_in(o: Group, joined: bool) -> int:
+    return CROWDED_IN if o.dims[0][1 + A] % (PAGE // 2) == 0 else _shortest_in(joined)
+
+
+def _shortest_in(joined: bool) -> int:
+    return LONG_IN if joined else min(LONG_IN, cores.here().strips_in)
 
 
 def _entries(item: int) -> int:
@@ -151,7 +181,7 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     far = item * o.total * j.total * prod(d[0] for d in outer) >= FAR_BYTES
     lines = o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
     paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
-    long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, item)
+    long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, False)
     return na.STRIPS_LINES * paged | na.STRIPS_ANY * long
 
 
@@ -204,7 +234,7 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
             # the first vector of a run and its last belong to several strips
             joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no
             joined = joined and JOINED_LEAST <= item * no <= JOINED_OUT
-            long = (joined or item * no >= LONG_OUT) and item * nj >= LONG_IN
+            long = (joined or item * no >= LONG_OUT) and item * nj >= _shortest_in(joined)
             ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
             score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
             if score > best:

@@ -8,7 +8,7 @@ import pytest
 from nest_case import Case, check_between_guards
 
 from einsum_engine.kernels import nest_moves, nest_strips
-from einsum_engine.kernels.cpu import cores, nest_abi
+from einsum_engine.kernels.cpu import abi, cores, nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_boxes import Group
@@ -31,6 +31,8 @@ CASES = {
     "every run begins with a line": ((3, 48, 37), (0, 2, 1), 1024, 2),
     "J has one tile that is not full": ((40, 53, 3, 5), (3, 0, 2, 1), 1024, 2),
 }
+# Bytes of a run that is written at once.
+RUNS = (132, 144, 176, 192, 208, 240, 252, 256)
 
 
 def _dims(sizes, order, item: int):
@@ -69,6 +71,73 @@ def test_lines_that_two_runs_share(isa, name, case, threads, problem):
     item = np.dtype(name).itemsize
     for within in (0, item, 64 - item, 3):  # bytes of a line before the output, which boxes write where elements have some
         Case(problem=made, within=(within, item), threads=threads).check(isa)
+
+
+def _short(nbytes: int, name: str, inside: int) -> NestProblem:
+    """Runs of so many bytes, or an element more, ``inside`` of which follow each other, and these in the boxes."""
+    item = np.dtype(name).itemsize
+    sizes = (3, -(-nbytes // item), inside, 37)
+    return NestProblem(op="copy", dims=_dims(sizes, (3, 0, 2, 1), item), out=name, a=name)
+
+
+@ISAS
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("nbytes", RUNS)
+def test_runs_that_are_written_at_once(isa, nbytes, name, threads, problem, monkeypatch):
+    problem("all that is continued is in J", name)
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
+    made, item = _short(nbytes, name, 5), np.dtype(name).itemsize
+    row = lower(made, threads).rows[1]
+    assert row.kernels[abi.FN] == f"nest_short_{item}" and row.words[nest_abi.N_STRIPS] == nest_abi.STRIPS_JOINED
+    for within in (0, item, 32, 64 - item, 3):
+        Case(problem=made, within=(within, item), threads=threads).check(isa)
+
+
+@ISAS
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("sizes", "most"), [((3, 50, 7, 11), 22), ((3, 50, 7, 11), 44), ((3, 64, 127), 30), ((5, 35, 127), 30)])
+def test_runs_at_once_of_a_smaller_last_piece_of_j(isa, sizes, most, threads, problem, monkeypatch):
+    """What continues an entry there is in no box, or in the next one."""
+    problem("all that is continued is in J")
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
+    monkeypatch.setattr(nest_strips, "JOINED_J", most)
+    order = (3, 0, 2, 1) if len(sizes) == 4 else (0, 2, 1)
+    made = NestProblem(op="copy", dims=_dims(sizes, order, 4), out="float32", a="float32")
+    row = lower(made, threads).rows[1]
+    assert row.words[nest_abi.N_J_TOTAL] % row.words[nest_abi.N_J]
+    assert row.kernels[abi.FN] == "nest_short_4"
+    for within in (0, 4, 60):
+        Case(problem=made, within=(within, 4), threads=threads).check(isa)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
+@pytest.mark.parametrize("name", ["float32", "complex64", "complex128"])
+@pytest.mark.parametrize("nbytes", RUNS)
+def test_nothing_outside_is_touched_at_once(isa, nbytes, name, flush, problem, monkeypatch):
+    problem("all that is continued is in J", name)
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
+    check_between_guards(_short(nbytes, name, 5), flush, isa, which=1)
+
+
+def test_which_runs_are_written_at_once(problem, monkeypatch):
+    problem("all that is continued is in J")
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 260)
+    kernel = lambda made: lower(made, 2).rows[1].kernels[abi.FN]  # noqa: E731
+    assert kernel(_short(256, "float32", 5)) == "nest_short_4"
+    assert kernel(_short(260, "float32", 5)) == "nest_strips_4"  # more than four lines
+    assert kernel(_short(132, "float32", 5)) == "nest_short_4"
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 128)
+    assert len(lower(_short(128, "float32", 5), 2).rows) == 1  # of two lines: in boxes alone
+    # what continues an entry of J comes before it: its beginning would have to wait
+    o = Group(dims=((50, 4, 936),), total=50, chunks=ONE)
+    later, sooner = (np.array([1, 2, -1]), np.array([-1, 0, 1])), (np.array([-1, 0, 1]), np.array([1, 2, -1]))
+    assert nest_strips._at_once(o, later, None, 4) and not nest_strips._at_once(o, sooner, None, 4)
+    carried = nest_strips.Carried(outer=[], row=2, on=np.array([-1, -1, 0]), come=np.array([2, -1, -1]))
+    assert nest_strips._at_once(o, later, carried, 4)
+    # the entry whose place it would wait in is not read yet
+    assert not nest_strips._at_once(o, later, replace(carried, on=np.array([1, -1, -1])), 4)
 
 
 @ISAS

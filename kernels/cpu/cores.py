@@ -24,6 +24,10 @@ class Core:
     ``strip_lines``: of the output, adjacent ones, that a permutation in strips stores for each entry of J
     (docs/performance-memory.md#pairs-of-lines).
     ``strips_join``: strips of runs of the output that continue each other write the lines which two of them share.
+    ``strips_beside``: strips go through boxes side by side that continue what each of them reads
+    (docs/performance-memory.md#beside).
+    ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
+    the output are long (docs/performance-memory.md#beside).
     ``rows_followed``: so many rows of the input, read by turns, are read ahead by the core itself: strips ask for the lines of
     more, where each is short (docs/performance-memory.md#strips-ask); 0: for all lines.
     ``rows_ask``: lines that are put together from rows of a box ask for what a box to come reads (docs/performance-memory.md#dense).
@@ -44,6 +48,8 @@ class Core:
     tiles_ask: bool = False
     strip_lines: int = 1
     strips_join: bool = False
+    strips_beside: bool = False
+    strips_in: int = 96
     rows_followed: int = 0
     rows_ask: bool = True
     dense_rows: bool = False
@@ -63,6 +69,8 @@ MAKERS = {
         tiles_ask=True,
         strip_lines=2,
         strips_join=True,
+        strips_beside=True,
+        strips_in=32,
         rows_followed=48,
         rows_ask=False,
         dense_rows=True,

@@ -32,6 +32,7 @@ from .nest_sum import build_sum
 from .storage import STORAGES
 from .strips_gathered import Gathered
 from .strips_joined import Joined
+from .strips_short import Short
 
 
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
@@ -366,27 +367,29 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
     return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
 
 
-def _build_strips(module: ir.Module, name: str, item: int, isa: ISA) -> None:
-    """A copy in strips, where these write the output."""
+def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool = False) -> None:
+    """A copy in strips, where these write the output; ``short``: of runs that are written at once, where runs are joined."""
     f = Fn(module, name, [I64] * 4)
-    kind = Joined if strips.joins_runs(isa) else strips.Shifted if strips.shifts_lines(isa) else Gathered
-    made = kind(f, item, isa)
-    with f.if_(strips.fits(made.frame, f.i64(item), isa)):
-        made.emit()
+    joins = strips.joins_runs(isa)
+    if joins or not short:
+        kind = (Short if short else Joined) if joins else strips.Shifted if strips.shifts_lines(isa) else Gathered
+        made = kind(f, item, isa)
+        with f.if_(strips.fits(made.frame, f.i64(item), isa)):
+            made.emit()
     f.store_fence()
     f.ret()
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
-    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_dense_<item>``, or
-    ``nest_<what>_<dtypes>[_swap | _add]``."""
+    """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_short_<item>``,
+    ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
-    elif what == "strips":
-        _build_strips(module, name, int(last), isa)
+    elif what in ("strips", "short"):
+        _build_strips(module, name, int(last), isa, what == "short")
     elif what == "dense":
         build_dense(module, name, int(last), isa)
     elif what == "copy":

@@ -5,11 +5,12 @@ the input, one for each entry of O, are read side by side, in order, as hardware
 begin anywhere in a line: each line is what the strip before had of it, kept in scratch, and the first entries of this one.
 
     for strip of this task           entries of O; first those of one box, then the next box
-      for tile in J
-        load the rows, transpose     vectors along O
-        for entry of J               one vector, or two
-          line = end of the vector that was kept, beginning of this one
-          keep this one, store the line
+      for box beside it              that goes on where this one ends, in the input: often there is one box alone
+        for tile in J
+          load the rows, transpose   vectors along O
+          for entry of J             one vector, or two
+            line = end of the vector that was kept, beginning of this one
+            keep this one, store the line
 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
@@ -25,7 +26,7 @@ from ..isa import ISA
 from . import cores
 from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
-from .mover import Mover
+from .mover import PART, Mover
 from .nest_frame import OUT, ROW, A, Frame, Odometer
 from .units import LINE
 
@@ -64,6 +65,7 @@ class Strips:
         self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
         self.tile, self.lines = LINE // item, cores.here().strip_lines  # entries of J in a tile, lines of each
         self.size = self.lines * self.tile  # entries of O in a strip
+        self.kept, self.kept_bytes = self.frame.scratch(na.N_KEPT), LINE  # of each entry of J
         self.rows, self.coming = f.stack(8 * self.size), f.stack(8 * self.size)
         self.ahead = self.frame.word(na.N_STRIPS_AHEAD)
         self.along, self.across = self.frame.vector(na.N_A_O), self.frame.vector(na.N_OUT_J)
@@ -77,6 +79,7 @@ class Strips:
         table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
         odometer = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
         first, last = self._share(frame.word(na.N_BOXES), strips)
+        kept = self.kept
         odometer.start(first // strips)
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
@@ -84,9 +87,12 @@ class Strips:
             out, a = (v.get() for v in at)
             o, following = strip.get() * self.size, strip.get() + 1
             ends = following.eq(strips) | self.task_ends
-            self._place_rows(a, o)
             nj = frame.extent(na.N_J, na.N_J_TOTAL, f.word(frame.counters))
-            self._strip(out + o * self.item, nj, f.min(total - o, self.size), begun.get(), ends)
+            with f.range(0, frame.word(na.N_BESIDE)) as beside:
+                self.kept = kept + beside * (frame.word(na.N_J) * self.kept_bytes)
+                self._place_rows(a + beside * frame.word(na.N_BESIDE_A), o)
+                to = out + beside * frame.word(na.N_BESIDE_OUT) + o * self.item
+                self._strip(to, nj, f.min(total - o, self.size), begun.get(), ends)
             more = following < strips
             begun.set(more)
             strip.set(f.select(more, following, f.i64(0)))
@@ -160,7 +166,6 @@ class Shifted(Strips):
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
-        self.kept = self.frame.scratch(na.N_KEPT)
         self.vector = self.m.vector(self.tile)
         self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
         if self.lines > 1:
@@ -199,10 +204,29 @@ class Shifted(Strips):
         rest, j = nj % columns, nj - nj % columns
         with f.if_(rest.ne(0)):
             self._ask(j, nj, columns)
-            mask = f.lane_mask(rest * self.m.group, columns * self.m.group)
-            for k, vectors in list(enumerate(self._vectors(j, columns, parts, mask)))[: columns - 1]:
-                with f.if_(rest > k):
-                    store(j + k, vectors)
+            self._rest(j, rest, columns, store, parts)
+
+    def _rest(self, j: Val, rest: Val, columns: int, store: Callable[[Val, list[Val]], None], parts: int) -> None:
+        """The last entries of J, less than ``columns``, by a tile as narrow as holds them."""
+        f, half = self.f, columns // 2
+        if half * self.item < PART:
+            self._masked(j, rest, columns, store, parts)
+            return
+        with f.if_else(rest > half) as (wide, narrow):
+            with wide:
+                self._masked(j, rest, columns, store, parts)
+            with narrow, f.if_else(rest.eq(half)) as (full, part):
+                with full:
+                    for k, vectors in enumerate(self._vectors(j, half, parts)):
+                        store(j + k, vectors)
+                with part:
+                    self._rest(j, rest, half, store, parts)
+
+    def _masked(self, j: Val, rest: Val, columns: int, store: Callable[[Val, list[Val]], None], parts: int) -> None:
+        f, mask = self.f, self.f.lane_mask(rest * self.m.group, columns * self.m.group)
+        for k, vectors in list(enumerate(self._vectors(j, columns, parts, mask)))[:columns]:
+            with f.if_(rest > k):
+                store(j + k, vectors)
 
     def _vectors(self, j: Val, columns: int, parts: int, mask: Val | None = None) -> Iterable[list[Val]]:
         """For each entry of J of so many columns, its first vectors, as many as ``parts``. ``mask``: of what is loaded of a row."""
@@ -215,7 +239,10 @@ class Shifted(Strips):
         def transposed(first: int) -> list[Val]:
             if columns == self.tile:
                 return m.transpose([load(first + row, columns) for row in range(self.tile)])
-            return m.half_square(lambda row: load(first + row, columns))
+            if columns == self.tile // 2:
+                return m.half_square(lambda row: load(first + row, columns))
+            rows = range(first, first + self.tile)
+            return m.transpose([m.join([load(row, columns) for row in rows[k::columns]]) for k in range(columns)])
 
         return map(list, zip(*(transposed(first) for first in range(0, parts * self.tile, self.tile))))
 

@@ -19,7 +19,7 @@ class Gathered(Strips):
 
     def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
-        self.isa, self.kept = isa, self.frame.scratch(na.N_KEPT)
+        self.isa, self.kept_bytes = isa, (self.lines + 1) * LINE
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
         f, tile, inside = self.f, self.tile, begun & ends.eq(0)
@@ -56,7 +56,7 @@ class Gathered(Strips):
 
     def _new(self, j: Val) -> Val:
         """What a strip has of an entry of J; a line before it is what is kept."""
-        return self.kept + LINE + j * ((self.lines + 1) * LINE)
+        return self.kept + LINE + j * self.kept_bytes
 
     def _lines(self, out: Val, j: Val) -> tuple[Val, Val, Val]:
         """Address of the line in which the entries of a strip begin, and bytes before them; where that line is in scratch."""
