@@ -24,9 +24,11 @@ ITEM_SIZES = (4, 8, 16)  # bytes: of smaller elements a line would take more row
 # Bytes, at least, of a run of the output, both ends of which are stored by mask, and of a run of the input: less than a
 # line and a half is mostly tiles that are not full. From these on strips are faster than boxes.
 LONG_OUT, LONG_IN = 900, 96
-# Strips that join runs of the output: bytes of one, at least, since below boxes of dense rows are better, and at most, since longer
-# ones have few ends; entries of J; boxes for each task, at least; what they are worth beside others whose tiles are as full.
-JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = na.DENSE_BYTES + 1, 4 << 10, 1024, 8, 0.75
+# Strips that join runs of the output: bytes of one, at least, since tiles are mostly empty below, and at most, since longer ones
+# have few ends; entries of J; boxes for each task, at least; what they are worth beside others whose tiles are as full.
+JOINED_LEAST, JOINED_OUT, JOINED_J, JOINED_BOXES, JOINED_WORTH = 3 * LINE, 4 << 10, 1024, 8, 0.75
+# Those that write a run at once: sizes of elements, of which a few lines are no more rows than hardware follows; bytes of a run.
+SHORT_SIZES, SHORT_BYTES = (8, 16), range(na.SHORT_LEAST * LINE + 1, na.SHORT_LINES * LINE + 1)
 JOINED_LINES = 3  # in scratch for each entry of J (`cpu.strips_joined`)
 CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output so that they leave each other ends of runs
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
@@ -35,7 +37,6 @@ PAGED_IN = 2048
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
-SHORT_IN = 3 * LINE  # bytes of rows that end before hardware follows many
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
 BESIDE_IN, BESIDE_KEPT = PAGE, 128 << 10
 BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a border in a run store parts of lines
@@ -86,7 +87,9 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     if not outputs:
         return None
     # narrower vectors join nothing: runs that they would write are not for what writes joined ones alone
-    short = outputs == na.STRIPS_JOINED and _at_once(o, links, carried, item)
+    short = outputs == na.STRIPS_JOINED and _at_once(o, j, links, carried, item)
+    if sides.joined and not short and item * o.total < JOINED_LEAST:
+        return None
     builder.kernels[abi.FN] = f"nest_{'short' if short else 'strips'}_{item}"
     builder.words |= {
         na.N_BOXES: boxes,
@@ -94,6 +97,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
+        na.N_STRIPS_ENDS: int(o.dims[0][1 + A] != item * j.total),
         na.N_KEPT: builder.reserve(kept * LINE * j.count),
     }
     return builder.row(min(tasks, boxes * strips), nbytes)
@@ -122,11 +126,12 @@ def _links(o: Group, j: Group, item: int) -> tuple[np.ndarray, np.ndarray] | Non
     return links
 
 
-def _at_once(o: Group, links: tuple[np.ndarray, np.ndarray], carried: "Carried | None", item: int) -> bool:
-    """Whether a run is short enough to be written at once, and what continues one comes later (`cpu.strips_short`)."""
+def _at_once(o: Group, j: Group, links: tuple[np.ndarray, np.ndarray], carried: "Carried | None", item: int) -> bool:
+    """Whether a run is so short that it is written at once, what continues it comes later (`cpu.strips_short`), and rows are so
+    long that nothing is asked for."""
     entries = np.arange(links[0].size)
     later = np.all((links[0] < 0) | (links[0] > entries)) and (carried is None or np.all(carried.on <= entries))
-    return bool(later) and na.SHORT_LEAST * LINE < item * o.total <= na.SHORT_LINES * LINE
+    return bool(later) and item in SHORT_SIZES and item * o.total in SHORT_BYTES and not _ahead(o, j, item)
 
 
 def _matched(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,19 +191,19 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
 
 
 def _ahead(o: Group, j: Group, item: int) -> int:
-    """Strips between what is read and what is asked for: few, but where others are read between rows that continue each
-    other, so many that a row is asked for just before the one is read that it continues (docs/performance-memory.md#asked-early).
-    0: nothing is asked for, where the core follows all rows that are read by turns."""
+    """Strips between what is read and what is asked for: one, where the core itself reads ahead of long rows; else few, but where
+    others are read between rows that continue each other, so many that a row is asked for just before the one is read that it
+    continues (docs/performance-memory.md#asked-early). 0: nothing is asked for, since all rows are long."""
     size, row, far, followed = _entries(item), item * j.total, 1, cores.here().rows_followed
+    if followed:
+        return int(row <= followed)
     near = max(1, AHEAD_BYTES // (LINE * j.count))
     for dim in o.dims:
         if dim[1 + A] == row:
-            if far <= followed or followed and row > SHORT_IN:
-                return 0
             back = -(-(far + size // 2) // size)
             return max(near, back) if back * size * row <= AHEAD_MOST else near
         far *= dim[0]
-    return 0 if followed else near
+    return near
 
 
 def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
@@ -233,7 +238,7 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
             # the first vector of a run and its last belong to several strips
             joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no
-            joined = joined and JOINED_LEAST <= item * no <= JOINED_OUT
+            joined = joined and (JOINED_LEAST <= item * no <= JOINED_OUT or item in SHORT_SIZES and item * no in SHORT_BYTES)
             long = (joined or item * no >= LONG_OUT) and item * nj >= _shortest_in(joined)
             ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
             score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)

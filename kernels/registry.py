@@ -55,7 +55,8 @@ def _batched(isa: ISA) -> tuple[str, ...]:
 
 def _copy(isa: ISA) -> tuple[str, ...]:
     moves = [f"nest_move_{size}" for size in packs.ITEM_SIZES]
-    strips = [f"nest_{kind}_{size}" for kind in ("strips", "short") for size in nest_strips.ITEM_SIZES]
+    strips = [f"nest_strips_{size}" for size in nest_strips.ITEM_SIZES]
+    strips += [f"nest_short_{size}" for size in nest_strips.SHORT_SIZES]
     return tuple(dict.fromkeys(["nest_copy", *moves, *strips, *_casts()]))
 
 

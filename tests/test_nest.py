@@ -13,7 +13,7 @@ from nest_case import MOVED, Case, case_of, item_of, permutations, spaces
 
 from einsum_engine.errors import EngineValueError
 from einsum_engine.kernels import move_boxes, nest_moves, nest_rows, nest_sums
-from einsum_engine.kernels.cpu import nest_abi
+from einsum_engine.kernels.cpu import cores, nest_abi
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 
@@ -272,6 +272,15 @@ def test_copy_past_the_caches_asks_for_each_line_once(monkeypatch):
     box = np.add.outer(np.arange(row.words[nest_abi.N_O]) * 960, np.arange(row.words[nest_abi.N_J]) * 4)
     assert row.words[nest_abi.N_O] > 1 and sorted(set(asked // 64)) == sorted(set(asked // 64) & set((box // 64).flat))
     assert len(set(asked)) == row.words[nest_abi.N_O] * -(-4 * row.words[nest_abi.N_J] // 64)
+
+
+@pytest.mark.parametrize(("row", "asks"), [(1000, True), (1024, True), (1056, False)])
+def test_boxes_ask_for_no_runs_that_the_core_follows(row, asks, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(cores, "here", lambda: replace(cores.PLAIN, rows_followed=4096))
+    dims = ((row, 4, 4, 0), (70, 4 * row, 60 * 4 * row, 0), (60, 280 * row, 4 * row, 0))
+    words = lower(NestProblem(op="copy", dims=dims, out="float32", a="float32")).rows[0].words
+    assert (words.get(nest_abi.N_AHEAD_COUNT, 0) > 0) == asks
 
 
 def test_boxes_whose_rows_push_each_other_out_of_the_first_cache_cost_that(monkeypatch):

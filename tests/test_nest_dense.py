@@ -141,9 +141,9 @@ def test_who_stores_rows_so(isa, row, monkeypatch):
 
 
 @pytest.mark.parametrize("row", CORES, ids=[row.suffix or "plain" for row in CORES])
-def test_who_asks_beside_lines_that_are_put_together(row, monkeypatch):
+def test_lines_that_are_put_together_ask_for_a_box_to_come(row, monkeypatch):
     """Places at which only AVX-512 stores lines ask in addition to those of other instruction sets."""
     monkeypatch.setattr(cores, "here", lambda: row)
     text = codegen.assembly(generators.build("nest_copy", ALL["avx512"]), ALL["avx512"])
     others = codegen.assembly(generators.build("nest_copy", ALL["avx2"]), ALL["avx2"]).count("prefetch")
-    assert (text.count("prefetch") > others) == row.rows_ask
+    assert text.count("prefetch") > others

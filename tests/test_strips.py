@@ -212,17 +212,15 @@ def test_strips_ask_for_what_continues_the_rows_that_are_read(dims, ahead, monke
     assert nest_strips._ahead(o, j, dims[0][1]) == ahead
 
 
-@pytest.mark.parametrize(
-    ("dims", "asks"),
-    [
-        (((263, 8, 232, 0), (29, 2104, 8, 0)), False),  # nothing is continued
-        (((48, 8, 16704, 0), (72, 384, 96, 0), (12, 27648, 8, 0)), False),  # as many rows as the core follows
-        (((49, 8, 16704, 0), (72, 392, 96, 0), (12, 28224, 8, 0)), True),
-        (((49, 8, 16704, 0), (72, 392, 192, 0), (24, 28224, 8, 0)), True),
-        (((49, 8, 16704, 0), (72, 392, 200, 0), (25, 28224, 8, 0)), False),  # and long enough to be followed
-    ],
-)
-def test_strips_ask_for_no_rows_that_the_core_follows(dims, asks, monkeypatch):
-    o, j = (Group(dims=part, total=prod(d[0] for d in part), chunks=ONE) for part in (dims[:-1], dims[-1:]))
-    monkeypatch.setattr(cores, "here", lambda: replace(cores.PLAIN, rows_followed=48))
-    assert bool(nest_strips._ahead(o, j, dims[0][1])) == asks
+@pytest.mark.parametrize(("row", "ahead"), [(29, 1), (512, 1), (513, 0), (4000, 0)])
+def test_strips_ask_for_no_rows_that_the_core_follows(row, ahead, monkeypatch):
+    o, j = Group(dims=((48, 8, 16 * row, 0),), total=48, chunks=ONE), Group(dims=((row, 384, 8, 0),), total=row, chunks=ONE)
+    monkeypatch.setattr(cores, "here", lambda: replace(cores.PLAIN, rows_followed=4096))
+    assert nest_strips._ahead(o, j, 8) == ahead
+
+
+@pytest.mark.parametrize(("apart", "ends"), [(29 * 4, 0), (29 * 4 + 4, 1), (4160, 1)])
+def test_strips_ask_for_the_end_of_a_row_where_the_next_is_elsewhere(apart, ends, monkeypatch):
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    problem = NestProblem(op="copy", dims=((1200, 4, apart, 0), (29, 4800, 4, 0)), out="float32", a="float32")
+    assert lower(problem).rows[1].words[nest_abi.N_STRIPS_ENDS] == ends

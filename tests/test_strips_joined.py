@@ -32,7 +32,7 @@ CASES = {
     "J has one tile that is not full": ((40, 53, 3, 5), (3, 0, 2, 1), 1024, 2),
 }
 # Bytes of a run that is written at once.
-RUNS = (132, 144, 176, 192, 208, 240, 252, 256)
+RUNS = (136, 144, 176, 192, 208, 240, 248, 256)
 
 
 def _dims(sizes, order, item: int):
@@ -73,21 +73,27 @@ def test_lines_that_two_runs_share(isa, name, case, threads, problem):
         Case(problem=made, within=(within, item), threads=threads).check(isa)
 
 
-def _short(nbytes: int, name: str, inside: int) -> NestProblem:
-    """Runs of so many bytes, or an element more, ``inside`` of which follow each other, and these in the boxes."""
-    item = np.dtype(name).itemsize
-    sizes = (3, -(-nbytes // item), inside, 37)
-    return NestProblem(op="copy", dims=_dims(sizes, (3, 0, 2, 1), item), out=name, a=name)
+@pytest.fixture
+def short(problem, monkeypatch):
+    """Problem of runs of so many bytes, or an element more, ``inside`` of which follow each other in J, and these in the boxes."""
+    problem("all that is continued is in J")
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
+    monkeypatch.setattr(cores, "here", lambda: replace(JOINS, suffix=".short", rows_followed=1))
+
+    def of(nbytes: int, name: str, inside: int = 5) -> NestProblem:
+        item = np.dtype(name).itemsize
+        sizes = (3, -(-nbytes // item), inside, 37)
+        return NestProblem(op="copy", dims=_dims(sizes, (3, 0, 2, 1), item), out=name, a=name)
+
+    return of
 
 
 @ISAS
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("name", ["float64", "complex64", "complex128"])
 @pytest.mark.parametrize("nbytes", RUNS)
-def test_runs_that_are_written_at_once(isa, nbytes, name, threads, problem, monkeypatch):
-    problem("all that is continued is in J", name)
-    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
-    made, item = _short(nbytes, name, 5), np.dtype(name).itemsize
+def test_runs_that_are_written_at_once(isa, nbytes, name, threads, short):
+    made, item = short(nbytes, name), np.dtype(name).itemsize
     row = lower(made, threads).rows[1]
     assert row.kernels[abi.FN] == f"nest_short_{item}" and row.words[nest_abi.N_STRIPS] == nest_abi.STRIPS_JOINED
     for within in (0, item, 32, 64 - item, 3):
@@ -96,48 +102,51 @@ def test_runs_that_are_written_at_once(isa, nbytes, name, threads, problem, monk
 
 @ISAS
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("sizes", "most"), [((3, 50, 7, 11), 22), ((3, 50, 7, 11), 44), ((3, 64, 127), 30), ((5, 35, 127), 30)])
-def test_runs_at_once_of_a_smaller_last_piece_of_j(isa, sizes, most, threads, problem, monkeypatch):
+@pytest.mark.parametrize(("sizes", "most"), [((3, 25, 7, 11), 22), ((3, 25, 7, 11), 44), ((3, 32, 127), 30), ((5, 18, 127), 30)])
+def test_runs_at_once_of_a_smaller_last_piece_of_j(isa, sizes, most, threads, short, monkeypatch):
     """What continues an entry there is in no box, or in the next one."""
-    problem("all that is continued is in J")
-    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
     monkeypatch.setattr(nest_strips, "JOINED_J", most)
     order = (3, 0, 2, 1) if len(sizes) == 4 else (0, 2, 1)
-    made = NestProblem(op="copy", dims=_dims(sizes, order, 4), out="float32", a="float32")
+    made = NestProblem(op="copy", dims=_dims(sizes, order, 8), out="float64", a="float64")
     row = lower(made, threads).rows[1]
     assert row.words[nest_abi.N_J_TOTAL] % row.words[nest_abi.N_J]
-    assert row.kernels[abi.FN] == "nest_short_4"
-    for within in (0, 4, 60):
-        Case(problem=made, within=(within, 4), threads=threads).check(isa)
+    assert row.kernels[abi.FN] == "nest_short_8"
+    for within in (0, 8, 56):
+        Case(problem=made, within=(within, 8), threads=threads).check(isa)
 
 
 @pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
 @pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
-@pytest.mark.parametrize("name", ["float32", "complex64", "complex128"])
+@pytest.mark.parametrize("name", ["float64", "complex64", "complex128"])
 @pytest.mark.parametrize("nbytes", RUNS)
-def test_nothing_outside_is_touched_at_once(isa, nbytes, name, flush, problem, monkeypatch):
-    problem("all that is continued is in J", name)
-    monkeypatch.setattr(nest_strips, "JOINED_OUT", 256)
-    check_between_guards(_short(nbytes, name, 5), flush, isa, which=1)
+def test_nothing_outside_is_touched_at_once(isa, nbytes, name, flush, short):
+    check_between_guards(short(nbytes, name), flush, isa, which=1)
 
 
-def test_which_runs_are_written_at_once(problem, monkeypatch):
-    problem("all that is continued is in J")
-    monkeypatch.setattr(nest_strips, "JOINED_OUT", 260)
+def test_which_runs_are_written_at_once(short, monkeypatch):
+    monkeypatch.setattr(nest_strips, "JOINED_OUT", 264)
     kernel = lambda made: lower(made, 2).rows[1].kernels[abi.FN]  # noqa: E731
-    assert kernel(_short(256, "float32", 5)) == "nest_short_4"
-    assert kernel(_short(260, "float32", 5)) == "nest_strips_4"  # more than four lines
-    assert kernel(_short(132, "float32", 5)) == "nest_short_4"
-    monkeypatch.setattr(nest_strips, "JOINED_OUT", 128)
-    assert len(lower(_short(128, "float32", 5), 2).rows) == 1  # of two lines: in boxes alone
-    # what continues an entry of J comes before it: its beginning would have to wait
-    o = Group(dims=((50, 4, 936),), total=50, chunks=ONE)
+    assert kernel(short(256, "float64")) == "nest_short_8"
+    assert kernel(short(264, "float64")) == "nest_strips_8"  # more than four lines
+    assert kernel(short(256, "float32")) == "nest_strips_4"  # 64 rows
+    assert kernel(short(136, "float64")) == "nest_short_8"
+    monkeypatch.setattr(nest_strips, "JOINED_LEAST", 129)
+    assert len(lower(short(128, "float64"), 2).rows) == 1  # of two lines: in boxes alone
+    monkeypatch.setattr(cores, "here", lambda: JOINS)
+    assert kernel(short(200, "float64")) == "nest_strips_8"  # rows are asked for
+    monkeypatch.setattr(nest_strips, "JOINED_LEAST", 201)
+    assert len(lower(short(200, "float64"), 2).rows) == 1
+
+
+def test_what_continues_an_entry_that_is_written_at_once_comes_later(monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: JOINS)
+    o, j = Group(dims=((25, 8, 9360),), total=25, chunks=ONE), Group(dims=((1170, 200, 8),), total=1170, chunks=ONE)
     later, sooner = (np.array([1, 2, -1]), np.array([-1, 0, 1])), (np.array([-1, 0, 1]), np.array([1, 2, -1]))
-    assert nest_strips._at_once(o, later, None, 4) and not nest_strips._at_once(o, sooner, None, 4)
+    assert nest_strips._at_once(o, j, later, None, 8) and not nest_strips._at_once(o, j, sooner, None, 8)
     carried = nest_strips.Carried(outer=[], row=2, on=np.array([-1, -1, 0]), come=np.array([2, -1, -1]))
-    assert nest_strips._at_once(o, later, carried, 4)
+    assert nest_strips._at_once(o, j, later, carried, 8)
     # the entry whose place it would wait in is not read yet
-    assert not nest_strips._at_once(o, later, replace(carried, on=np.array([1, -1, -1])), 4)
+    assert not nest_strips._at_once(o, j, later, replace(carried, on=np.array([1, -1, -1])), 8)
 
 
 @ISAS

@@ -28,9 +28,8 @@ class Core:
     (docs/performance-memory.md#beside).
     ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
     the output are long (docs/performance-memory.md#beside).
-    ``rows_followed``: so many rows of the input, read by turns, are read ahead by the core itself: strips ask for the lines of
-    more, where each is short (docs/performance-memory.md#strips-ask); 0: for all lines.
-    ``rows_ask``: lines that are put together from rows of a box ask for what a box to come reads (docs/performance-memory.md#dense).
+    ``rows_followed``: bytes of a row of the input from which on the core itself reads ahead of it: strips ask for the lines of
+    shorter ones, one strip early, and boxes for those of shorter ones (docs/performance-memory.md#cold); 0: both ask for all.
     ``dense_rows``: tiles put short rows of a box where they are in lines of the output; else they begin with lines, and lines
     are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
@@ -51,7 +50,6 @@ class Core:
     strips_beside: bool = False
     strips_in: int = 96
     rows_followed: int = 0
-    rows_ask: bool = True
     dense_rows: bool = False
     columns_ask: bool = False
     rows_near: int = 0
@@ -71,8 +69,7 @@ MAKERS = {
         strips_join=True,
         strips_beside=True,
         strips_in=32,
-        rows_followed=48,
-        rows_ask=False,
+        rows_followed=4096,
         dense_rows=True,
         columns_ask=True,
         rows_near=12,

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from llvmlite import ir
 
@@ -101,12 +100,8 @@ def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
 
     def composed_rows(box: Box) -> None:
         a, by_lines = box.at[1], padded.ne(0)
-        composer = partial(Composer, frame, box, f.select(by_lines, scratch, a), by_lines)
-        if not cores.here().rows_ask:
-            composer(lambda: None).emit()
-            return
         ahead = Ahead(frame, box.coming, box.coming.ne(a))
-        composer(ahead.some).emit()
+        Composer(frame, box, f.select(by_lines, scratch, a), by_lines, ahead.some).emit()
         ahead.rest()
 
     distance = f.select(fetched, f.i64(1), f.i64(BOXES_AHEAD))

@@ -75,6 +75,7 @@ N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60
 N_BESIDE, N_BESIDE_OUT, N_BESIDE_A = 38, 40, 41
 SHORT_LEAST, SHORT_LINES = 2, 4  # lines of a run that is written at once (`strips_short`): more than these, and at most
 N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not
+N_STRIPS_ENDS = 44  # whether the line is, too, in which a row of a strip ends: 0 where the next row of the strip begins there
 
 N_OUT_WIDE, N_A_WIDE, N_B_WIDE = 61, 62, 63  # staged operands: 2**this neighbours along O are moved as one element
 

@@ -27,7 +27,7 @@ from . import cores
 from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import PART, Mover
-from .nest_frame import OUT, ROW, A, Frame, Odometer
+from .nest_frame import MAX_RANK, OUT, ROW, A, Frame, Odometer
 from .units import LINE
 
 PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
@@ -75,12 +75,12 @@ class Strips:
         total = frame.word(na.N_O_TOTAL)
         strips = f.ceil_div(total, self.size)
         at = [Var(f, frame.operand(which)) for which in (OUT, A)]
-        # row 0 counts the chunks of O, which strips go through
-        table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
-        odometer = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
+        odometer, coming = self._odometers(at)
         first, last = self._share(frame.word(na.N_BOXES), strips)
         kept = self.kept
         odometer.start(first // strips)
+        coming.start(first // strips)
+        coming.advance()
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
             self.task_begins, self.task_ends = index.eq(first), (index + 1).eq(last)
@@ -90,7 +90,10 @@ class Strips:
             nj = frame.extent(na.N_J, na.N_J_TOTAL, f.word(frame.counters))
             with f.range(0, frame.word(na.N_BESIDE)) as beside:
                 self.kept = kept + beside * (frame.word(na.N_J) * self.kept_bytes)
-                self._place_rows(a + beside * frame.word(na.N_BESIDE_A), o)
+                here = a + beside * frame.word(na.N_BESIDE_A)
+                self._addresses(self.rows, here, o)
+                with f.if_(self.ahead.ne(0)):
+                    self._coming_rows(a, coming.at[0].get(), strip.get(), strips, beside)
                 to = out + beside * frame.word(na.N_BESIDE_OUT) + o * self.item
                 self._strip(to, nj, f.min(total - o, self.size), begun.get(), ends)
             more = following < strips
@@ -98,17 +101,30 @@ class Strips:
             strip.set(f.select(more, following, f.i64(0)))
             with f.if_((index + 1 < last) & following.eq(strips)):
                 odometer.advance()
+                coming.advance()
 
     def _share(self, boxes: Val, strips: Val) -> tuple[Val, Val]:
         """Strips of this task, of so many of each box."""
         return self.frame.share(boxes * strips)
 
-    def _place_rows(self, a: Val, o: Val) -> None:
-        """Addresses of the rows of a strip, and of one to come, if it is asked for."""
-        f = self.f
-        self._addresses(self.rows, a, o)
-        with f.if_(self.ahead.ne(0)):
-            self._addresses(self.coming, a, f.min(o + self.ahead * self.size, self.frame.word(na.N_O_TOTAL) - 1))
+    def _odometers(self, at: list[Var]) -> tuple[Odometer, Odometer]:
+        """Of the boxes, which moves addresses of both operands, and of what the next box reads."""
+        f, frame = self.f, self.frame
+        # row 0 counts the chunks of O, which strips go through
+        table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
+        boxes = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
+        coming = Odometer(f, table, rank, f.stack(8 * MAX_RANK), [Var(f, frame.operand(A))], [1 + A])
+        return boxes, coming
+
+    def _coming_rows(self, a: Val, next_box: Val, strip: Val, strips: Val, beside: Val) -> None:
+        """Addresses of the rows of a strip to come: of the box beside this one, or so many strips on, in this box or the next."""
+        f, frame = self.f, self.frame
+        ahead, side = strip + self.ahead, beside + 1 < frame.word(na.N_BESIDE)
+        here = ahead < strips
+        number = f.select(here, ahead, f.min(ahead - strips, strips - 1))
+        begin = f.select(here, a, next_box)
+        begin = f.select(side, a + (beside + 1) * frame.word(na.N_BESIDE_A), begin)
+        self._addresses(self.coming, begin, f.select(side, strip, number) * self.size)
 
     def _addresses(self, place: Val, a: Val, start: Val) -> None:
         """Of rows from ``start`` on; the last one of O stands for those behind it."""
@@ -141,7 +157,7 @@ class Strips:
             else:
                 with f.if_((j & (self.tile - 1)).eq(0)):
                     self._ask_rows(j * self.item)
-            with f.if_(j + columns >= nj):
+            with f.if_((j + columns >= nj) & self.frame.word(na.N_STRIPS_ENDS).ne(0)):
                 self._ask_rows(nj * self.item - 1)
 
     def _ask_rows(self, at: Val) -> None:

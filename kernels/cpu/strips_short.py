@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from . import nest_abi as na
 from .emit import I1, Val, Var
-from .nest_frame import OUT, ROW, A, Odometer
+from .nest_frame import OUT, A
 from .strips import lanes_of_two
 from .strips_joined import Joined
 from .units import LINE
@@ -32,8 +32,7 @@ class Short(Joined):
     def emit(self) -> None:
         f, frame = self.f, self.frame
         at = [Var(f, frame.operand(which)) for which in (OUT, A)]
-        table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
-        odometer = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
+        odometer, _ = self._odometers(at)
         first, last = frame.share(frame.word(na.N_BOXES))
         odometer.start(first)
         with f.range(first, last) as index:
@@ -44,6 +43,9 @@ class Short(Joined):
             self._runs(out, nj, frame.word(na.N_O_TOTAL), MOST)
             with f.if_(index + 1 < last):
                 odometer.advance()
+
+    def _ask(self, j: Val, nj: Val, columns: int) -> None:
+        """For nothing: rows are long, and few enough for the core to read ahead."""
 
     def _runs(self, out: Val, nj: Val, count: Val, parts: int) -> None:
         """All runs, of so many ``parts`` or less."""
