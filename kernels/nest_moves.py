@@ -112,8 +112,7 @@ def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if box.shared != ONE:
         words[na.N_OWN_PLACE] = builder.reserve(LINE * box.runs * step)
     _stream(builder, item, prod(d[0] for d in without(runs, o)), _group(without(j, runs)), SCRATCH)
-    run, followed = item * prod(d[0] for d in chain(inside, A, item)), cores.here().rows_followed
-    if not followed or run <= followed:
+    if cores.here().asks_for_rows(item * prod(d[0] for d in chain(inside, A, item))):
         _ahead(builder, inside, item, na.RUNS_AHEAD if fetched else None)
     strips = (builder.j.chunks, *outer) if box.shared != ONE and not row else ()
     words[na.N_COMING] = _coming(builder, item, strips)

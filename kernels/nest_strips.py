@@ -194,9 +194,9 @@ def _ahead(o: Group, j: Group, item: int) -> int:
     """Strips between what is read and what is asked for: one, where the core itself reads ahead of long rows; else few, but where
     others are read between rows that continue each other, so many that a row is asked for just before the one is read that it
     continues (docs/performance-memory.md#asked-early). 0: nothing is asked for, since all rows are long."""
-    size, row, far, followed = _entries(item), item * j.total, 1, cores.here().rows_followed
-    if followed:
-        return int(row <= followed)
+    size, row, far, core = _entries(item), item * j.total, 1, cores.here()
+    if core.rows_followed:
+        return int(core.asks_for_rows(row))
     near = max(1, AHEAD_BYTES // (LINE * j.count))
     for dim in o.dims:
         if dim[1 + A] == row:

@@ -15,6 +15,8 @@ from einsum_engine.kernels.nest_boxes import Group
 from einsum_engine.kernels.nest_strips import ONE
 
 ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+WIDE = pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
+FLUSH = pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
 JOINS = next(core for core in cores.MAKERS.values() if core.strips_join)
 
 # Sizes, their order in the output, entries of J at most, the odometer's row along which boxes continue each other.
@@ -115,8 +117,8 @@ def test_runs_at_once_of_a_smaller_last_piece_of_j(isa, sizes, most, threads, sh
         Case(problem=made, within=(within, 8), threads=threads).check(isa)
 
 
-@pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
-@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
+@WIDE
+@FLUSH
 @pytest.mark.parametrize("name", ["float64", "complex64", "complex128"])
 @pytest.mark.parametrize("nbytes", RUNS)
 def test_nothing_outside_is_touched_at_once(isa, nbytes, name, flush, short):
@@ -160,8 +162,8 @@ def test_strips_of_one_line_join_runs_as_well(isa, case, problem, monkeypatch):
         Case(problem=made, within=(within, 4), threads=2).check(isa)
 
 
-@pytest.mark.parametrize("isa", [isa for isa in host_isas() if isa.vector_bits == 512], ids=lambda isa: isa.name)
-@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start"), ("end", "end")], ids="-".join)
+@WIDE
+@FLUSH
 @pytest.mark.parametrize("name", ["float32", "complex64", "complex128"])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_outside_the_operands_is_touched(isa, name, case, flush, problem):

@@ -28,8 +28,8 @@ class Core:
     (docs/performance-memory.md#beside).
     ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
     the output are long (docs/performance-memory.md#beside).
-    ``rows_followed``: bytes of a row of the input from which on the core itself reads ahead of it: strips ask for the lines of
-    shorter ones, one strip early, and boxes for those of shorter ones (docs/performance-memory.md#cold); 0: both ask for all.
+    ``rows_followed``: bytes of a row of the input, of more than which the core itself reads ahead: strips and boxes of permutations
+    ask for the lines of others, strips one strip early (docs/performance-memory.md#cold); 0: both ask for all.
     ``dense_rows``: tiles put short rows of a box where they are in lines of the output; else they begin with lines, and lines
     are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
@@ -55,6 +55,10 @@ class Core:
     rows_near: int = 0
     lanes_load: float = 2.6
     slow_divider: bool = False
+
+    def asks_for_rows(self, nbytes: int) -> bool:
+        """Whether strips and boxes ask for rows of so many bytes."""
+        return not self.rows_followed or nbytes <= self.rows_followed
 
 
 PLAIN = Core()

@@ -71,7 +71,8 @@ N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
 # row of the odometer, the first that moves, along which boxes continue each other's runs, 0: none does; vectors along J: which
 # entry of the box after this one continues, and which of the one before it continues, -1: none
 N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60
-# strips go through so many boxes beside each other, each of which has a strip in turn: bytes from one to the next in the output and in a
+# strips go through so many boxes beside each other, each of which has a strip in turn: bytes from one to the next in the output
+# and in a
 N_BESIDE, N_BESIDE_OUT, N_BESIDE_A = 38, 40, 41
 SHORT_LEAST, SHORT_LINES = 2, 4  # lines of a run that is written at once (`strips_short`): more than these, and at most
 N_STRIPS_AHEAD = 46  # how many strips before they are read lines of a are asked for; 0: they are not

@@ -75,7 +75,8 @@ class Strips:
         total = frame.word(na.N_O_TOTAL)
         strips = f.ceil_div(total, self.size)
         at = [Var(f, frame.operand(which)) for which in (OUT, A)]
-        odometer, coming = self._odometers(at)
+        odometer = self._odometer(frame.counters, at, [1 + OUT, 1 + A])
+        coming = self._odometer(f.stack(8 * MAX_RANK), [Var(f, frame.operand(A))], [1 + A])  # what the next box reads
         first, last = self._share(frame.word(na.N_BOXES), strips)
         kept = self.kept
         odometer.start(first // strips)
@@ -107,14 +108,10 @@ class Strips:
         """Strips of this task, of so many of each box."""
         return self.frame.share(boxes * strips)
 
-    def _odometers(self, at: list[Var]) -> tuple[Odometer, Odometer]:
-        """Of the boxes, which moves addresses of both operands, and of what the next box reads."""
-        f, frame = self.f, self.frame
-        # row 0 counts the chunks of O, which strips go through
-        table, rank = frame.table + ROW, frame.word(na.N_RANK) - 1
-        boxes = Odometer(f, table, rank, frame.counters, at, [1 + OUT, 1 + A])
-        coming = Odometer(f, table, rank, f.stack(8 * MAX_RANK), [Var(f, frame.operand(A))], [1 + A])
-        return boxes, coming
+    def _odometer(self, counters: Val, at: list[Var], columns: list[int]) -> Odometer:
+        """Of the boxes; row 0 counts the chunks of O, which strips go through."""
+        frame = self.frame
+        return Odometer(self.f, frame.table + ROW, frame.word(na.N_RANK) - 1, counters, at, columns)
 
     def _coming_rows(self, a: Val, next_box: Val, strip: Val, strips: Val, beside: Val) -> None:
         """Addresses of the rows of a strip to come: of the box beside this one, or so many strips on, in this box or the next."""
@@ -240,7 +237,7 @@ class Shifted(Strips):
 
     def _masked(self, j: Val, rest: Val, columns: int, store: Callable[[Val, list[Val]], None], parts: int) -> None:
         f, mask = self.f, self.f.lane_mask(rest * self.m.group, columns * self.m.group)
-        for k, vectors in list(enumerate(self._vectors(j, columns, parts, mask)))[:columns]:
+        for k, vectors in list(enumerate(self._vectors(j, columns, parts, mask)))[: columns - 1]:
             with f.if_(rest > k):
                 store(j + k, vectors)
 

@@ -32,7 +32,7 @@ class Short(Joined):
     def emit(self) -> None:
         f, frame = self.f, self.frame
         at = [Var(f, frame.operand(which)) for which in (OUT, A)]
-        odometer, _ = self._odometers(at)
+        odometer = self._odometer(frame.counters, at, [1 + OUT, 1 + A])
         first, last = frame.share(frame.word(na.N_BOXES))
         odometer.start(first)
         with f.range(first, last) as index:
