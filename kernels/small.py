@@ -31,9 +31,15 @@ GATE_TERMS, GATE_ROW = 4, 384  # of a matrix that does little, and bytes of whol
 WIDE = 5  # half vectors of columns beyond those, up to so many multiply-adds of vectors
 WIDE_TERMS = 1 << 10
 LONGEST_WIDE, WIDE_ROWS = 24, 4  # terms of a sum there, and times as many as there are rows
+TERMS_OF_TWO, TERMS_OF_FOUR, LONGEST_OF_FOUR = 2560, 2048, 32  # of a row of so many registers, where there are 32
+FAR_TERMS = 1 << 13  # of one product, from which a GEMM is faster where results are not in cache and lines are whole
 LARGEST_TERMS = 1 << 14  # multiplications of one product
 LARGEST_STRIDED = 1 << 11  # the same with strided columns
 WIDEST_STRIDED = 16  # columns that are gathered one by one
+TURNED_DTYPES = ("float32", "float64", "complex64")
+LEAST_TURNED = 4  # columns and terms of the blocks that are turned round in registers
+FEW_TURNED = 8  # rows for which columns are gathered once
+LINES_BYTES = 24 << 10  # of A, a line for each element, that L1 has room for
 SHARED_TERMS = 1 << 16  # multiplications that are worth a task
 _SHARES = 2  # tasks per thread
 
@@ -72,6 +78,12 @@ class SmallProblem:
     def strided(self) -> bool:
         return self.n_stride is not None and self.n_stride != ITEMSIZE[self.dtype]
 
+    @property
+    def columns(self) -> str:
+        """As `at_once` asks for it."""
+        along_k = self.k_half is None and self.k_strides[1] == ITEMSIZE[self.dtype]
+        return ("t" if along_k else "s") if self.strided else ""
+
     def written_out(self, isa: ISA) -> bool:
         """Whether its kernel has rows and terms written out."""
         sizes = {"m": self.m, "n": self.n, "k": self.k}
@@ -100,6 +112,12 @@ def widths(isa: ISA, dtype: str) -> tuple[int, ...]:
     return tuple(sorted({8, full}))
 
 
+def two_registers(isa: ISA, dtype: str) -> int:
+    """Elements of two registers, of which there are kernels where their sums and broadcasts find registers; 0: there are none."""
+    wide = dtype in FIXED_DTYPES and isa.registers >= 32 and isa.masks
+    return 2 * widths(isa, dtype)[-1] if wide else 0
+
+
 def width_for(isa: ISA, dtype: str, n: int, strided: bool = False) -> int:
     """The width for ``n`` columns: one masked vector where it holds them all, else vectors that overlap at the end."""
     known = [width for width in widths(isa, dtype) if width <= WIDEST_STRIDED or not strided]
@@ -108,13 +126,39 @@ def width_for(isa: ISA, dtype: str, n: int, strided: bool = False) -> int:
     return max((width for width in known if width <= n), default=known[0])
 
 
+def two_for(isa: ISA, dtype: str, n: int) -> int:
+    """Elements of two registers, where ``n`` columns leave none of them idle, else 0: an element of A is read once for both."""
+    wide = two_registers(isa, dtype)
+    return wide if wide and -(-n // (wide // 2)) % 2 == 0 else 0
+
+
+def at_once(isa: ISA, dtype: str, *, m: int, n: int, k: int, columns: str = "") -> tuple[int, str]:
+    """Columns that are computed at once, where rows and terms are not written out, and how they are read, which ends a
+    kernel's name: "" as they lie, "s" gathered, "t" turned round with as many terms. ``columns``: "s" where they are strided
+    in B, "t" where terms are adjacent besides. A few rows take no longer with columns that are gathered."""
+    width = width_for(isa, dtype, n, bool(columns))
+    if not columns:
+        return two_for(isa, dtype, n) or width, ""
+    known = [w for w in turned_widths(isa, dtype) if w <= k <= sa.MOST_TURNED]
+    if columns == "t" and n >= LEAST_TURNED and known and (width <= known[-1] or m > FEW_TURNED):
+        return (two_for(isa, dtype, n) or width, "t") if width <= known[-1] else (known[-1], "t")
+    return width, "s"
+
+
+def turned_widths(isa: ISA, dtype: str) -> tuple[int, ...]:
+    """Of columns that are turned round in a register."""
+    found = [width for width in widths(isa, dtype) if LEAST_TURNED <= width <= WIDEST_STRIDED]
+    return tuple(found) if dtype in TURNED_DTYPES else ()
+
+
 def kernel_for(p: SmallProblem, isa: ISA) -> str:
     """Name of the kernel: with rows and terms written out where there is one for these sizes."""
-    width = width_for(isa, p.dtype, p.n, p.strided)
-    name = f"small_{p.dtype}_{width}{'s' if p.strided else ''}"
-    fixed = p.written_out(isa)
-    assert fixed or p.m_half is None is p.k_half, "other kernels have one stride"
-    return f"{name}_{p.m}x{p.k}" if fixed else name
+    name = f"small_{p.dtype}_"
+    if p.written_out(isa):
+        return f"{name}{width_for(isa, p.dtype, p.n, p.strided)}{'s' if p.strided else ''}_{p.m}x{p.k}"
+    assert p.m_half is None is p.k_half, "other kernels have one stride"
+    width, kind = at_once(isa, p.dtype, m=p.m, n=p.n, k=p.k, columns=p.columns)
+    return f"{name}{width}{kind}"
 
 
 def is_written_out(
@@ -132,20 +176,45 @@ def names(isa: ISA) -> tuple[str, ...]:
     found = [f"small_{dtype}_{width}" for dtype in DTYPES for width in widths(isa, dtype)]
     found += [f"{name}s" for name in found if int(name.rsplit("_", 1)[1]) <= WIDEST_STRIDED]
     fixed = [f"{name}_{size}x{size}" for name in found for size in FIXED if name.split("_")[1] in FIXED_DTYPES]
-    return (*found, *fixed)
+    turned = [f"small_{dtype}_{width}t" for dtype in DTYPES for width in turned_widths(isa, dtype)]
+    two = {dtype: width for dtype in DTYPES if (width := two_registers(isa, dtype))}
+    wide = [f"small_{dtype}_{width}" for dtype, width in two.items()]
+    wide += [f"small_{dtype}_{width}t" for dtype, width in two.items() if dtype in TURNED_DTYPES]
+    return (*found, *fixed, *turned, *wide)
 
 
-def fits(isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int, strided: bool = False) -> bool:
+def fits(
+    isa: ISA, dtype: str, *, products: int, m: int, n: int, k: int, columns: str = "", apart: bool = False
+) -> bool:
     """Whether this family is the right one for ``products`` of (m, k) by (k, n) matrices.
 
-    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector. ``strided``:
-    the columns are not contiguous in B.
+    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector. ``columns``: as
+    `at_once` asks for it; ``apart``: no two elements of A share a line, so that some columns after the others read them from
+    a cache again.
     """
-    if products < 2 or n < 2 or 4 * n < width_for(isa, dtype, n, strided):
+    strided = bool(columns)
+    if products < 2 or n < 2 or 4 * n < width_for(isa, dtype, n, strided) or max(m, k) > LARGEST:
         return False
-    if max(m, k) > LARGEST or m * n * k > (LARGEST_STRIDED if strided else LARGEST_TERMS):
+    width, kind = at_once(isa, dtype, m=m, n=n, k=k, columns=columns)
+    if apart and n > width and m * k * LINE > LINES_BYTES:
         return False
-    return n <= LARGEST_COLUMNS or not strided and _fits_wide(isa, dtype, products, m, n, k)
+    if kind == "s":
+        return n <= LARGEST_COLUMNS and m * n * k <= LARGEST_STRIDED
+    if two := two_registers(isa, dtype):
+        row = n * ITEMSIZE[dtype]
+        far = row % LINE == 0 and products * m * row > FAR_BYTES
+        if far and m * n * k >= FAR_TERMS:
+            return False
+        if not far and _fits_registers(m, -(-n // (two // 2)), k):
+            return True
+    return m * n * k <= LARGEST_TERMS and (n <= LARGEST_COLUMNS or _fits_wide(isa, dtype, products, m, n, k))
+
+
+def _fits_registers(m: int, registers: int, k: int) -> bool:
+    """The same of rows of so many registers, which are summed by one or two at once, 8 rows side by side."""
+    if registers <= 2:
+        return m * k <= TERMS_OF_TWO
+    return registers == 4 and k <= LONGEST_OF_FOUR and m * k <= TERMS_OF_FOUR
 
 
 def _fits_wide(isa: ISA, dtype: str, products: int, m: int, n: int, k: int) -> bool:

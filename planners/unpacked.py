@@ -17,6 +17,7 @@ from ..kernels import dot as dot_family
 from ..kernels import small as small_family
 from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem
+from ..kernels.cpu.units import LINE
 from ..kernels.dot import DotProblem
 from ..kernels.gemm import Operand
 from ..kernels.isa import ISA
@@ -318,7 +319,10 @@ def _small_fits(view: _View, isa: ISA) -> bool:
     strided = n.stride(RIGHT) != view.item
     if (len(found.m) > 1 or len(found.k) > 1) and not _are_pairs(found, view.c, isa, strided):
         return False
-    return small_family.fits(isa, view.c.dtype, products=total(found.products), m=m, n=n.size, k=k, strided=strided)
+    columns = "" if not strided else "t" if len(found.k) == 1 and found.k[0].stride(RIGHT) == view.item else "s"
+    apart = all(abs(dim.stride(LEFT)) >= LINE for dim in (*found.m, *found.k))
+    sizes = {"products": total(found.products), "m": m, "n": n.size, "k": k}
+    return small_family.fits(isa, view.c.dtype, **sizes, columns=columns, apart=apart)
 
 
 def _are_pairs(found: _Matrices, c: BinaryContraction, isa: ISA, strided: bool) -> bool:

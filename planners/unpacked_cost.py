@@ -10,7 +10,7 @@ from ..kernels.batched import BatchedProblem, tile_for
 from ..kernels.cpu.units import PAGE
 from ..kernels.isa import ISA
 from ..kernels.loops import outer_total
-from ..kernels.small import SmallProblem, width_for
+from ..kernels.small import SmallProblem, at_once
 from .gemm_cost import CACHE_BYTES, MEMORY_RATE, SHARED_BYTES, SHARED_RATE
 from .unpacked import UnpackedPlan
 
@@ -18,6 +18,7 @@ TILE = 10.0  # cycles: to start and end a tile of vectors
 STORE = 2.0  # a vector of C
 PRODUCT = 30.0  # to start and end one of many small products
 GATHER = 0.3  # an element of a row of B that is strided
+TURN = 5.0  # a row of a square that is turned round
 PAGED = 4.0  # times as long where the elements share one cache set
 WIDE_GATHER, WIDE = 7.6, 8  # of more elements than so many: two halves, which are put together
 
@@ -46,13 +47,15 @@ def _cycles(p: BatchedProblem, isa: ISA) -> float:
 
 
 def _small_cycles(p: SmallProblem, isa: ISA) -> float:
-    """Where rows of B are strided, which the family gathers, and loops are not written out."""
-    width = width_for(isa, p.dtype, p.n, p.strided)
+    """Where rows of B are strided, which the family gathers or turns round, and loops are not written out."""
+    parts = 2 if p.dtype in tile_table.COMPLEX else 1
+    width, kind = at_once(isa, p.dtype, m=p.m, n=p.n, k=p.k, columns=p.columns)
+    if kind == "t":
+        return p.products * (PRODUCT + -(-p.n // width) * (p.k * TURN + p.m * (p.k * parts + STORE)))
     gather = GATHER * min(p.n, width) if min(p.n, width) <= WIDE else WIDE_GATHER
     if min(p.n, width) > WIDE and (p.n_stride or 0) % PAGE == 0:
         gather *= PAGED
-    read = (2 if p.dtype in tile_table.COMPLEX else 1) + gather
-    return p.products * (PRODUCT + p.m * -(-p.n // width) * (p.k * read + STORE))
+    return p.products * (PRODUCT + p.m * -(-p.n // width) * (p.k * (parts + gather) + STORE))
 
 
 def _moved(p: BatchedProblem) -> float:

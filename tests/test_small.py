@@ -1,6 +1,7 @@
 """The small family: every dtype, instruction set, width and edge against its NumPy reference, in guarded memory."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import oracle
@@ -19,9 +20,12 @@ ISAS = isa.host_isas()
 A, B, C = (Operand(slot=slot, offset=0) for slot in range(3))
 
 
-def problem(rng, dtype, *, outer, t, m, n, k, exact=True, strided_columns=False, **options):
+COLUMNS = {"adjacent": [4], "strided": [], "along k": [3]}  # axes of B that are contiguous
+
+
+def problem(rng, dtype, *, outer, t, m, n, k, exact=True, columns="adjacent", **options):
     """A problem with axes A[o1, o2, t, m, k], B[o1, o2, t, k, n], C[o1, o2, t, m, n] and its operands."""
-    fixed = [] if strided_columns else [4]
+    fixed = COLUMNS[columns]
     a = strided.make(rng, (*outer, t, m, k), dtype, zeros=True, exact=exact)
     b = strided.make(rng, (*outer, t, k, n), dtype, fixed=fixed, zeros=True, exact=exact)
     c = strided.make(rng, (*outer, t, m, n), dtype, fixed=[4], exact=exact)
@@ -45,11 +49,11 @@ def problem(rng, dtype, *, outer, t, m, n, k, exact=True, strided_columns=False,
     return p, (a, b, c)
 
 
-def check(p, operands, row, threads=1, width=None):
+def check(p, operands, row, threads=1, kernel=None):
     """Runs the kernel and the reference on copies of the same bytes."""
     lowered = small.lower(p, row, threads)
-    if width:
-        lowered = replace(lowered, kernels={abi.FN: f"small_{p.dtype}_{width}{'s' if p.strided else ''}"})
+    if kernel:
+        lowered = replace(lowered, kernels={abi.FN: f"small_{p.dtype}_{kernel}"})
     launch = Launch(lowered, [x.memory.ctypes.data for x in operands], row)
     strided.same_as_reference(p, operands, small.reference, launch)
 
@@ -60,9 +64,8 @@ def check(p, operands, row, threads=1, width=None):
 @given(data=st.data())
 def test_against_reference(row, dtype, data):
     sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 0])
-    options = {
-        name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate", "strided_columns")
-    }
+    options = {name: data.draw(st.booleans(), name) for name in ("conj_a", "conj_b", "accumulate")}
+    options["columns"] = data.draw(st.sampled_from(list(COLUMNS)), "columns")
     p, operands = problem(
         np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed")),
         dtype,
@@ -70,7 +73,7 @@ def test_against_reference(row, dtype, data):
         t=data.draw(sizes, "t"),
         m=data.draw(sizes, "m"),
         n=data.draw(st.one_of(sizes, st.integers(0, 40)), "n"),
-        k=data.draw(sizes, "k"),
+        k=data.draw(st.one_of(sizes, st.integers(0, 66)), "k"),
         **options,
     )
     assert small.kernel_for(p, row) in small.names(row)
@@ -80,14 +83,36 @@ def test_against_reference(row, dtype, data):
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_every_width_and_number_of_columns(row, dtype):
+    """Of all kernels whose rows and terms are not written out."""
     rng = np.random.default_rng(1)
-    for width in small.widths(row, dtype):
-        cases = ((False, False), (True, False), (False, True), (True, True))
+    known = [name.removeprefix(f"small_{dtype}_") for name in small.names(row) if name.startswith(f"small_{dtype}_")]
+    known = [name for name in known if "x" not in name]
+    assert {small.two_registers(row, dtype), *small.widths(row, dtype)} - {0} == {int(x) for x in known if x.isdigit()}
+    for kernel in known:
+        width = int(kernel.rstrip("st"))
+        columns = {"s": "strided", "t": "along k"}.get(kernel[-1], "adjacent")
         for n in range(1, 2 * width + 2):
-            for accumulate, strided_columns in cases[: 4 if width <= small.WIDEST_STRIDED else 2]:
-                options = {"accumulate": accumulate, "strided_columns": strided_columns}
-                p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=3, n=n, k=2, **options)
-                check(p, operands, row, width=width)
+            for accumulate in (False, True):
+                k = min(width, small.turned_widths(row, dtype)[-1]) + n % 3 if kernel[-1] == "t" else 2
+                options = {"accumulate": accumulate, "columns": columns}
+                p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=3, n=n, k=k, **options)
+                check(p, operands, row, kernel=kernel)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", small.TURNED_DTYPES)
+def test_columns_whose_terms_are_adjacent(row, dtype):
+    rng, named = np.random.default_rng(2), set()
+    for m, n, k in ((1, 4, 4), (9, 4, 4), (3, 16, 16), (9, 16, 16), (17, 11, 9), (9, 15, 64), (9, 15, 65), (9, 3, 16), (9, 40, 7)):
+        p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=m, n=n, k=k, columns="along k", conj_a=True, conj_b=True)
+        kernel = small.kernel_for(p, row)
+        width, kind = small.at_once(row, dtype, m=m, n=n, k=k, columns="t")
+        assert kernel == f"small_{dtype}_{width}{kind}" and (m > 8 or width >= min(n, small.widths(row, dtype)[-1]))
+        named.add(kernel)
+        check(p, operands, row)
+    assert all(small.at_once(row, dtype, m=9, n=n, k=k, columns="t")[1] == "s" for n, k in ((3, 16), (15, 65)))
+    kinds = {name[-1] for name in named}
+    assert "s" in kinds and ("t" in kinds) == bool(small.turned_widths(row, dtype)) and named <= set(small.names(row))
 
 
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
@@ -104,8 +129,8 @@ def test_sizes_written_out(row, dtype, size):
     rng = np.random.default_rng(size)
     names = set()
     for n in (*range(1, 20), 33, 50, 128):
-        for accumulate, strided_columns in ((False, False), (True, False), (False, True), (True, True)):
-            options = {"accumulate": accumulate, "strided_columns": strided_columns}
+        for accumulate, columns in product((False, True), ("adjacent", "strided")):
+            options = {"accumulate": accumulate, "columns": columns}
             options |= {"conj_a": bool(n % 2), "conj_b": n > 5}
             p, operands = problem(rng, dtype, outer=(1, 2), t=3, m=size, n=n, k=size, **options)
             names.add(small.kernel_for(p, row))
@@ -214,33 +239,48 @@ def test_fits():
     assert not small.fits(wide, "float64", products=1000, m=8, n=80, k=8)
     assert not small.fits(wide, "float64", products=1000, m=8, n=1, k=8)
     assert not small.fits(wide, "int8", products=1000, m=8, n=1, k=8)
-    assert small.fits(wide, "float64", products=1000, m=8, n=8, k=8, strided=True)
-    assert not small.fits(wide, "float64", products=1000, m=16, n=16, k=16, strided=True)
+    assert small.fits(wide, "float64", products=1000, m=8, n=8, k=8, columns="s")
+    assert not small.fits(wide, "float64", products=1000, m=16, n=16, k=16, columns="s")
+    assert small.fits(wide, "float64", products=1000, m=16, n=16, k=16, columns="t")
+    sizes = {"products": 64, "m": 32, "n": 32, "k": 32}
+    assert small.fits(wide, "float32", **sizes, apart=True) and small.fits(wide, "float64", **sizes)
+    assert not small.fits(wide, "float64", **sizes, apart=True)  # two times 16 columns read A
     assert small.width_for(wide, "int8", 60) == 64 and small.width_for(wide, "int8", 60, strided=True) == 8
 
 
 @pytest.mark.parametrize(
-    "dtype, products, m, n, k, fitting",
+    "dtype, products, m, n, k, narrow, wide",
     [
-        ("float32", 500, 20, 20, 20, True),
-        ("float32", 500, 24, 24, 24, False),  # 1152 multiply-adds of vectors
-        ("float32", 500, 12, 41, 12, False),  # more than two vectors and a half
-        ("float32", 500, 3, 36, 50, False),  # few rows, each waiting for its sum
-        ("float64", 500, 18, 18, 18, True),
-        ("float64", 500, 8, 100, 8, False),  # 3 MB of results
-        ("float64", 100, 8, 100, 8, True),
-        ("float64", 100, 8, 129, 8, False),
-        ("complex64", 500, 18, 18, 18, False),
-        ("complex64", 1 << 17, 2, 32, 2, True),  # gates on a state that no cache holds: lines are whole
-        ("complex64", 1 << 16, 2, 64, 2, False),
-        ("complex64", 1 << 16, 4, 32, 4, False),
-        ("complex64", 1 << 16, 4, 27, 4, True),  # and not whole
-        ("float64", 1 << 16, 4, 36, 4, False),
+        ("float32", 500, 20, 20, 20, False, True),
+        ("float32", 500, 24, 24, 24, False, True),  # 1152 multiply-adds of vectors, but two registers
+        ("float32", 500, 32, 40, 32, False, False),  # three
+        ("float32", 500, 32, 64, 32, False, True),  # four
+        ("float32", 500, 32, 64, 33, False, False),
+        ("float32", 500, 41, 32, 64, False, False),  # 2624 terms of a row
+        ("float32", 500, 40, 32, 64, False, True),
+        ("float32", 2000, 32, 32, 32, False, False),  # 8 MB of results in whole lines
+        ("float32", 2000, 32, 31, 32, False, True),
+        ("float64", 2000, 32, 16, 32, True, False),
+        ("float64", 2000, 16, 16, 16, True, True),
+        ("float32", 500, 12, 41, 12, False, False),  # more than two vectors and a half
+        ("float32", 500, 3, 36, 50, False, False),  # few rows, each waiting for its sum
+        ("float64", 500, 18, 18, 18, False, True),
+        ("float64", 500, 8, 100, 8, False, False),  # 3 MB of results
+        ("float64", 100, 8, 100, 8, True, True),
+        ("float64", 100, 8, 129, 8, False, False),
+        ("complex64", 500, 18, 18, 18, False, False),
+        ("complex64", 1 << 17, 2, 32, 2, True, True),  # gates on a state that no cache holds: lines are whole
+        ("complex64", 1 << 16, 2, 64, 2, False, False),
+        ("complex64", 1 << 16, 4, 32, 4, False, False),
+        ("complex64", 1 << 16, 4, 27, 4, True, True),  # and not whole
+        ("float64", 1 << 16, 4, 36, 4, False, False),
     ],
 )
-def test_longer_rows(dtype, products, m, n, k, fitting):
-    assert small.fits(isa.get("avx512"), dtype, products=products, m=m, n=n, k=k) == fitting
-    assert not small.fits(isa.get("avx512"), dtype, products=products, m=m, n=n, k=k, strided=True)
+def test_longer_rows(dtype, products, m, n, k, narrow, wide):
+    """With 16 registers of half the width, and with 32."""
+    for name, fitting in (("avx2", narrow), ("avx512", wide)):
+        assert small.fits(isa.get(name), dtype, products=products, m=m, n=n, k=k) == fitting, name
+        assert not small.fits(isa.get(name), dtype, products=products, m=m, n=n, k=k, columns="s")
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -263,3 +303,21 @@ def test_products_with_longer_rows(equation, sizes, dtype, threads):
     f = engine.compile(equation, *(x.shape for x in arrays), dtypes=dtype, threads=threads)
     assert (f(*(x.astype(dtype) for x in arrays)) == np.einsum(equation, *arrays)).all()
     assert isa.active_isa().vector_bits < 512 or [step.family for step in f.plan.steps] == ["small"]
+
+
+@pytest.mark.parametrize("dtype", small.TURNED_DTYPES)
+@pytest.mark.parametrize(
+    "equation, sizes, turned",
+    [
+        ("bmk,bnk->bmn", dict(b=5, m=16, k=16, n=16), True),
+        ("mkb,nbk->bmn", dict(b=7, m=9, k=17, n=13), True),
+        ("bkn,bmk->bmn", dict(b=7, m=16, k=23, n=30), False),
+    ],
+)
+def test_products_whose_columns_are_turned_round(equation, sizes, turned, dtype):
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, [sizes[i] for i in term]) for term in equation.split("->")[0].split(",")]
+    f = engine.compile(equation, *(x.shape for x in arrays), dtypes=dtype)
+    assert (f(*(x.astype(dtype) for x in arrays)) == np.einsum(equation, *arrays)).all()
+    (step,) = f.plan.steps
+    assert isa.active_isa().vector_bits < 512 or (step.family == "small" and step.kernel.endswith("t") == turned)

@@ -32,7 +32,7 @@ BUILDERS: list[tuple[re.Pattern, Builder]] = [
     (re.compile(r"pack_(\d+|[a-z]+\d+_[a-z]+\d+)"), pack.build_pack),
     (re.compile(r"packtask"), pack_task.build_pack_task),
     (re.compile(r"unpack_\d+"), unpack.build_unpack),
-    (re.compile(r"small_\w+_\d+s?(_\d+x\d+)?"), small.build_small),
+    (re.compile(r"small_\w+_\d+(t|s?(_\d+x\d+)?)"), small.build_small),
     (re.compile(r"batched_\w+_\d+x\d+"), batched.build_batched),
     (re.compile(r"dot_\w+_(tile|rows)"), dot.build_dot),
     (re.compile(r"dotsum_\w+"), dot.build_dot_sum),

@@ -11,11 +11,13 @@
 
     C[o, t, m, n] (+)= the same, rows and terms fixed             small_<dtype>_<W>_<M>x<K>
     C[o, t, m, n] (+)= the same, columns strided in B             small_<dtype>_<W>s, small_<dtype>_<W>s_<M>x<K>
+    C[o, t, m, n] (+)= these, terms adjacent in B, K >= W         small_<dtype>_<W>t
 
 W is as wide as the matrices, up to a register. With M and K fixed all rows and terms are written out; 4 of them may be two
 dimensions of 2, as in a gate on two qubits. The last columns
-go through masks, or as the last W columns computed again, or one by one. Nothing outside the operands is read. C is
-read only to accumulate.
+go through masks, or as the last W columns computed again, or one by one. Columns whose terms are adjacent are turned round in
+registers, W columns by W terms, and lie on the stack as rows while the rows of a product are summed. Nothing outside the
+operands is read. C is read only to accumulate.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from . import abi
 from . import small_abi as sa
 from .emit import I64, Fn, Val, Var, size_of
 from .lanes import Lanes, Outer
+from .mover import Mover
 
 _ROWS = (8, 4, 2, 1)  # rows at once: binary digits of M
 
@@ -36,8 +39,10 @@ _ROWS = (8, 4, 2, 1)  # rows at once: binary digits of M
 def build_small(module: ir.Module, name: str, isa: ISA) -> None:
     """Task function ``small_<dtype>_<W>``, with ``s`` after W for strided columns, perhaps with ``_<M>x<K>``."""
     _, dtype, width, *sizes = name.split("_")
-    lanes, strided = Lanes(dtype, isa, int(width.removesuffix("s"))), width.endswith("s")
-    if sizes:
+    lanes, strided = Lanes(dtype, isa, int(width.rstrip("st"))), not width.isdigit()
+    if width.endswith("t"):
+        _Turned(module, name, lanes, strided).emit()
+    elif sizes:
         _Fixed(module, name, lanes, strided, *map(int, sizes[0].split("x"))).emit()
     else:
         _Nest(module, name, lanes, strided).emit()
@@ -55,8 +60,9 @@ class _Product:
 class _Nest:
     def __init__(self, module: ir.Module, name: str, lanes: Lanes, strided: bool):
         self.module, self.name, self.lanes, self.strided = module, name, lanes, strided
-        # 16 registers hold 8 rows of sums, or 4 of complex ones
-        self.rows = _ROWS[1:] if lanes.parts == 2 and lanes.isa.registers < 32 else _ROWS
+        # 16 registers hold 8 rows of sums, or 4 of complex ones; 32 as many in two registers each
+        sums = lanes.parts * -(-lanes.vector_bytes * 8 // lanes.isa.vector_bits)
+        self.rows = _ROWS[1:] if sums * _ROWS[0] > lanes.isa.registers // 2 else _ROWS
 
     def emit(self) -> None:
         f = Fn(self.module, self.name, [I64] * 4)
@@ -128,9 +134,11 @@ class _Nest:
 
     def _columns(self, lanes: Lanes, at: _Product, column: Val, mask: Val | None) -> None:
         """All rows of ``lanes.elems`` columns."""
-        f, m, done = self.f, self.word(sa.S_M), self.f.var(0)
-        at = self._from_column(at, column)
         offsets = self._column_offsets(lanes, None if mask is None else self.n - column)
+        self._all_rows(lanes, self._from_column(at, column), mask, offsets)
+
+    def _all_rows(self, lanes: Lanes, at: _Product, mask: Val | None, offsets: list[Val] | None) -> None:
+        f, m, done = self.f, self.word(sa.S_M), self.f.var(0)
         rows = self.rows if lanes is self.lanes else _ROWS[2:]
         with f.range(0, m - (rows[0] - 1), rows[0]) as i:
             self._rows(lanes, at, i, rows[0], mask, offsets)
@@ -139,6 +147,10 @@ class _Nest:
             with f.if_((m & count).ne(0)):
                 self._rows(lanes, at, done.get(), count, mask, offsets)
                 done.add(count)
+
+    def _next_term(self, lanes: Lanes) -> int | Val:
+        """Bytes from a row of columns to the next one."""
+        return self.word(sa.S_K_B)
 
     def _from_column(self, at: _Product, column: Val) -> _Product:
         item = self.lanes.item
@@ -177,7 +189,7 @@ class _Nest:
                     scalar = f.load(lanes.real, a.get() + offset + part * size_of(lanes.real))
                     slot.set(lanes.fma(f, columns, f.splat(scalar, lanes.lanes), slot.get()))
             a.add(self.word(sa.S_K_A))
-            b.add(self.word(sa.S_K_B))
+            b.add(self._next_term(lanes))
         with f.if_else(self.word(sa.S_ACCUMULATE).ne(0)) as (add, overwrite):
             for branch, accumulate in ((add, True), (overwrite, False)):
                 with branch:
@@ -194,6 +206,41 @@ class _Nest:
             f.store_masked(lanes.add(old, value) if accumulate else value, place, mask)
     def _woven(self, lanes: Lanes) -> tuple[Val, Val] | None:
         return self.woven if lanes is self.lanes else lanes.woven(self.f, self.signs)
+
+
+class _Turned(_Nest):
+    """Terms are adjacent in B, as many as W at least and MOST_TURNED at most: what is loaded of a column is within it."""
+
+    def _loop(self, start: _Product, first: Val, last: Val) -> None:
+        self.turned = self.f.stack(sa.MOST_TURNED * self.lanes.vector_bytes)
+        super()._loop(start, first, last)
+
+    def _columns(self, lanes: Lanes, at: _Product, column: Val, mask: Val | None) -> None:
+        if lanes is not self.lanes:  # a column at a time
+            super()._columns(lanes, at, column, mask)
+            return
+        offsets = self._column_offsets(lanes, None if mask is None else self.n - column)
+        at = self._from_column(at, column)
+        self._turn([at.b + offset for offset in offsets])
+        self._all_rows(lanes, _Product(a=at.a, b=self.turned, c=at.c), mask, None)
+
+    def _turn(self, columns: list[Val]) -> None:
+        """Rows of the terms of so many columns as W, square by square; a register has one column of a square at most."""
+        f, lanes, terms = self.f, self.lanes, self.word(sa.S_K)
+        mover = Mover(f, lanes.item, lanes.isa)
+        size = min(lanes.elems, mover.block)
+        with f.range(0, terms, size) as term:
+            first = f.min(term, terms - size)  # the last ones again
+            for left in range(0, lanes.elems, size):
+
+                def load(column: int, skip: int, count: int) -> Val:
+                    return mover.load(columns[left + column] + (first + skip) * lanes.item, count)
+
+                for i, row in enumerate(mover.square(size, load)):
+                    mover.store(row, self.turned + (first + i) * lanes.vector_bytes + left * lanes.item)
+
+    def _next_term(self, lanes: Lanes) -> int | Val:
+        return lanes.vector_bytes if lanes is self.lanes else lanes.item
 
 
 class _Fixed(_Nest):
