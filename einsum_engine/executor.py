@@ -112,7 +112,7 @@ class NativePlan:
         if plan.constant_bytes and self._constants is None:
             return None
         nbytes = plan.arena_bytes - plan.constant_bytes
-        common = recycle.common(nbytes) if nbytes > _KEPT_BYTES else None
+        common = recycle.common(nbytes, _kind(plan)) if nbytes > _KEPT_BYTES else None
         if nbytes > _KEPT_BYTES and common is None:
             return None
         frame = self._frame(common)
@@ -220,8 +220,8 @@ class _Frame:
     def _fresh(self) -> np.ndarray:
         try:
             if self._nbytes > _KEPT_BYTES:
-                return recycle.arenas.take(self._nbytes)
-            return np.empty(self._nbytes + _ALIGNMENT, np.uint8)
+                return recycle.arena(self._nbytes, _kind(self._plan))
+            return np.zeros(self._nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
             raise EngineMemoryError(
                 f"{self._plan.expr.eq!r}: no memory for {self._plan.arena_bytes} bytes of intermediates and scratch "
@@ -269,6 +269,10 @@ def _clock() -> int:
 def address(array: np.ndarray) -> int:
     """Address of the first element."""
     return array.__array_interface__["data"][0]
+
+
+def _kind(plan: Plan) -> str:
+    return recycle.kind_of([*plan.request.dtypes, plan.dtype])
 
 
 def _numpy_only(plan: Plan) -> bool:

@@ -14,8 +14,8 @@ bits of its address in common with a store before it waits for that store, and f
 A pool is a memory handler of NumPy's, in generated code (`kernels.cpu.result_memory`): a native entry takes a result from
 it in 0.5 µs, and its death gives it back without Python. Where there are no entries there are no pools.
 
-There is a *common arena* besides, of a fixed address, in which plans compute one at a time: a word says whether it is
-in use.
+There is a *common arena* besides for each kind of numbers, of a fixed address, in which plans compute one at a time: a word
+says whether it is in use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import ctypes
 import math
 import os
 import threading
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import numpy as np
 
@@ -39,6 +39,8 @@ ALIGNMENT = 64
 SMALLEST = 1 << 20  # bytes; smaller results come from NumPy
 COMMON_BYTES = 16 << 20  # of the common arena; pages that no plan has touched take no memory
 _LOW_MEMORY = 0.1  # share of the memory there is below which nothing is kept
+_KINDS = {"float32": "float32", "complex64": "float32", "float64": "float64", "complex128": "float64"}
+_MARKS = {"float32": 1, "float64": 2, "other": 3}  # of an arena, in front of it: whose numbers it holds
 _HANDLER_VERSION = 1  # of the struct
 
 
@@ -58,10 +60,10 @@ _making = anew(globals(), "_making", threading.RLock)
 
 class BufferPool:
     """Free buffers, the least recently used first, of as many bytes as the configuration's ``option`` says. Safe under
-    threads."""
+    threads. ``zeros``: new ones are zeros, not those that come back."""
 
-    def __init__(self, option: str = "EINSUM_ENGINE_POOL_BYTES") -> None:
-        self._option = option
+    def __init__(self, option: str = "EINSUM_ENGINE_POOL_BYTES", zeros: bool = False) -> None:
+        self._option, self._zeros = option, zeros
 
     @lazy
     def words(self) -> np.ndarray | None:
@@ -76,7 +78,7 @@ class BufferPool:
         theirs = _Handler.from_address(_pointer(fastcall.default_handler(), _NAME))
         libc = ctypes.CDLL(None)
         for word, value in {
-            words.R_MALLOC: theirs.malloc,
+            words.R_MALLOC: theirs.calloc if self._zeros else theirs.malloc,
             words.R_FREE: theirs.free,
             words.R_ALLOCATOR: theirs.context or 0,
             words.R_CLOCK: _address(libc.clock_gettime),
@@ -129,7 +131,7 @@ class BufferPool:
 
         ``beside``: addresses of what is read while it is written."""
         if not self.ready():
-            return np.empty(shape, dtype, order)
+            return (np.zeros if self._zeros else np.empty)(shape, dtype, order)
         beside = beside[: words.MOST_BESIDE]
         self.words[words.R_BESIDE : words.R_BESIDE + len(beside)] = beside
         self.words[words.R_BESIDE_COUNT] = len(beside)
@@ -194,36 +196,59 @@ class CommonArena:
     """Memory for the intermediates of one call at a time, and the word that is 1 while it is in use."""
 
     def __init__(self) -> None:
-        self.memory = np.empty(COMMON_BYTES + ALIGNMENT, np.uint8)
+        self.memory = np.zeros(COMMON_BYTES + ALIGNMENT, np.uint8)
         self.lock = np.zeros(1, np.int64)
 
 
 results = BufferPool()
-arenas = BufferPool("EINSUM_ENGINE_ARENA_BYTES")
-_common: CommonArena | None = None
+arenas = BufferPool("EINSUM_ENGINE_ARENA_BYTES", zeros=True)
+_common: dict[str, CommonArena] = {}  # by `kind_of` their plans
 _lock = anew(globals(), "_lock", threading.RLock)  # a signal handler may run within
 
 
-def common(nbytes: int) -> CommonArena | None:
-    """The common arena, None where ``nbytes`` do not fit or nothing is to be kept between calls."""
-    global _common
+def kind_of(dtypes: Iterable[str]) -> str:
+    """Of the numbers in an arena, by the dtypes of a plan: "float32", "float64", or "other" for all others and mixed ones.
+
+    Panels have lanes that nothing is written to and kernels compute with. What they hold never reaches a result, but a
+    multiply-add with a denormal number takes over a hundred cycles. Zeros and what plans of the same kind have left are no
+    such numbers; parts of addresses are, and integers, and halves of longer floating point numbers.
+
+    >>> kind_of(["float32", "complex64"]), kind_of(["complex128"]), kind_of(["float32", "float64"]), kind_of(["int64"])
+    ('float32', 'float64', 'other', 'other')
+    """
+    kinds = {_KINDS.get(dtype, "other") for dtype in dtypes}
+    return kinds.pop() if len(kinds) == 1 else "other"
+
+
+def arena(nbytes: int, kind: str) -> np.ndarray:
+    """Memory for intermediates of one kind that begins with a line: zeros, or what another of that kind has left. MemoryError
+    if there is none."""
+    memory = arenas.take(nbytes + 2 * ALIGNMENT)
+    last = memory[:8].view(np.int64)  # of a new one 0
+    if last[0] not in (0, mark := _MARKS[kind]):
+        memory[:] = 0
+    last[0] = mark
+    return memory[-fastcall.place(memory) % ALIGNMENT + ALIGNMENT :]
+
+
+def common(nbytes: int, kind: str) -> CommonArena | None:
+    """The common arena of a kind, None where ``nbytes`` do not fit or nothing is to be kept between calls."""
     if nbytes > min(COMMON_BYTES, config.get("EINSUM_ENGINE_ARENA_BYTES")):
         return None
     with _lock:
         try:
-            made = _common or CommonArena()  # meanwhile a signal handler may have made one, which counts
+            made = _common.get(kind) or CommonArena()  # meanwhile a signal handler may have made one, which counts
         except MemoryError:
             return None
-        _common = _common or made
-    return _common
+        return _common.setdefault(kind, made)
 
 
 def _forked() -> None:
     """What another thread of the parent was in is free again: that thread is not in the child."""
     results.forked()
     arenas.forked()
-    if _common is not None:
-        _common.lock[0] = 0
+    for found in _common.values():
+        found.lock[0] = 0
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -344,9 +344,9 @@ def test_constants_are_frozen_within_themselves(monkeypatch):
 
 
 def test_the_common_arena_is_made_within_itself(monkeypatch):
-    monkeypatch.setattr(recycle, "_common", None)
-    runs = _interrupted(monkeypatch, recycle, "CommonArena", lambda: recycle.common(64))
-    assert _ends(lambda: recycle.common(64)) is runs[1] is recycle.common(64)
+    monkeypatch.setattr(recycle, "_common", {})
+    runs = _interrupted(monkeypatch, recycle, "CommonArena", lambda: recycle.common(64, "other"))
+    assert _ends(lambda: recycle.common(64, "other")) is runs[1] is recycle.common(64, "other")
 
 
 def test_the_pool_grows_within_itself(monkeypatch):

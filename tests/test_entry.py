@@ -225,7 +225,7 @@ def test_plans_with_large_arenas_compute_in_the_common_one():
     for _ in range(3):
         for _, entry, operands, expected in cases:
             assert np.array_equal(entry(*operands), expected)
-    common = recycle.common(1)
+    common = recycle.common(1, "float32")
     assert not common.lock[0]
     common.lock[0] = 1  # another call is in it
     try:
@@ -243,8 +243,8 @@ def test_no_common_arena_where_nothing_is_kept(monkeypatch):
     monkeypatch.setenv("EINSUM_ENGINE_ARENA_BYTES", "0")
     assert _wide(0)[1] is None
     monkeypatch.setenv("EINSUM_ENGINE_ARENA_BYTES", "64MiB")
-    assert recycle.common(recycle.COMMON_BYTES) is not None
-    assert recycle.common(recycle.COMMON_BYTES + 1) is None
+    assert recycle.common(recycle.COMMON_BYTES, "other") is not None
+    assert recycle.common(recycle.COMMON_BYTES + 1, "other") is None
 
 
 def test_arenas_are_kept_where_results_are_not(monkeypatch):

@@ -15,7 +15,7 @@ from opt_einsum.testing import rand_equation
 from random_cases import KERNEL_DTYPES, draw_case
 
 import einsum_engine as engine
-from einsum_engine import fastcall, machine_memory, recycle
+from einsum_engine import executor, fastcall, machine_memory, recycle
 from einsum_engine.kernels.cpu import result_abi as words
 
 MB = 1_000_000
@@ -432,6 +432,38 @@ def test_results_and_arenas_are_kept_apart(off, kept, monkeypatch):
         assert (f(a, b, c) == 6000).all()
         assert [name for name, pool in pools.items() if pool.nbytes] == [kept]
     pools[kept].clear()
+
+
+@pytest.mark.parametrize("columns", [20, 600], ids=["stays with its plan", "from the pool"])
+def test_arenas_begin_as_zeros(columns, monkeypatch):
+    """Kernels compute with lanes of panels that nobody writes, and denormal numbers there take a hundred cycles each."""
+    monkeypatch.setattr(recycle, "arenas", recycle.BufferPool("EINSUM_ENGINE_ARENA_BYTES", zeros=True))
+    a, b, c = np.ones((90, 37)), np.ones((37, columns)), np.ones((columns, 70))
+    native = executor.bind(engine.compile("ij,jk,kl->il", a, b, c, optimize=[(0, 1), (0, 1)]).plan)
+    frames = []  # what one has does not come back
+    for _ in range(3):
+        used = [np.full(native.plan.arena_bytes + 64, 255, np.uint8) for _ in range(20)]
+        del used  # what the heap gives next
+        frames.append(native._frame())
+        assert not frames[-1]._memory.any() and (frames[-1]._nbytes > executor._KEPT_BYTES) == (columns > 20)
+
+
+def test_an_arena_has_numbers_of_one_kind(monkeypatch):
+    """What comes back from a plan of the same kind is as it was, from others zeros; the common arenas are different ones."""
+    monkeypatch.setattr(recycle, "arenas", recycle.BufferPool("EINSUM_ENGINE_ARENA_BYTES", zeros=True))
+    for before, after, kept in [("float64", "float64", 7), ("float64", "float32", 0), ("other", "float32", 0), ("other", "other", 7)]:
+        memory = recycle.arena(1 << 20, before)
+        address, memory[:] = memory.ctypes.data, 7
+        assert address % 64 == 0 and len(memory) >= 1 << 20
+        del memory
+        again = recycle.arena(1 << 20, after)
+        assert again.ctypes.data == address and (again == kept).all()
+        del again
+        recycle.arenas.clear()
+    kinds = [recycle.kind_of(dtypes) for dtypes in (["float32", "complex64"], ["complex128"], ["float64", "int64"])]
+    assert kinds == ["float32", "float64", "other"]
+    assert len({id(recycle.common(64, kind)) for kind in kinds}) == 3
+    assert recycle.common(64, "other") is recycle.common(64, "other")
 
 
 def test_arrays_outlive_the_modules():

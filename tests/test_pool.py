@@ -241,7 +241,7 @@ def test_what_other_threads_hold_at_a_fork_is_free_in_the_child():
     plan = engine.compile("ij,jk,kl->il", *matrices, constants=[1, 2], optimize=[(1, 2), (0, 1)]).plan
     packed = executor.bind(plan)  # at its first call
     call.__self__[entry_abi.E_LOCK] = 1  # the record: another thread is in the entry
-    common = recycle.common(1)
+    common = recycle.common(1, "float64")
     common.lock[0] = 1
     try:
         with executor._freezing:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from .units import LINE, PAGE
 
 R_LOCK = 0
-R_MALLOC, R_FREE, R_ALLOCATOR = 1, 2, 3  # functions of NumPy's handler, and what they are called with
+# Functions of NumPy's handler, and what they are called with. R_MALLOC is its calloc where new blocks are zeros, and malloc,
+# which does not look at its third argument, else: both are called with R_ALLOCATOR, bytes and 1.
+R_MALLOC, R_FREE, R_ALLOCATOR = 1, 2, 3
 R_BESIDE_COUNT, R_BESIDE = 4, 5  # addresses that the next result is written beside; MOST_BESIDE words
 R_LIMIT, R_BYTES, R_COUNT = 13, 14, 15  # bytes that may be kept, bytes and blocks that are
 R_CLOCK, R_NEXT_LOOK, R_PENDING, R_LOOK = 16, 17, 18, 19  # clock_gettime; ns; Py_AddPendingCall, and of what function

@@ -56,6 +56,10 @@ def _evict(module: ir.Module) -> Fn:
     return f
 
 
+def _new(f: Fn, ctx: Val, nbytes: Val) -> Val:
+    return f.call(f.word(ctx, ra.R_MALLOC), [f.word(ctx, ra.R_ALLOCATOR), nbytes, f.i64(1)], I64)
+
+
 def _release(f: Fn, ctx: Val, block: Val, nbytes: Val) -> None:
     f.call(f.word(ctx, ra.R_FREE), [f.word(ctx, ra.R_ALLOCATOR), block, nbytes])
 
@@ -102,12 +106,12 @@ def _malloc(module: ir.Module, evict: Fn) -> Fn:
                 f.store(f.word(ctx, ra.R_BYTES) - held, ctx + 8 * ra.R_BYTES)
             at.add(-1)
         with f.if_(block.get().eq(0)):
-            block.set(f.call(f.word(ctx, ra.R_MALLOC), [f.word(ctx, ra.R_ALLOCATOR), wanted], I64))
+            block.set(_new(f, ctx, wanted))
             with f.if_(block.get().eq(0)):
                 f.call(evict, [ctx, f.i64(0), f.i64(0)])
         f.atomic_store(0, ctx + 8 * ra.R_LOCK)
     with f.if_(block.get().eq(0)):
-        block.set(f.call(f.word(ctx, ra.R_MALLOC), [f.word(ctx, ra.R_ALLOCATOR), wanted], I64))
+        block.set(_new(f, ctx, wanted))
     data = f.var(0)
     with f.if_(block.get().ne(0)):
         data.set(((block.get() + (16 + ra.PAGE - 1)) & -ra.PAGE) + place)
