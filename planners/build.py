@@ -37,6 +37,7 @@ from .shown import PlanShown, ProductShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
 from .slices import Slices, find_slices, table_bytes
 from .strands import find_strands
+from .thread_slices import find_thread_slices
 from .unpacked import UnpackedPlan
 from .work import Work
 
@@ -64,7 +65,7 @@ def lay_out(
     are a plan of their own, and may be cut into strands or slices. The operations as they are planned, and the slices that
     these are one of."""
     request = listed.request
-    slices = find_slices(listed, machine) if whole else None
+    slices = (find_slices(listed, machine) or find_thread_slices(listed, machine)) if whole else None
     if slices is not None:
         listed = slices.listed
     if request.fuse:

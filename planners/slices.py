@@ -105,9 +105,8 @@ class _Places:
 def find_slices(listed: OperationList, machine: cost.Machine) -> Slices | None:
     """The slices of a network, where they are predicted to pay."""
     request = listed.request
-    plain = request.fuse and request.layouts == "solve" and not (request.constants or request.scaled or request.same)
     longest = max([listed.sizes[i] for i in listed.out_term], default=0)
-    if not plain or len(listed.operations) < 3 or longest < LEAST * BATCH_LENGTH:
+    if not is_plain(request) or len(listed.operations) < 3 or longest < LEAST * BATCH_LENGTH:
         return None
     index = long_batch(listed)
     if index is None or request.expr.output.count(index) != 1:
@@ -118,12 +117,23 @@ def find_slices(listed: OperationList, machine: cost.Machine) -> Slices | None:
         return None
     length = _length(listed, inside, index, ceil(size / count))
     starts = tuple([min(at, size - length) for at in range(0, size, length)])
-    seconds = sum([_near_seconds(listed, each, machine) for each in inside])
+    seconds = sum([near_seconds(listed, each, machine) for each in inside])
     if _gain(listed, inside, index, len(starts), machine) < GAIN * seconds:
         return None
     if request.threads > 1 and seconds > MOST_SECONDS * len(starts):
         return None
-    strands = _strands(len(starts), request.threads, seconds, alone=size % length > 0)
+    return slices_of(listed, index, length, starts, _strands(len(starts), request.threads, seconds, alone=size % length > 0))
+
+
+def is_plain(request: PlanRequest) -> bool:
+    """Whether a request is one of those that may be cut into slices."""
+    return request.fuse and request.layouts == "solve" and not (request.constants or request.scaled or request.same)
+
+
+def slices_of(
+    listed: OperationList, index: Index, length: int, starts: tuple[int, ...], strands: tuple[int, ...]
+) -> Slices:
+    """Slices of ``length`` entries."""
     smaller = OperationList(_of_a_slice(listed, index, length), listed.compute)
     smaller.build()
     return Slices(index=index, listed=smaller, starts=starts, strands=strands)
@@ -149,7 +159,7 @@ def _length(listed: OperationList, inside: Sequence[Operation], index: Index, le
     return -(-length // unit) * unit if length > unit else length
 
 
-def _near_seconds(listed: OperationList, operation: Operation, machine: cost.Machine) -> float:
+def near_seconds(listed: OperationList, operation: Operation, machine: cost.Machine) -> float:
     """Of an operation whose values are in the cache of a core."""
     flops, moved = listed.work(operation)
     return max(flops / machine.peak.get(listed.compute, 1e9), moved / machine.cache_bandwidth)

@@ -30,21 +30,26 @@ def find_strands(listed: OperationList, seconds: Mapping[int, float]) -> int:
     """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are.
 
     ``seconds``: predicted for each operation, by its id."""
-    threads, operations = listed.request.threads, listed.operations
-    if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
-        return 0
-    shared = sum([_shared(each, threads) for each in seconds.values()])
-    if shared < LEAST_SECONDS or not _is_tree(operations):
-        return 0
-    least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
-    if least > (1 - GAIN) * shared or len(roots) < 2:
-        return 0
-    makers = _makers(operations)
+    roots = strands_of(listed, seconds)
+    makers = _makers(listed.operations)
     for number, root in enumerate(roots, 1):
         for operation in _subtree(root, makers):
             operation.strand = number
-    listed.operations = sorted(operations, key=lambda operation: operation.strand or len(roots) + 1)  # stable
+    if roots:
+        listed.operations = sorted(listed.operations, key=lambda each: each.strand or len(roots) + 1)  # stable
     return len(roots)
+
+
+def strands_of(listed: OperationList, seconds: Mapping[int, float]) -> list[Operation]:
+    """The last operations of the strands, the longest first; none where they do not pay."""
+    threads, operations = listed.request.threads, listed.operations
+    if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
+        return []
+    shared = sum([_shared(each, threads) for each in seconds.values()])
+    if shared < LEAST_SECONDS or not _is_tree(operations):
+        return []
+    least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
+    return roots if least <= (1 - GAIN) * shared and len(roots) > 1 else []
 
 
 def _is_tree(operations: Sequence[Operation]) -> bool:

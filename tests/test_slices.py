@@ -9,19 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plan_cases import made_anew
+from slice_cases import SMALL_CACHE, check_strands, machine, operands, request_of, run, sliced, strands_of
 from stored import check_storage
 
 import einsum_engine as engine
-from einsum_engine import cost
 from einsum_engine.executor import bind, run_reference
-from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.isa import active_isa, host_isas
 from einsum_engine.planners import beside, slices
 from einsum_engine.planners.build import build_plan
 
 RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
-SMALL_CACHE = 1 << 10  # bytes, so that small networks have slices
 
 # A chain of matrices and vectors evaluated for many points, from its left end on.
 TRAIN = "va,bv,awc,bw,cxd,bx,dye,by,ezf,bz,fAg,bA,gBh,bB,hC,bC->b"
@@ -47,16 +45,6 @@ def _always(patch):
         patch.setattr(module, "BATCH_LENGTH", 2)
 
 
-def machine(isa, cache_bytes=SMALL_CACHE):
-    return replace(cost.typical_machine(isa.name, isa.vector_bits, isa.fma), cache_bytes=cache_bytes)
-
-
-def operands(text, sizes, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    terms = text.split("->")[0].split(",")
-    return [rng.integers(-1, 2, [sizes[i] for i in term]).astype(dtype) for term in terms]
-
-
 def evaluated(arrays):
     """`TRAIN`, site by site."""
     sites = [np.einsum("awc,bw->bac", m, v) for m, v in zip(arrays[2:-2:2], arrays[3:-2:2])]
@@ -64,57 +52,6 @@ def evaluated(arrays):
     for site in sites:
         found = np.einsum("ba,bac->bc", found, site)
     return np.einsum("ba,av,bv->b", found, *arrays[-2:])
-
-
-def request_of(text, arrays, path, threads=1, **more):
-    return replace(engine.compile(text, *arrays, optimize=path, threads=threads).plan.request, **more)
-
-
-def sliced(plan):
-    """How many slices a plan has."""
-    return max(step.block[1] for step in plan.steps)
-
-
-def run(plan, arrays):
-    out = np.empty(plan.expr.output_shape, plan.dtype)
-    bind(plan).run(arrays, out)
-    return out
-
-
-def strands_of(plan):
-    """Steps of each strand; of one thread all that are done by slices are one."""
-    found = [step for step in plan.steps if step.kernel == "blocks"]
-    if not found:
-        return [[step for step in plan.steps if step.depth]]
-    (step,) = found
-    starts = (step.number + step.args.tables[abi.BLOCK_STARTS]).tolist()
-    assert starts[0] == step.number + 1 and starts[-1] == len(plan.steps) == step.args.words[abi.NEXT]
-    return [plan.steps[first:end] for first, end in zip(starts, starts[1:])]
-
-
-def check_strands(plan):
-    """A strand writes to the arena where no other strand and no step before writes; all slices are there, in order."""
-    found = strands_of(plan)
-    before = [step for step in plan.steps if not step.depth and step.kernel != "blocks"]
-    assert all(step.number < found[0][0].number for step in before)
-    numbers = [step.block[0] for steps in found for step in steps]
-    assert numbers == sorted(numbers) and set(numbers) == set(range(sliced(plan)))
-    places = [_written(plan, steps) for steps in (before, *found)]
-    for number, mine in enumerate(places):
-        for other in places[:number]:
-            for low, high in mine:
-                assert all(high <= start or end <= low for start, end in other)
-    assert not any(step.args.packed.parallel for steps in found for step in steps)
-
-
-def _written(plan, steps):
-    """Bytes of the arena, by rows that say where their output is."""
-    arena, found = len(plan.expr.inputs) + 1, []
-    for step in steps:
-        words, buffer = step.args.words, plan.buffers[step.output]
-        if step.family not in ("pack", "copy", "fused") and words.get(abi.OUT_SLOT) == arena:
-            found.append((words[abi.OUT_OFFSET], words[abi.OUT_OFFSET] + buffer.nbytes))
-    return found
 
 
 @pytest.mark.parametrize("threads", [1, 2])
