@@ -5,7 +5,7 @@ own, and leave steps of a few microseconds to one of them. What has one half of 
 other half. So each thread may do all steps for a part of that index, and meet the others once, at the end; what does not
 have the index is computed before. The slices themselves are those of `slices`.
 
-Which index, and whether, is decided from predicted times, before there are layouts: what a step computes, what it moves, and
+A single product is shared by its tasks. Of a network which index, and whether, is decided from predicted times, before there are layouts: what a step computes, what it moves, and
 what it moves again because an operand does not have the index and is read and packed for each slice.
 """
 
@@ -60,7 +60,8 @@ class _Work(NamedTuple):
 def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices | None:
     """The slices of a network that threads share, where they are predicted to pay."""
     threads, operations = listed.request.threads, listed.operations
-    if threads == 1 or len(operations) < 2 or not is_plain(listed.request) or _is_short(listed, machine):
+    products = sum([operation.kind == "gemm" for operation in operations])
+    if threads == 1 or products < 2 or not is_plain(listed.request) or _is_short(listed, machine):
         return None
     works = [_work(listed, each, machine) for each in operations]
     alone = [each.seconds() for each in works]
