@@ -5,8 +5,9 @@ own, and leave steps of a few microseconds to one of them. What has one half of 
 other half. So each thread may do all steps for a part of that index, and meet the others once, at the end; what does not
 have the index is computed before. The slices themselves are those of `slices`.
 
-A single product is shared by its tasks. Of a network which index, and whether, is decided from predicted times, before there are layouts: what a step computes, what it moves, and
-what it moves again because an operand does not have the index and is read and packed for each slice.
+A single product is shared by its tasks. Of a network which index, and whether, is decided from predicted times, before there
+are layouts: what a step computes, what it moves, and what it moves again because an operand does not have the index and is
+read and packed for each slice.
 """
 
 from __future__ import annotations

@@ -451,7 +451,8 @@ def test_arenas_begin_as_zeros(columns, monkeypatch):
 def test_an_arena_has_numbers_of_one_kind(monkeypatch):
     """What comes back from a plan of the same kind is as it was, from others zeros; the common arenas are different ones."""
     monkeypatch.setattr(recycle, "arenas", recycle.BufferPool("EINSUM_ENGINE_ARENA_BYTES", zeros=True))
-    for before, after, kept in [("float64", "float64", 7), ("float64", "float32", 0), ("other", "float32", 0), ("other", "other", 7)]:
+    kinds = [("float64", "float64", 7), ("float64", "float32", 0), ("other", "float32", 0), ("other", "other", 7)]
+    for before, after, kept in kinds:
         memory = recycle.arena(1 << 20, before)
         address, memory[:] = memory.ctypes.data, 7
         assert address % 64 == 0 and len(memory) >= 1 << 20

@@ -103,7 +103,8 @@ def test_every_width_and_number_of_columns(row, dtype):
 @pytest.mark.parametrize("dtype", small.TURNED_DTYPES)
 def test_columns_whose_terms_are_adjacent(row, dtype):
     rng, named = np.random.default_rng(2), set()
-    for m, n, k in ((1, 4, 4), (9, 4, 4), (3, 16, 16), (9, 16, 16), (17, 11, 9), (9, 15, 64), (9, 15, 65), (9, 3, 16), (9, 40, 7)):
+    sizes = ((1, 4, 4), (9, 4, 4), (3, 16, 16), (9, 16, 16), (17, 11, 9), (9, 15, 64), (9, 15, 65), (9, 3, 16), (9, 40, 7))
+    for m, n, k in sizes:
         p, operands = problem(rng, dtype, outer=(1, 1), t=2, m=m, n=n, k=k, columns="along k", conj_a=True, conj_b=True)
         kernel = small.kernel_for(p, row)
         width, kind = small.at_once(row, dtype, m=m, n=n, k=k, columns="t")

@@ -15,7 +15,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind, run_reference
 from einsum_engine.kernels.isa import active_isa, host_isas
 from einsum_engine.planners import thread_slices
-from einsum_engine.planners.build import build_plan
+from einsum_engine.planners.build import PlanBuilder, build_plan
 
 RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
@@ -63,6 +63,24 @@ def test_threads_share_a_network_of_short_steps(dtype, threads):
     assert not [step for step in plan.steps if not step.depth and step.kernel != "blocks"], "all have the index"
     wanted = np.einsum(NETWORK, *(x.astype(np.int64) for x in map(np.real, arrays)), optimize=True)
     assert np.array_equal(run(plan, arrays), wanted)
+
+
+@pytest.mark.parametrize(
+    "text, sizes, index",
+    [
+        (NETWORK, SIZES, "a"),  # of all operands but one, slowest in the result
+        ("aij,jk,akl,lm->mia", dict(a=16, i=64, j=32, k=32, l=32, m=64), "m"),  # a is fastest in the result: lines of it
+        ("ij,jk,kl,lm->im", dict(i=64, j=64, k=64, l=64, m=2), "i"),
+    ],
+)
+def test_the_index_that_moves_least(always, text, sizes, index):
+    arrays = operands(text, sizes, "float32")
+    path = PATH if text == NETWORK else CHAIN_PATH
+    here = machine(active_isa(), 1 << 20)
+    listed = PlanBuilder(request_of(text, arrays, path, 2), here).list
+    listed.build()
+    found = thread_slices.find_thread_slices(listed, here)
+    assert found.index == index and found.starts == (0, sizes[index] // 2) and found.strands == (1, 1)
 
 
 def test_one_thread_has_none_and_short_networks_have_none():
