@@ -81,8 +81,7 @@ class SmallProblem:
     @property
     def columns(self) -> str:
         """As `at_once` asks for it."""
-        along_k = self.k_half is None and self.k_strides[1] == ITEMSIZE[self.dtype]
-        return ("t" if along_k else "s") if self.strided else ""
+        return columns_of(self.dtype, self.n_stride, None if self.k_half is not None else self.k_strides[1])
 
     def written_out(self, isa: ISA) -> bool:
         """Whether its kernel has rows and terms written out."""
@@ -132,6 +131,13 @@ def two_for(isa: ISA, dtype: str, n: int) -> int:
     return wide if wide and -(-n // (wide // 2)) % 2 == 0 else 0
 
 
+def columns_of(dtype: str, n_stride: int | None, k_stride: int | None) -> str:
+    """How columns lie in B, as `at_once` asks for it, by bytes between columns (None: they are adjacent) and between terms (None:
+    these have no one stride)."""
+    item = ITEMSIZE[dtype]
+    return "" if n_stride in (None, item) else "t" if k_stride == item else "s"
+
+
 def at_once(isa: ISA, dtype: str, *, m: int, n: int, k: int, columns: str = "") -> tuple[int, str]:
     """Columns that are computed at once, where rows and terms are not written out, and how they are read, which ends a
     kernel's name: "" as they lie, "s" gathered, "t" turned round with as many terms. ``columns``: "s" where they are strided
@@ -140,9 +146,11 @@ def at_once(isa: ISA, dtype: str, *, m: int, n: int, k: int, columns: str = "") 
     if not columns:
         return two_for(isa, dtype, n) or width, ""
     known = [w for w in turned_widths(isa, dtype) if w <= k <= sa.MOST_TURNED]
-    if columns == "t" and n >= LEAST_TURNED and known and (width <= known[-1] or m > FEW_TURNED):
-        return (two_for(isa, dtype, n) or width, "t") if width <= known[-1] else (known[-1], "t")
-    return width, "s"
+    if columns == "s" or n < LEAST_TURNED or not known:
+        return width, "s"
+    if width <= known[-1]:
+        return two_for(isa, dtype, n) or width, "t"
+    return (known[-1], "t") if m > FEW_TURNED else (width, "s")
 
 
 def turned_widths(isa: ISA, dtype: str) -> tuple[int, ...]:

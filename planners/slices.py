@@ -201,11 +201,15 @@ def _of_a_slice(listed: OperationList, index: Index, length: int) -> PlanRequest
         for term, shape in zip(expr.inputs, expr.shapes)
     ]
     lengths = tuple([length if i == index else size for i, size in expr.sizes.items()])
-    strides = request.out_strides
-    if strides is None:
-        strides = dense_strides(expr.output_shape, itemsize(request.dtype))
     smaller = replace(expr, shapes=tuple(shapes), lengths=lengths)
-    return replace(request, expr=smaller, out_strides=strides)
+    return replace(request, expr=smaller, out_strides=strides_of_output(request))
+
+
+def strides_of_output(request: PlanRequest) -> tuple[int, ...]:
+    """Bytes per axis of the whole result."""
+    if request.out_strides is not None:
+        return request.out_strides
+    return dense_strides(request.expr.output_shape, itemsize(request.dtype))
 
 
 def table_bytes(steps: Sequence[Step]) -> int:

@@ -45,7 +45,7 @@ def strands_of(listed: OperationList, seconds: Mapping[int, float]) -> list[Oper
     threads, operations = listed.request.threads, listed.operations
     if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
         return []
-    shared = sum([_shared(each, threads) for each in seconds.values()])
+    shared = sum([shared_seconds(each, threads) for each in seconds.values()])
     if shared < LEAST_SECONDS or not _is_tree(operations):
         return []
     least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
@@ -64,7 +64,7 @@ def _makers(operations: Sequence[Operation]) -> dict[int, Operation]:
     return {operation.output.number: operation for operation in operations}
 
 
-def _shared(seconds: float, threads: int) -> float:
+def shared_seconds(seconds: float, threads: int) -> float:
     """Seconds of a step that takes ``seconds`` on one thread, on all of them."""
     return seconds if seconds < SHARED_SECONDS else seconds / threads + MEETING
 
@@ -85,7 +85,7 @@ def _cuts(
             ordered = sorted(heap)
             yield above + makespan([-time for time, _, _ in ordered], threads), [each for _, _, each in ordered]
         _, _, operation = heapq.heappop(heap)
-        above += _shared(seconds[id(operation)], threads)
+        above += shared_seconds(seconds[id(operation)], threads)
         for value in operation.inputs:
             maker = makers.get(value.number)
             if maker is not None:

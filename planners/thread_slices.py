@@ -19,11 +19,10 @@ from typing import Iterator, NamedTuple
 from .. import cost
 from ..kernels.cpu.units import LINE, PAGE
 from ..plan import Index
-from ..views import dense_strides
 from .operations import Operation, OperationList, Value, itemsize
 from .shares import SHARED_SECONDS
-from .slices import ROW_SECONDS, Slices, is_plain, near_seconds, slices_of
-from .strands import MEETING, MOST_SECONDS, strands_of
+from .slices import ROW_SECONDS, Slices, is_plain, near_seconds, slices_of, strides_of_output
+from .strands import MOST_SECONDS, shared_seconds, strands_of
 
 LEAST_SECONDS = 4e-5  # a plan that takes less ends before another thread has begun
 GAIN = 0.05  # of the predicted time, for slices to be worth it,
@@ -55,7 +54,7 @@ class _Work(NamedTuple):
     def shared(self, threads: int) -> float:
         """With its tasks shared by threads, where it is long enough for that."""
         alone = self.seconds()
-        return alone if alone < SHARED_SECONDS else alone / threads + MEETING + REMOTE * self.between
+        return shared_seconds(alone, threads) + (REMOTE * self.between if alone >= SHARED_SECONDS else 0.0)
 
 
 def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices | None:
@@ -66,7 +65,7 @@ def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices |
         return None
     works = [_work(listed, each, machine) for each in operations]
     alone = [each.seconds() for each in works]
-    if sum(alone) < LEAST_SECONDS or strands_of(listed, listed.rooflines(machine)):
+    if sum(alone) < LEAST_SECONDS:
         return None
     found = list(_candidates(listed, works, alone))
     if not found:
@@ -75,9 +74,10 @@ def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices |
     whole, shared = sum(alone), sum([each.shared(threads) for each in works])
     if least > (1 - GAIN - GAIN_RATE * whole) * shared or inside > MOST_SECONDS * count:
         return None
+    if strands_of(listed, listed.rooflines(machine)):
+        return None
     length = listed.sizes[index] // count
-    strands = tuple([1] * count)
-    return slices_of(listed, index, length, tuple(range(0, length * count, length)), strands)
+    return slices_of(listed, index, length, tuple(range(0, length * count, length)), (1,) * count)
 
 
 def _is_short(listed: OperationList, machine: cost.Machine) -> bool:
@@ -125,9 +125,7 @@ def _candidates(
 
 def _runs_of_output(listed: OperationList) -> Iterator[tuple[Index, int]]:
     """Indices that the result has once, and bytes from one entry to the next: two threads write no line both."""
-    expr, strides = listed.request.expr, listed.request.out_strides
-    if strides is None:
-        strides = dense_strides(expr.output_shape, itemsize(listed.request.dtype))
-    for index, stride in zip(expr.output, strides):
+    expr = listed.request.expr
+    for index, stride in zip(expr.output, strides_of_output(listed.request)):
         if index in listed.sizes and expr.output.count(index) == 1:
             yield index, abs(stride)

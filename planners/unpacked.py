@@ -316,10 +316,12 @@ def _small_fits(view: _View, isa: ISA) -> bool:
     if found is None:
         return False
     m, n, k = total(found.m), found.n, total(found.k)
-    strided = n.stride(RIGHT) != view.item
+    columns = small_family.columns_of(
+        view.c.dtype, n.stride(RIGHT), found.k[0].stride(RIGHT) if len(found.k) == 1 else None
+    )
+    strided = bool(columns)
     if (len(found.m) > 1 or len(found.k) > 1) and not _are_pairs(found, view.c, isa, strided):
         return False
-    columns = "" if not strided else "t" if len(found.k) == 1 and found.k[0].stride(RIGHT) == view.item else "s"
     apart = all(abs(dim.stride(LEFT)) >= LINE for dim in (*found.m, *found.k))
     sizes = {"products": total(found.products), "m": m, "n": n.size, "k": k}
     return small_family.fits(isa, view.c.dtype, **sizes, columns=columns, apart=apart)

@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from plan_cases import made_anew
 
 import einsum_engine as engine
 from einsum_engine import cost
 from einsum_engine.executor import bind
 from einsum_engine.kernels.cpu import abi
 
+RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
 SMALL_CACHE = 1 << 10  # bytes, so that small networks have slices
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    """Of each module that imports it: no plan is one of those that were made with other constants."""
+    with made_anew():
+        yield
 
 
 def machine(isa, cache_bytes=SMALL_CACHE):
@@ -73,3 +85,10 @@ def _written(plan, steps):
         if step.family not in ("pack", "copy", "fused") and words.get(abi.OUT_SLOT) == arena:
             found.append((words[abi.OUT_OFFSET], words[abi.OUT_OFFSET] + buffer.nbytes))
     return found
+
+
+def check_exact(out, text, arrays, plan):
+    """Of small whole numbers, all of which the dtype of the result has."""
+    wide = [a.astype(np.complex128 if a.dtype == np.complex64 else np.float64) for a in arrays]
+    wanted = np.einsum(text, *wide, optimize=True)
+    assert np.array_equal(out.astype(wanted.dtype), wanted.astype(plan.dtype).astype(wanted.dtype))

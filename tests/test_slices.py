@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_cases import made_anew
-from slice_cases import SMALL_CACHE, check_strands, machine, operands, request_of, run, sliced, strands_of
+from slice_cases import DTYPES, RANDOM, anew  # noqa: F401
+from slice_cases import check_exact, check_strands, machine, operands, request_of, run, sliced, strands_of
 from stored import check_storage
 
 import einsum_engine as engine
@@ -18,18 +19,9 @@ from einsum_engine.kernels.isa import active_isa, host_isas
 from einsum_engine.planners import beside, slices
 from einsum_engine.planners.build import build_plan
 
-RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int32", "int64", "bool")
-
 # A chain of matrices and vectors evaluated for many points, from its left end on.
 TRAIN = "va,bv,awc,bw,cxd,bx,dye,by,ezf,bz,fAg,bA,gBh,bB,hC,bC->b"
 TRAIN_SIZES = dict.fromkeys("acdefgh", 16) | dict.fromkeys("vwxyzABC", 4) | dict(b=4000)
-
-
-@pytest.fixture(autouse=True)
-def anew():
-    with made_anew():
-        yield
 
 
 @pytest.fixture
@@ -245,6 +237,4 @@ def test_random_networks(network, dtype, threads):
         if sliced(plan) > 1:
             check_strands(plan)
         out = run(plan, arrays)
-    wide = [a.astype(np.complex128 if dtype == "complex64" else np.float64) for a in arrays]
-    wanted = np.einsum(text, *wide, optimize=True)
-    assert np.array_equal(out.astype(wanted.dtype), wanted.astype(plan.dtype).astype(wanted.dtype))
+    check_exact(out, text, arrays, plan)

@@ -204,6 +204,7 @@ class _Nest:
         else:
             old = f.load_masked(lanes.vec, place, mask) if accumulate else None
             f.store_masked(lanes.add(old, value) if accumulate else value, place, mask)
+
     def _woven(self, lanes: Lanes) -> tuple[Val, Val] | None:
         return self.woven if lanes is self.lanes else lanes.woven(self.f, self.signs)
 
