@@ -34,6 +34,8 @@ CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
+# Strips that are runs of the output: lines of one; entries of J, at least.
+WHOLE_LINES, WHOLE_J = (1, 2), 6
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
@@ -91,6 +93,8 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     if sides.joined and not short and item * o.total < JOINED_LEAST:
         return None
     builder.kernels[abi.FN] = f"nest_{'short' if short else 'strips'}_{item}"
+    if outputs == na.STRIPS_WHOLE:
+        builder.kernels[abi.FN] = f"nest_whole_{item}_{item * o.total // LINE}"
     builder.words |= {
         na.N_BOXES: boxes,
         na.N_A_O: builder.vector(o.offsets(A)),
@@ -187,7 +191,15 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     lines = o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
     paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, False)
-    return na.STRIPS_LINES * paged | na.STRIPS_ANY * long
+    whole = lines and not paged and _is_whole(o, j, item)
+    return na.STRIPS_LINES * paged | na.STRIPS_WHOLE * whole | na.STRIPS_ANY * long
+
+
+def _is_whole(o: Group, j: Group, item: int) -> bool:
+    """Whether a run of the output is one strip, which reads rows that are asked for: boxes move such short runs to scratch and
+    from there to memory (docs/performance-memory.md#whole-strips)."""
+    few = o.total * item // LINE in WHOLE_LINES and j.count >= WHOLE_J
+    return few and cores.here().strips_whole and cores.here().asks_for_rows(item * j.total)
 
 
 def _ahead(o: Group, j: Group, item: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nest_case import Case, check_between_guards
 
 from einsum_engine.kernels import nest_moves, nest_strips
-from einsum_engine.kernels.cpu import cores, nest_abi
+from einsum_engine.kernels.cpu import cores, nest_abi, strips
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_boxes import Group
@@ -63,6 +63,26 @@ def test_strips_of_whole_lines_alone_leave_other_outputs_to_boxes(isa, within, m
         assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_LINES
 
 
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (0, 16), (16, 0), (4, 8), (1, 0)])
+@pytest.mark.parametrize(
+    ("dtype", "dims"),
+    [
+        ("float32", ((32, 4, 200, 0), (50, 128, 4, 0), (41, 6400, 6400, 0))),
+        ("int64", ((16, 8, 72, 0), (9, 128, 8, 0), (7, 8064, 1152, 0), (7, 1152, 8064, 0))),
+        ("complex64", ((16, 8, 48, 0), (6, 128, 8, 0), (90, 768, 768, 0))),
+        ("complex128", ((8, 16, 336, 0), (21, 128, 16, 0), (33, 2688, 2688, 0))),
+    ],
+)
+def test_a_run_that_is_one_strip_is_written_in_strips_where_a_vector_is_a_line(isa, within, dtype, dims, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
+    problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
+    for threads in (1, 3):
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_WHOLE
+
+
 def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
     """Checks that of the rows of boxes and of strips the right one writes all of the output, and the other nothing; which
     outputs strips write."""
@@ -72,6 +92,7 @@ def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
     what = lines.words[nest_abi.N_STRIPS]
     assert boxes.words[nest_abi.N_STRIPS] == what
     fits = within[0] % (np.dtype(problem.out).itemsize if what & nest_abi.STRIPS_ANY else 64) == 0
+    fits &= what != nest_abi.STRIPS_WHOLE or strips.shifts_lines(isa)
     for row in whole.rows:
         monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
         if (row is lines) == fits:
@@ -187,6 +208,13 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     # and of the input, though some cores read shorter ones in strips
     assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == (shifted if here.strips_in <= 80 else 0)
     assert outputs(((1200000, 4, 28, 0), (7, 4800000, 4, 0))) == 0
+    # a run of whole lines that is one strip of several
+    full = nest_abi.STRIPS_WHOLE if here.strips_whole else 0
+    assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (2000, 6400, 6400, 0))) == full
+    assert outputs(((32, 4, 24, 0), (6, 128, 4, 0), (33000, 768, 768, 0))) == full
+    assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == 0  # tiles are mostly empty
+    assert outputs(((31, 4, 200, 0), (50, 124, 4, 0), (4100, 6200, 6200, 0))) == 0  # parts of lines
+    assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (4000, 6404, 6400, 0))) == 0
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
     # 90 entries of the output are too few, so that what continues the input is not J's but continues O, or joins what is J's
     assert outputs(((90, 4, 16352, 0), (146, 360, 112, 0), (23, 52560, 1471680, 0), (28, 1208880, 4, 0))) == (joined or shifted)

@@ -26,6 +26,7 @@ class Core:
     ``strips_join``: strips of runs of the output that continue each other write the lines which two of them share.
     ``strips_beside``: strips go through boxes side by side that continue what each of them reads
     (docs/performance-memory.md#beside).
+    ``strips_whole``: runs of the output that are one line or two are written in strips (docs/performance-memory.md#whole-strips)
     ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
     the output are long (docs/performance-memory.md#beside).
     ``rows_followed``: bytes of a row of the input, of more than which the core itself reads ahead: strips and boxes of permutations
@@ -48,6 +49,7 @@ class Core:
     strip_lines: int = 1
     strips_join: bool = False
     strips_beside: bool = False
+    strips_whole: bool = False
     strips_in: int = 96
     rows_followed: int = 0
     dense_rows: bool = False
@@ -72,6 +74,7 @@ MAKERS = {
         strip_lines=2,
         strips_join=True,
         strips_beside=True,
+        strips_whole=True,
         strips_in=32,
         rows_followed=4096,
         dense_rows=True,

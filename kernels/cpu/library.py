@@ -80,7 +80,7 @@ def path(name: str, isa: ISA) -> Path:
 def _variant(name: str) -> str:
     """What a kernel's file is called besides: where functions of a library are used, it is one of those that may call
     it, and where cores have a row of their own, one of theirs."""
-    if name == "nest_copy" or name.startswith(("nest_strips_", "nest_short_")) or reads_in_place(name):
+    if name == "nest_copy" or name.startswith(("nest_strips_", "nest_short_", "nest_whole_")) or reads_in_place(name):
         return cores.here().suffix
     if not name.startswith("fused_"):
         return ""

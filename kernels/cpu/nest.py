@@ -32,6 +32,7 @@ from .storage import STORAGES
 from .strips_gathered import Gathered
 from .strips_joined import Joined
 from .strips_short import Short
+from .strips_whole import Whole
 
 
 def build_copy(module: ir.Module, name: str, isa: ISA) -> None:
@@ -362,6 +363,17 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
     return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
 
 
+def _build_whole(module: ir.Module, name: str, item: int, lines: int, isa: ISA) -> None:
+    """A copy in strips, each of which is a run of the output of so many lines, where these write the output."""
+    f = Fn(module, name, [I64] * 4)
+    if strips.shifts_lines(isa):
+        made = Whole(f, item, isa, lines)
+        with f.if_(strips.fits(made.frame, f.i64(item), isa)):
+            made.emit()
+    f.store_fence()
+    f.ret()
+
+
 def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool = False) -> None:
     """A copy in strips, where these write the output; ``short``: of runs that are written at once, where runs are joined."""
     f = Fn(module, name, [I64] * 4)
@@ -378,11 +390,13 @@ def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
     """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_short_<item>``,
-    ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    ``nest_whole_<item>_<lines>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
+    elif what == "whole":
+        _build_whole(module, name, int(rest[0]), int(last), isa)
     elif what in ("strips", "short"):
         _build_strips(module, name, int(last), isa, what == "short")
     elif what == "dense":

@@ -15,7 +15,7 @@ begin anywhere in a line: each line is what the strip before had of it, kept in 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
 
-`Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_gathered` has smaller vectors.
+`Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_whole` has runs that are lines, `strips_gathered` smaller vectors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def joins_runs(isa: ISA) -> bool:
 def fits(frame: Frame, item: Val, isa: ISA) -> Val:
     """Whether strips write this output; else boxes do."""
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
-    lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
+    whole = na.STRIPS_LINES | (na.STRIPS_WHOLE if shifts_lines(isa) else 0)
+    lines = (what & whole).ne(0) & (out & (LINE - 1)).eq(0)
     others = na.STRIPS_ANY | (na.STRIPS_JOINED if joins_runs(isa) else 0)
     return lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
 
@@ -59,11 +60,11 @@ def lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
 
 
 class Strips:
-    """The loop over the strips of a task."""
+    """The loop over the strips of a task, each of so many ``lines``."""
 
-    def __init__(self, f: Fn, item: int, isa: ISA):
+    def __init__(self, f: Fn, item: int, isa: ISA, lines: int = 0):
         self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
-        self.tile, self.lines = LINE // item, cores.here().strip_lines  # entries of J in a tile, lines of each
+        self.tile, self.lines = LINE // item, lines or cores.here().strip_lines  # entries of J in a tile, lines of each
         self.size = self.lines * self.tile  # entries of O in a strip
         self.kept, self.kept_bytes = self.frame.scratch(na.N_KEPT), LINE  # of each entry of J
         self.rows, self.coming = f.stack(8 * self.size), f.stack(8 * self.size)
@@ -177,8 +178,8 @@ class Strips:
 class Shifted(Strips):
     """Strips where a vector is a line."""
 
-    def __init__(self, f: Fn, item: int, isa: ISA):
-        super().__init__(f, item, isa)
+    def __init__(self, f: Fn, item: int, isa: ISA, lines: int = 0):
+        super().__init__(f, item, isa, lines)
         self.vector = self.m.vector(self.tile)
         self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
         if self.lines > 1:
