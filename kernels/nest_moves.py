@@ -80,10 +80,10 @@ def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return (_lower_rows(dims, item, shifts, tasks, nbytes),)
     row = _lower_boxes(dims, item, shifts, tasks, nbytes)
-    if strips := lower_strips(dims, item, shifts, tasks, nbytes):
-        row.words[na.N_STRIPS] = strips.words[na.N_STRIPS]
-        return row, strips
-    return (row,)
+    strips = lower_strips(dims, item, shifts, tasks, nbytes)
+    if strips:
+        row.words[na.N_STRIPS] = strips[0].words[na.N_STRIPS]
+    return row, *strips
 
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:

@@ -7,7 +7,9 @@ its end; the lines of a tile may leave past the caches in any order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import gcd, prod
+from operator import or_
 from typing import Sequence
 
 import numpy as np
@@ -34,8 +36,7 @@ CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
-# Strips that are runs of the output: lines of one; entries of J, at least.
-WHOLE_LINES, WHOLE_J = (1, 2), 6
+WHOLE_J = 5  # entries of J, at least, of strips of whole lines: tiles are mostly empty below
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
@@ -45,19 +46,26 @@ BORDERS = 2  # so many times fewer tasks than of other copies: both sides of a b
 ONE = (1, 0, 0, 0)
 
 
-def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row | None:
-    """Row of a copy of ``dims`` in strips, or None where boxes do as well or better for all outputs.
+def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> list[Row]:
+    """Rows of a copy of ``dims`` in strips, none where boxes do as well or better for all outputs.
 
-    It does nothing where the output does not begin as its word N_STRIPS says.
+    They do nothing where the output does not begin as their word N_STRIPS says, and only one does anything.
     """
     runs, fast = _chain(dims, OUT, item), _chain(dims, A, item)
     if item not in ITEM_SIZES:
-        return None
-    sides, tasks = _sides(runs, fast, item, cores.here().strips_join), -(-tasks // BORDERS)
-    row = _lower(dims, item, shifts, tasks, nbytes, sides)
+        return []
+    sides, few = _sides(runs, fast, item, cores.here().strips_join), -(-tasks // BORDERS)
+    row = _lower(dims, item, shifts, few, nbytes, sides)
     if row is None and sides.joined:
-        row = _lower(dims, item, shifts, tasks, nbytes, _sides(runs, fast, item, False))
-    return row
+        row = _lower(dims, item, shifts, few, nbytes, _sides(runs, fast, item, False))
+    rows = [] if row is None else [row]
+    if cores.here().strips_whole:
+        whole = _lower(dims, item, shifts, tasks, nbytes, _sides_of_lines(runs, fast, item))
+        rows += [] if whole is None else [whole]
+    what = reduce(or_, [row.words[na.N_STRIPS] for row in rows], 0)
+    for row in rows:
+        row.words[na.N_STRIPS] = what
+    return rows
 
 
 def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sides: "Sides") -> Row | None:
@@ -73,8 +81,8 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     beside = ONE if sides.joined else _beside(o, j, outer, item)
     builder = RowBuilder(o, j, without(outer, [beside]), shifts)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
-    outputs = _outputs(item, o, j, outer)
-    kept = max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * beside[0]
+    outputs = _of_lines(item, o, j, outer) if sides.whole else _outputs(item, o, j, outer)
+    kept = 0 if sides.whole else max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * beside[0]
     builder.words |= {na.N_BESIDE: beside[0], na.N_BESIDE_OUT: beside[1 + OUT], na.N_BESIDE_A: beside[1 + A]}
     if sides.joined:
         if not links or boxes < JOINED_BOXES * tasks:
@@ -92,9 +100,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     short = outputs == na.STRIPS_JOINED and _at_once(o, j, links, carried, item)
     if sides.joined and not short and item * o.total < JOINED_LEAST:
         return None
-    builder.kernels[abi.FN] = f"nest_{'short' if short else 'strips'}_{item}"
-    if outputs == na.STRIPS_WHOLE:
-        builder.kernels[abi.FN] = f"nest_whole_{item}_{item * o.total // LINE}"
+    builder.kernels[abi.FN] = f"nest_{'whole' if sides.whole else 'short' if short else 'strips'}_{item}"
     builder.words |= {
         na.N_BOXES: boxes,
         na.N_A_O: builder.vector(o.offsets(A)),
@@ -188,18 +194,19 @@ def _entries(item: int) -> int:
 def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     """Bits of N_STRIPS: for which outputs strips are faster than boxes."""
     far = item * o.total * j.total * prod(d[0] for d in outer) >= FAR_BYTES
-    lines = o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
-    paged = lines and far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
+    paged = far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, False)
-    whole = lines and not paged and _is_whole(o, j, item)
-    return na.STRIPS_LINES * paged | na.STRIPS_WHOLE * whole | na.STRIPS_ANY * long
+    return na.STRIPS_LINES * (paged and _all_lines(item, o, j, outer)) | na.STRIPS_ANY * long
 
 
-def _is_whole(o: Group, j: Group, item: int) -> bool:
-    """Whether a run of the output is one strip, which reads rows that are asked for: boxes move such short runs to scratch and
-    from there to memory (docs/performance-memory.md#whole-strips)."""
-    few = o.total * item // LINE in WHOLE_LINES and j.count >= WHOLE_J
-    return few and cores.here().strips_whole and cores.here().asks_for_rows(item * j.total)
+def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
+    """Bits of N_STRIPS for strips of whole lines (`cpu.strips_whole`)."""
+    return na.STRIPS_WHOLE * (j.count >= WHOLE_J and _all_lines(item, o, j, outer))
+
+
+def _all_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> bool:
+    """Whether all runs of an output that begins with a line are whole lines."""
+    return o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
 
 
 def _ahead(o: Group, j: Group, item: int) -> int:
@@ -229,11 +236,12 @@ def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Loops of O and J, and whether what continues a run of O is in J, so that runs are ``joined``."""
+    """Loops of O and J, and whether what continues a run of O is in J, so that runs are ``joined``, or all are ``whole`` lines."""
 
     o: list[Dim]
     j: list[Dim]
     joined: bool = False
+    whole: bool = False
 
 
 def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
@@ -256,6 +264,20 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
             score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
             if score > best:
                 best, found = score, Sides(o=runs[:m], j=fast[:n], joined=joined)
+    return found
+
+
+def _sides_of_lines(runs: list[Dim], fast: list[Dim], item: int) -> Sides:
+    """The same for runs that are whole lines: tiles are as full as can be."""
+    best, found, size = 0.0, Sides(o=[], j=[]), LINE // item
+    for m in range(1, len(runs) + 1):
+        for n in range(1, len(fast) + 1):
+            no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
+            if item * no % LINE or any(d in runs[:m] for d in fast[:n]):
+                continue
+            full = no / (no + -no % _entries(item)) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            if full > best:
+                best, found = full, Sides(o=runs[:m], j=fast[:n], whole=True)
     return found
 
 

@@ -57,7 +57,7 @@ def _copy(isa: ISA) -> tuple[str, ...]:
     moves = [f"nest_move_{size}" for size in packs.ITEM_SIZES]
     strips = [f"nest_strips_{size}" for size in nest_strips.ITEM_SIZES]
     strips += [f"nest_short_{size}" for size in nest_strips.SHORT_SIZES]
-    strips += [f"nest_whole_{size}_{lines}" for size in nest_strips.ITEM_SIZES for lines in nest_strips.WHOLE_LINES]
+    strips += [f"nest_whole_{size}" for size in nest_strips.ITEM_SIZES]
     return tuple(dict.fromkeys(["nest_copy", *moves, *strips, *_casts()]))
 
 

@@ -44,7 +44,7 @@ def boxes(monkeypatch):
     def of(case: str) -> NestProblem:
         dims, runs = CASES[case]
         monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-        monkeypatch.setattr(nest_moves, "lower_strips", lambda *_: None)
+        monkeypatch.setattr(nest_moves, "lower_strips", lambda *_: [])
         for name, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             monkeypatch.setattr(move_boxes, name, (length,))
         return _problem(dims)
@@ -74,7 +74,7 @@ def test_rows_of_any_length(isa, case, shortest, runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
         patch.setattr(nest_moves, "ROW_BYTES", shortest)
-        patch.setattr(nest_moves, "lower_strips", lambda *_: None)
+        patch.setattr(nest_moves, "lower_strips", lambda *_: [])
         for name, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             patch.setattr(move_boxes, name, (length,))
         case.check(isa)

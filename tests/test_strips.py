@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nest_case import Case, check_between_guards
 
 from einsum_engine.kernels import nest_moves, nest_strips
-from einsum_engine.kernels.cpu import cores, nest_abi, strips
+from einsum_engine.kernels.cpu import abi, cores, nest_abi, strips
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_boxes import Group
@@ -58,6 +58,7 @@ def test_strips_of_whole_lines_alone_leave_other_outputs_to_boxes(isa, within, m
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
     monkeypatch.setattr(nest_strips, "LONG_OUT", 1 << 40)
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
     problem = NestProblem(op="copy", dims=((32, 4, 12288, 0), (1024, 128, 4, 0)), out="float32", a="float32")
     for threads in (1, 3):
         assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_LINES
@@ -68,34 +69,51 @@ def test_strips_of_whole_lines_alone_leave_other_outputs_to_boxes(isa, within, m
 @pytest.mark.parametrize(
     ("dtype", "dims"),
     [
-        ("float32", ((32, 4, 200, 0), (50, 128, 4, 0), (41, 6400, 6400, 0))),
+        ("float32", ((32, 4, 200, 0), (50, 128, 4, 0), (41, 6400, 6400, 0))),  # two lines, side by side in the input
+        ("float32", ((16, 4, 336, 0), (84, 64, 4, 0), (7, 5376, 37632, 0), (7, 37632, 5376, 0))),  # one
         ("int64", ((16, 8, 72, 0), (9, 128, 8, 0), (7, 8064, 1152, 0), (7, 1152, 8064, 0))),
-        ("complex64", ((16, 8, 48, 0), (6, 128, 8, 0), (90, 768, 768, 0))),
-        ("complex128", ((8, 16, 336, 0), (21, 128, 16, 0), (33, 2688, 2688, 0))),
+        ("complex64", ((24, 8, 48, 0), (6, 192, 8, 0), (90, 1152, 1152, 0))),  # three
+        ("complex128", ((4, 16, 336, 0), (21, 64, 16, 0), (33, 1344, 1344, 0))),
+        ("float32", ((24, 4, 1480, 0), (10, 96, 148, 0), (37, 960, 4, 0), (5, 35520, 35520, 0))),  # runs of two loops
+        ("float64", ((5008, 8, 136, 0), (17, 40064, 8, 0))),  # two chunks of O
+        ("float64", ((40, 8, 16800, 0), (2100, 320, 8, 0))),  # two chunks of J
     ],
 )
-def test_a_run_that_is_one_strip_is_written_in_strips_where_a_vector_is_a_line(isa, within, dtype, dims, monkeypatch):
+def test_runs_of_whole_lines_are_in_strips_that_shift_nothing(isa, within, dtype, dims, monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
     problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
     for threads in (1, 3):
-        assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_WHOLE
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) & nest_abi.STRIPS_WHOLE
+
+
+@pytest.mark.parametrize("isa", [isa for isa in host_isas() if strips.shifts_lines(isa)], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start")], ids="-".join)
+@pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("lines", [1, 2, 3])
+@pytest.mark.parametrize("e", [5, 7, 8, 13, 17])
+def test_strips_of_whole_lines_touch_nothing_else(isa, e, lines, name, flush, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    item, run = np.dtype(name).itemsize, 64 * lines
+    dims = ((run // item, item, e * item, 0), (e, run, item, 0), (9, run * e, run * e, 0))
+    problem = NestProblem(op="copy", dims=dims, out=name, a=name)
+    assert [row.kernels[abi.FN] for row in lower(problem, 2).rows[1:]][-1] == f"nest_whole_{item}"
+    check_between_guards(problem, flush, isa, which=-1)
 
 
 def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
-    """Checks that of the rows of boxes and of strips the right one writes all of the output, and the other nothing; which
+    """Checks that of the rows of boxes and of strips the right one writes all of the output, and the others nothing; which
     outputs strips write."""
     case = Case(problem=problem, within=within, threads=threads)
-    whole = lower(problem, threads)
-    boxes, lines = whole.rows
-    what = lines.words[nest_abi.N_STRIPS]
-    assert boxes.words[nest_abi.N_STRIPS] == what
-    fits = within[0] % (np.dtype(problem.out).itemsize if what & nest_abi.STRIPS_ANY else 64) == 0
-    fits &= what != nest_abi.STRIPS_WHOLE or strips.shifts_lines(isa)
-    for row in whole.rows:
-        monkeypatch.setattr(nest_case, "lower", lambda *_: replace(whole, rows=(row,), operands=whole.operands[:1]))
-        if (row is lines) == fits:
+    rows = lower(problem, threads)
+    what = rows.rows[0].words[nest_abi.N_STRIPS]
+    assert len(rows.rows) > 1 and all(row.words[nest_abi.N_STRIPS] == what for row in rows.rows)
+    writer = _writer(isa, what, within[0], np.dtype(problem.out).itemsize)
+    assert sum(row.kernels[abi.FN].split("_")[1] in writer for row in rows.rows) == 1
+    for row in rows.rows:
+        monkeypatch.setattr(nest_case, "lower", lambda *_: replace(rows, rows=(row,), operands=rows.operands[:1]))
+        if row.kernels[abi.FN].split("_")[1] in writer:
             case.check(isa)
         else:
             operands = case.operands()
@@ -103,6 +121,15 @@ def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
             case.run(isa, operands)
             assert (operands[0].memory == before).all()
     return what
+
+
+def _writer(isa, what: int, begin: int, item: int) -> tuple[str, ...]:
+    """Which kernels write an output that begins so many bytes into a line."""
+    if what & nest_abi.STRIPS_WHOLE and begin % 64 == 0 and strips.shifts_lines(isa):
+        return ("whole",)
+    joined = nest_abi.STRIPS_JOINED if strips.joins_runs(isa) else 0
+    others = what & (nest_abi.STRIPS_ANY | joined) and begin % item == 0
+    return ("strips", "short") if others or what & nest_abi.STRIPS_LINES and begin % 64 == 0 else ("copy",)
 
 
 @ISAS
@@ -195,24 +222,24 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
         return rows[1].words[nest_abi.N_STRIPS] if len(rows) > 1 else 0
 
     both, shifted = nest_abi.STRIPS_LINES | nest_abi.STRIPS_ANY, nest_abi.STRIPS_ANY
-    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both
-    assert outputs(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == shifted  # boxes do as well where lines are whole
+    whole = nest_abi.STRIPS_WHOLE if here.strips_whole else 0
+    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both | whole
+    assert outputs(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == shifted | whole
     assert outputs(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == shifted  # lines of the output hold parts of two runs
     assert outputs(((8200, 4, 4096, 0), (1024, 32800, 4, 0))) == shifted
-    assert outputs(((16384, 4, 2048, 0), (512, 65536, 4, 0))) == 0  # rows of the input are short, and crowded
+    assert outputs(((16384, 4, 2048, 0), (512, 65536, 4, 0))) == whole  # rows of the input are short, and crowded
     assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == shifted
     joined = nest_abi.STRIPS_JOINED if here.strips_join else 0
     assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (40, 823200, 823200, 0))) == joined  # short runs of the output
     assert outputs(((200, 4, 4116, 0), (1029, 800, 4, 0), (3, 823200, 823200, 0))) == 0  # and few boxes
-    assert outputs(((32, 4, 4116, 0), (1029, 128, 4, 0), (80, 131712, 131712, 0))) == 0  # and each in one strip
+    assert outputs(((33, 4, 4116, 0), (1029, 132, 4, 0), (80, 135828, 135828, 0))) == 0  # and each in one strip
+    assert outputs(((32, 4, 4116, 0), (1029, 128, 4, 0), (80, 131712, 131712, 0))) == whole
     # and of the input, though some cores read shorter ones in strips
-    assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == (shifted if here.strips_in <= 80 else 0)
-    assert outputs(((1200000, 4, 28, 0), (7, 4800000, 4, 0))) == 0
-    # a run of whole lines that is one strip of several
-    full = nest_abi.STRIPS_WHOLE if here.strips_whole else 0
-    assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (2000, 6400, 6400, 0))) == full
-    assert outputs(((32, 4, 24, 0), (6, 128, 4, 0), (33000, 768, 768, 0))) == full
-    assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == 0  # tiles are mostly empty
+    assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == whole | (shifted if here.strips_in <= 80 else 0)
+    assert outputs(((1200000, 4, 28, 0), (7, 4800000, 4, 0))) == whole
+    assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (2000, 6400, 6400, 0))) == whole
+    assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == whole
+    assert outputs(((32, 4, 16, 0), (4, 128, 4, 0), (40000, 512, 512, 0))) == 0  # tiles are mostly empty
     assert outputs(((31, 4, 200, 0), (50, 124, 4, 0), (4100, 6200, 6200, 0))) == 0  # parts of lines
     assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (4000, 6404, 6400, 0))) == 0
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line

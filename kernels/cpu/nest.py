@@ -363,12 +363,12 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
     return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
 
 
-def _build_whole(module: ir.Module, name: str, item: int, lines: int, isa: ISA) -> None:
-    """A copy in strips, each of which is a run of the output of so many lines, where these write the output."""
+def _build_whole(module: ir.Module, name: str, item: int, isa: ISA) -> None:
+    """A copy in strips of runs of the output that are whole lines, where these write the output."""
     f = Fn(module, name, [I64] * 4)
     if strips.shifts_lines(isa):
-        made = Whole(f, item, isa, lines)
-        with f.if_(strips.fits(made.frame, f.i64(item), isa)):
+        made = Whole(f, item, isa)
+        with f.if_(strips.whole(made.frame, isa)):
             made.emit()
     f.store_fence()
     f.ret()
@@ -381,7 +381,7 @@ def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool
     if joins or not short:
         kind = (Short if short else Joined) if joins else strips.Shifted if strips.shifts_lines(isa) else Gathered
         made = kind(f, item, isa)
-        with f.if_(strips.fits(made.frame, f.i64(item), isa)):
+        with f.if_(strips.fits(made.frame, f.i64(item), isa) & strips.whole(made.frame, isa).eq(0)):
             made.emit()
     f.store_fence()
     f.ret()
@@ -390,13 +390,13 @@ def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
     """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_short_<item>``,
-    ``nest_whole_<item>_<lines>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    ``nest_whole_<item>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
     elif what == "whole":
-        _build_whole(module, name, int(rest[0]), int(last), isa)
+        _build_whole(module, name, int(last), isa)
     elif what in ("strips", "short"):
         _build_strips(module, name, int(last), isa, what == "short")
     elif what == "dense":

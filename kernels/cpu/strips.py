@@ -48,10 +48,17 @@ def joins_runs(isa: ISA) -> bool:
 def fits(frame: Frame, item: Val, isa: ISA) -> Val:
     """Whether strips write this output; else boxes do."""
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
-    whole = na.STRIPS_LINES | (na.STRIPS_WHOLE if shifts_lines(isa) else 0)
-    lines = (what & whole).ne(0) & (out & (LINE - 1)).eq(0)
+    lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
     others = na.STRIPS_ANY | (na.STRIPS_JOINED if joins_runs(isa) else 0)
-    return lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
+    return whole(frame, isa) | lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
+
+
+def whole(frame: Frame, isa: ISA) -> Val:
+    """Whether these are strips of whole lines (`strips_whole`)."""
+    f = frame.f
+    if not shifts_lines(isa):
+        return f.const(I1, 0)
+    return (frame.word(na.N_STRIPS) & na.STRIPS_WHOLE).ne(0) & (frame.operand(OUT) & (LINE - 1)).eq(0)
 
 
 def lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
@@ -210,7 +217,7 @@ class Shifted(Strips):
         """``store(j, vectors)`` for each entry of J: its vectors along O, the first ``parts`` or all. Those of several lines
         are as many as there are registers for, so that half of a tile's columns are transposed at a time."""
         f, parts = self.f, parts or self.lines
-        columns = self.tile // 2 if self.lines > 1 else self.tile
+        columns = self.tile // 2 if parts > 1 else self.tile
         with f.range(0, nj - (columns - 1), columns) as j:
             self._ask(j, nj, columns)
             for k, vectors in enumerate(self._vectors(j, columns, parts)):

@@ -1,6 +1,6 @@
-"""Strips of runs of the output that are whole lines, one or a few, each a strip: nothing is shifted, kept or stored in part.
+"""Strips of runs of the output that are whole lines: nothing is shifted, kept or stored in part.
 
-    for box, and those beside it
+    for strip of this task, and those beside it
       for tile in J
         load the rows, transpose   vectors along O
         for entry of J
@@ -15,10 +15,14 @@ from .units import LINE
 
 
 class Whole(Shifted):
-    """The loop over the boxes of a task, whose O is one strip."""
+    """The loop over the strips of a task, of which the last one of a run may be a line."""
 
     def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
-        self._tiles(nj, lambda j, vectors: self._lines(out, j, vectors))
+        with self.f.if_else(count > self.tile) as (all_of_them, one):
+            with all_of_them:
+                self._tiles(nj, lambda j, vectors: self._lines(out, j, vectors))
+            with one:
+                self._tiles(nj, lambda j, vectors: self._lines(out, j, vectors), 1)
 
     def _lines(self, out: Val, j: Val, vectors: list[Val]) -> None:
         to = out + self.f.word(self.across, j)
