@@ -36,7 +36,9 @@ CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
-WHOLE_J = 5  # entries of J, at least, of strips of whole lines: tiles are mostly empty below
+# Strips of whole lines: entries of J, at least, since tiles are mostly empty below, and where a run is one line, since a strip
+# takes longer to begin; what they are worth beside others whose tiles are as full.
+WHOLE_J, WHOLE_LINE_J, WHOLE_WORTH = 5, 16, 1.25
 CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
@@ -57,11 +59,13 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     sides, few = _sides(runs, fast, item, cores.here().strips_join), -(-tasks // BORDERS)
     row = _lower(dims, item, shifts, few, nbytes, sides)
     if row is None and sides.joined:
-        row = _lower(dims, item, shifts, few, nbytes, _sides(runs, fast, item, False))
+        sides = _sides(runs, fast, item, False)
+        row = _lower(dims, item, shifts, few, nbytes, sides)
     rows = [] if row is None else [row]
-    if cores.here().strips_whole:
-        whole = _lower(dims, item, shifts, tasks, nbytes, _sides_of_lines(runs, fast, item))
-        rows += [] if whole is None else [whole]
+    whole = _sides_of_lines(runs, fast, item)
+    if cores.here().strips_whole and (row is None or whole.full * WHOLE_WORTH >= sides.full):
+        row = _lower(dims, item, shifts, tasks, nbytes, whole)
+        rows += [] if row is None else [row]
     what = reduce(or_, [row.words[na.N_STRIPS] for row in rows], 0)
     for row in rows:
         row.words[na.N_STRIPS] = what
@@ -201,7 +205,8 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
 
 def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     """Bits of N_STRIPS for strips of whole lines (`cpu.strips_whole`)."""
-    return na.STRIPS_WHOLE * (j.count >= WHOLE_J and _all_lines(item, o, j, outer))
+    least = WHOLE_LINE_J if item * o.total == LINE else WHOLE_J
+    return na.STRIPS_WHOLE * (j.count >= least and _all_lines(item, o, j, outer))
 
 
 def _all_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> bool:
@@ -236,10 +241,12 @@ def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Loops of O and J, and whether what continues a run of O is in J, so that runs are ``joined``, or all are ``whole`` lines."""
+    """Loops of O and J, and whether what continues a run of O is in J, so that runs are ``joined``, or all are ``whole`` lines;
+    ``full``: how full their tiles are."""
 
     o: list[Dim]
     j: list[Dim]
+    full: float = 0.0
     joined: bool = False
     whole: bool = False
 
@@ -261,23 +268,23 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
             joined = joined and (JOINED_LEAST <= item * no <= JOINED_OUT or item in SHORT_SIZES and item * no in SHORT_BYTES)
             long = (joined or item * no >= LONG_OUT) and item * nj >= _shortest_in(joined)
             ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
-            score = long, worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
-            if score > best:
-                best, found = score, Sides(o=runs[:m], j=fast[:n], joined=joined)
+            full = worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
+            if (long, full) > best:
+                best, found = (long, full), Sides(o=runs[:m], j=fast[:n], full=full, joined=joined)
     return found
 
 
 def _sides_of_lines(runs: list[Dim], fast: list[Dim], item: int) -> Sides:
     """The same for runs that are whole lines: tiles are as full as can be."""
-    best, found, size = 0.0, Sides(o=[], j=[]), LINE // item
+    found, size = Sides(o=[], j=[]), LINE // item
     for m in range(1, len(runs) + 1):
         for n in range(1, len(fast) + 1):
             no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
             if item * no % LINE or any(d in runs[:m] for d in fast[:n]):
                 continue
             full = no / (no + -no % _entries(item)) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
-            if full > best:
-                best, found = full, Sides(o=runs[:m], j=fast[:n], whole=True)
+            if full > found.full:
+                found = Sides(o=runs[:m], j=fast[:n], full=full, whole=True)
     return found
 
 

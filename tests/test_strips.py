@@ -95,6 +95,7 @@ def test_runs_of_whole_lines_are_in_strips_that_shift_nothing(isa, within, dtype
 def test_strips_of_whole_lines_touch_nothing_else(isa, e, lines, name, flush, monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "WHOLE_LINE_J", 0)
     item, run = np.dtype(name).itemsize, 64 * lines
     dims = ((run // item, item, e * item, 0), (e, run, item, 0), (9, run * e, run * e, 0))
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
@@ -240,6 +241,10 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (2000, 6400, 6400, 0))) == whole
     assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == whole
     assert outputs(((32, 4, 16, 0), (4, 128, 4, 0), (40000, 512, 512, 0))) == 0  # tiles are mostly empty
+    assert outputs(((16, 4, 64, 0), (16, 64, 4, 0), (20000, 1024, 1024, 0))) == whole
+    assert outputs(((16, 4, 60, 0), (15, 64, 4, 0), (20000, 960, 960, 0))) == 0  # and more strips to begin
+    # runs of one dimension are parts of lines, and of two lines of which each has half of a tile
+    assert outputs(((52, 4, 112, 0), (4, 208, 28, 0), (84, 832, 135408, 0), (69, 69888, 1932, 0), (7, 4822272, 4, 0))) == joined
     assert outputs(((31, 4, 200, 0), (50, 124, 4, 0), (4100, 6200, 6200, 0))) == 0  # parts of lines
     assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (4000, 6404, 6400, 0))) == 0
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
