@@ -268,8 +268,7 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("into", ["fresh", "out"])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "into"), [(1, "fresh"), (2, "out")])
 def test_ctrl_c_stops_a_long_call_between_steps(threads, into):
     arguments = [sys.executable, "-c", INTERRUPTED, str(threads), into]
     done = subprocess.run(

@@ -268,7 +268,7 @@ def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
 
 @CORES
 @ROWS
-@pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_3x8_dp", "gemm_complex64_1x2_dd", "gemm_int64_3x4_dp", "gemm_float64_3x8_pp"])
+@pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_2x8_dp", "gemm_complex64_1x2_dd", "gemm_float64_2x2_pp"])
 def test_who_asks_for_rows_a_few_terms_before_their_use(core, row, name, monkeypatch):
     """The lines of a row, in a loop over K of whole panels; there is another one for when they are in the first cache."""
     found = []

@@ -95,9 +95,11 @@ def result_shape(function):
 @pytest.mark.parametrize("name", WITH_OUT)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_out_decides_the_dtype_as_in_numpy(name, target):
+    """Every other pair of dtypes, those between them for the next function."""
     function = WITH_OUT[name]
     shape = result_shape(function)
-    for given, x in ARRAYS.items():
+    for given in DTYPES[(DTYPES.index(target) + list(WITH_OUT).index(name)) % 2 :: 2]:
+        x = ARRAYS[given]
         wanted, found = outcome(function, x, shape, target), traced_outcome(function, x, shape, target)
         if (name, given) in REFUSED:
             assert found is TypeError
