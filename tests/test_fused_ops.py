@@ -1,5 +1,7 @@
 """Every scalar operation of fused kernels on every dtype, instruction set and way to lie in memory, against NumPy."""
 
+from importlib.util import find_spec
+
 import fused_case
 import numpy as np
 import oracle
@@ -15,6 +17,7 @@ ISAS = pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 NEAR = {"tanh": 6}
 COMPLEX_NEAR = {"mul": 4, "div": 8, "abs": 2, "sqrt": 4, "sign": 4, "pow": 100}
 COMPLEX_NEAR |= {"log1p": 2000}  # NumPy adds 1 first; our error is in `test_mathcomplex`
+FINITE, ORDINARY = ("mul", "div", "abs", "eq"), ("pow", "expm1", "log1p")  # complex arguments that are compared
 CLASSES = ["run", "one", "strided", "backwards", "unaligned"]
 CASTS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 CASTS += ["int8", "uint16", "int32", "uint64", "bool"]
@@ -49,15 +52,23 @@ def operands(rng, dtypes: tuple[str, ...], count: int) -> list[np.ndarray]:
     return arrays
 
 
+def limits(op: str, dtype: str) -> object:
+    """Which arguments of an operation `inside` leaves out."""
+    if dtype in fs.COMPLEX:
+        return next((names for names in (FINITE, ORDINARY) if op in names), None)
+    return op == "pow" and np.dtype(dtype).kind == "i"
+
+
 def inside(op: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Arguments for which NumPy says what the result is."""
-    if op == "pow" and arrays[0].dtype.kind in "i":
+    what = limits(op, arrays[0].dtype.name)
+    if what is True:
         return [arrays[0], np.abs(arrays[1]) % 9]
-    if arrays[0].dtype.kind == "c" and op in ("mul", "div", "abs", "eq"):
+    if what is FINITE:
         # of infinite and huge complex numbers compilers make different things
         keep = np.all([np.isfinite(a) & (np.abs(a.real) < 1e30) & (np.abs(a.imag) < 1e30) for a in arrays], axis=0)
         return [a[keep] for a in arrays]
-    if arrays[0].dtype.kind == "c" and op in ("pow", "expm1", "log1p"):
+    if what is ORDINARY:
         # NumPy's formulas lose small numbers, and its versions differ in powers of 0
         keep = np.all([np.isfinite(a) & (np.abs(a) < 1e3) for a in arrays], axis=0)
         return [a[keep & (np.abs(arrays[0]) > 1e-3)] for a in arrays]
@@ -90,47 +101,69 @@ def _close(got, expected, ulp, what, size) -> None:
     assert not len(bad), f"{what}: {len(bad)} wrong, first at {bad[0]}: {got[bad[0]]!r}, expected {expected[bad[0]]!r}"
 
 
-OPERATIONS = [(op, dtype) for op, row in fs.SCALARS.items() for dtype in row.dtypes]
+def groups() -> list:
+    """Operations on a dtype that take the same arguments, some at a time: they share a kernel, which takes as long to compile as
+    two or three alone. `test_mathlib` and `test_fused` have kernels of one."""
+    found = {}
+    for op, row in fs.SCALARS.items():
+        for dtype in row.dtypes:
+            found.setdefault((dtype, row.arity, op in fused_case.EXACT, limits(op, dtype)), []).append(op)
+    chunks = [(key, ops[first : first + 6]) for key, ops in found.items() for first in range(0, len(ops), 6)]
+    return [pytest.param(key[0], ops, id=f"{key[0]}-{'-'.join(ops)}") for key, ops in chunks]
+
+
 OUTER = {isa.name for isa in (host_isas()[0], host_isas()[-1])}
 
 
 @ISAS
-@pytest.mark.parametrize("op, dtype", OPERATIONS)
-def test_values(isa, op, dtype):
-    if isa.name not in OUTER and op not in fused_case.EXACT and dtype in fs.FLOATS + fs.COMPLEX:
-        pytest.skip("functions of real numbers are in test_mathlib, those of complex ones are put together from them: two sets do")
-    if isa.name not in OUTER and dtype.startswith("uint"):
-        pytest.skip("one code for all sets but for how long vectors are: two sets do")
-    rng = np.random.default_rng(3)
-    arrays = inside(op, operands(rng, (dtype,) * fs.SCALARS[op].arity, 200))
-    got = fused_case.apply(isa, op, *arrays)
-    structure = fused_case.single(op, (dtype,) * len(arrays))
-    (expected,) = evaluate(structure, arrays)
-    ulp = 0 if dtype not in fs.FLOATS + fs.COMPLEX or op in fused_case.EXACT else NEAR.get(op, 4)
-    if dtype in fs.COMPLEX:
-        ulp = COMPLEX_NEAR.get(op, 0 if op in fused_case.EXACT else 8)
-    close(got, expected, ulp, (isa.name, op, dtype))
+@pytest.mark.parametrize("dtype, ops", groups())
+def test_values(isa, dtype, ops):
+    exact = ops[0] in fused_case.EXACT
+    if isa.name not in OUTER and not exact and dtype in fs.FLOATS + fs.COMPLEX:
+        pytest.skip("functions of real numbers are in test_mathlib, complex ones are made of them: two sets do")
+    arity = fs.SCALARS[ops[0]].arity
+    arrays = inside(ops[0], operands(np.random.default_rng(3), (dtype,) * arity, 200))
+    g = fs.Graph((dtype,) * arity)
+    structure = g.structure(*[g.op(op, *range(arity)) for op in ops])
+    got = [np.empty(arrays[0].shape, stored) for stored in structure.stored[: len(ops)]]
+    fused_case.run(isa, structure, got, arrays)
+    for op, result, expected in zip(ops, got, evaluate(structure, arrays), strict=True):
+        ulp = 0 if exact or dtype not in fs.FLOATS + fs.COMPLEX else NEAR.get(op, 4)
+        if dtype in fs.COMPLEX:
+            ulp = COMPLEX_NEAR.get(op, 0 if exact else 8)
+        close(result, expected, ulp, (isa.name, op, dtype))
+
+
+def test_every_operation_is_in_one_group():
+    tested = [(op, dtype) for dtype, ops in (group.values for group in groups()) for op in ops]
+    assert sorted(tested) == sorted((op, dtype) for op, row in fs.SCALARS.items() for dtype in row.dtypes)
+    for dtype, ops in (group.values for group in groups()):
+        arrays = operands(np.random.default_rng(3), (dtype,) * fs.SCALARS[ops[0]].arity, 20)
+        first, *others = (inside(op, arrays) for op in ops)
+        assert all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for other in others for a, b in zip(first, other))
 
 
 @ISAS
-@pytest.mark.parametrize("target", CASTS)
+@pytest.mark.parametrize("targets", [CASTS[:6], CASTS[6:]], ids=["inexact", "exact"])
 @pytest.mark.parametrize("source", CASTS)
-def test_casts(isa, source, target):
-    if "bfloat16" in (source, target):
+def test_casts(isa, source, targets):
+    if source == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    if isa.name not in OUTER and not {source, target} & {"float16", "bfloat16", "uint64"}:
-        pytest.skip("one instruction on each set: two sets do")
-    rng = np.random.default_rng(5)
-    values = oracle.random(rng, (67,), "float64") * 30
-    if "uint" in source + target or source == "bool":
+    targets = [target for target in targets if target != "bfloat16" or find_spec("ml_dtypes")]
+    values = oracle.random(np.random.default_rng(5), (67,), "float64") * 30
+    if source.startswith("uint") or source == "bool":
         values = np.abs(values)
-    g = fs.Graph(("float64",))
-    start = g.cast(0, source)
-    structure = g.structure(g.cast(start, target))
-    (expected,) = evaluate(structure, [values])
-    got = np.empty(expected.shape, expected.dtype)
-    fused_case.run(isa, structure, [got], [values])
-    np.testing.assert_array_equal(got, expected)
+    for unsigned in sorted({target.startswith("uint") for target in targets}):
+        found = [target for target in targets if target.startswith("uint") == unsigned]
+        given = np.abs(values) if unsigned else values
+        g = fs.Graph(("float64",))
+        start = g.cast(0, source)
+        structure = g.structure(*[g.cast(start, target) for target in found])
+        expected = evaluate(structure, [given])
+        got = [np.empty(each.shape, each.dtype) for each in expected]
+        fused_case.run(isa, structure, got, [given])
+        for target, *both in zip(found, got, expected, strict=True):
+            np.testing.assert_array_equal(*both, err_msg=target)
 
 
 @ISAS
