@@ -67,11 +67,11 @@ def lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
 
 
 class Strips:
-    """The loop over the strips of a task, each of so many ``lines``."""
+    """The loop over the strips of a task."""
 
-    def __init__(self, f: Fn, item: int, isa: ISA, lines: int = 0):
+    def __init__(self, f: Fn, item: int, isa: ISA):
         self.f, self.item, self.m, self.frame = f, item, Mover(f, item, isa), Frame(f, (OUT, A))
-        self.tile, self.lines = LINE // item, lines or cores.here().strip_lines  # entries of J in a tile, lines of each
+        self.tile, self.lines = LINE // item, cores.here().strip_lines  # entries of J in a tile, lines of each
         self.size = self.lines * self.tile  # entries of O in a strip
         self.kept, self.kept_bytes = self.frame.scratch(na.N_KEPT), LINE  # of each entry of J
         self.rows, self.coming = f.stack(8 * self.size), f.stack(8 * self.size)
@@ -185,8 +185,8 @@ class Strips:
 class Shifted(Strips):
     """Strips where a vector is a line."""
 
-    def __init__(self, f: Fn, item: int, isa: ISA, lines: int = 0):
-        super().__init__(f, item, isa, lines)
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        super().__init__(f, item, isa)
         self.vector = self.m.vector(self.tile)
         self.lanes, self.unit = self.vector.count, size_of(self.vector.element)
         if self.lines > 1:
