@@ -9,7 +9,9 @@ both sides run, and from there to the output in whole lines, beside which the in
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Iterable
 
 import numpy as np
@@ -79,11 +81,11 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> tuple[Row, ...]:
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return (_lower_rows(dims, item, shifts, tasks, nbytes),)
-    row = _lower_boxes(dims, item, shifts, tasks, nbytes)
-    strips = lower_strips(dims, item, shifts, tasks, nbytes)
-    if strips:
-        row.words[na.N_STRIPS] = strips[0].words[na.N_STRIPS]
-    return row, *strips
+    rows = (_lower_boxes(dims, item, shifts, tasks, nbytes), *lower_strips(dims, item, shifts, tasks, nbytes))
+    what = reduce(or_, [row.words.get(na.N_STRIPS, 0) for row in rows])
+    for row in rows:  # each knows what the others write
+        row.words[na.N_STRIPS] = what
+    return rows
 
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:

@@ -7,10 +7,8 @@ its end; the lines of a tile may leave past the caches in any order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from math import gcd, prod
-from operator import or_
-from typing import Sequence
+from typing import Iterator, Sequence
 
 import numpy as np
 
@@ -36,10 +34,10 @@ CARRIED_IN = 14 * LINE  # of a run of the input, where boxes go along the output
 # Of a run of the input where no line is shifted: rows of it are whole pages apart, as boxes do as well otherwise, and
 # long enough for hardware to follow them.
 PAGED_IN = 2048
+CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 # Strips of whole lines: entries of J, at least, since tiles are mostly empty below, and where a run is one line, since a strip
 # takes longer to begin; what they are worth beside others whose tiles are as full.
 WHOLE_J, WHOLE_LINE_J, WHOLE_WORTH = 5, 16, 1.25
-CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache sets: lines are loaded twice
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
@@ -51,7 +49,7 @@ ONE = (1, 0, 0, 0)
 def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> list[Row]:
     """Rows of a copy of ``dims`` in strips, none where boxes do as well or better for all outputs.
 
-    They do nothing where the output does not begin as their word N_STRIPS says, and only one does anything.
+    They do nothing where the output does not begin as their word N_STRIPS says. Where several could, those of whole lines do.
     """
     runs, fast = _chain(dims, OUT, item), _chain(dims, A, item)
     if item not in ITEM_SIZES:
@@ -66,9 +64,6 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
     if cores.here().strips_whole and (row is None or whole.full * WHOLE_WORTH >= sides.full):
         row = _lower(dims, item, shifts, tasks, nbytes, whole)
         rows += [] if row is None else [row]
-    what = reduce(or_, [row.words[na.N_STRIPS] for row in rows], 0)
-    for row in rows:
-        row.words[na.N_STRIPS] = what
     return rows
 
 
@@ -258,34 +253,39 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
     there are any.
     """
     best, found, size = (False, 0.0), Sides(o=[], j=[]), LINE // item
-    for m in range(1, len(runs) + 1):
-        for n in range(1, len(fast) + 1):
-            if any(d in runs[:m] for d in fast[:n]):
-                break
-            no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
-            # the first vector of a run and its last belong to several strips
-            joined = join and m < len(runs) and runs[m] in fast[:n] and _entries(item) < no
-            joined = joined and (JOINED_LEAST <= item * no <= JOINED_OUT or item in SHORT_SIZES and item * no in SHORT_BYTES)
-            long = (joined or item * no >= LONG_OUT) and item * nj >= _shortest_in(joined)
-            ends, worth = (-no % size, JOINED_WORTH) if joined else (2 * size, 1.0)
-            full = worth * no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
-            if (long, full) > best:
-                best, found = (long, full), Sides(o=runs[:m], j=fast[:n], full=full, joined=joined)
+    for o, j, no, nj in _pairs(runs, fast):
+        # the first vector of a run and its last belong to several strips
+        joined = join and len(o) < len(runs) and runs[len(o)] in j and _entries(item) < no
+        joined = joined and (JOINED_LEAST <= item * no <= JOINED_OUT or item in SHORT_SIZES and item * no in SHORT_BYTES)
+        long = (joined or item * no >= LONG_OUT) and item * nj >= _shortest_in(joined)
+        full = JOINED_WORTH * _filled(no, -no % size, nj, size) if joined else _filled(no, 2 * size, nj, size)
+        if (long, full) > best:
+            best, found = (long, full), Sides(o=o, j=j, full=full, joined=joined)
     return found
 
 
 def _sides_of_lines(runs: list[Dim], fast: list[Dim], item: int) -> Sides:
     """The same for runs that are whole lines: tiles are as full as can be."""
     found, size = Sides(o=[], j=[]), LINE // item
+    for o, j, no, nj in _pairs(runs, fast):
+        full = _filled(no, -no % _entries(item), nj, size)
+        if item * no % LINE == 0 and full > found.full:
+            found = Sides(o=o, j=j, full=full, whole=True)
+    return found
+
+
+def _pairs(runs: list[Dim], fast: list[Dim]) -> Iterator[tuple[list[Dim], list[Dim], int, int]]:
+    """Beginnings of both chains that have no loop in common, and the entries of each."""
     for m in range(1, len(runs) + 1):
         for n in range(1, len(fast) + 1):
-            no, nj = (prod(d[0] for d in part) for part in (runs[:m], fast[:n]))
-            if item * no % LINE or any(d in runs[:m] for d in fast[:n]):
-                continue
-            full = no / (no + -no % _entries(item)) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
-            if full > found.full:
-                found = Sides(o=runs[:m], j=fast[:n], full=full, whole=True)
-    return found
+            if any(d in runs[:m] for d in fast[:n]):
+                break
+            yield runs[:m], fast[:n], prod(d[0] for d in runs[:m]), prod(d[0] for d in fast[:n])
+
+
+def _filled(no: int, ends: int, nj: int, size: int) -> float:
+    """How full tiles are: of O beside ``ends``, of J in tiles of ``size``, the longer the better."""
+    return no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
 
 
 def _along(runs: list[Dim], size: int) -> tuple[Group, list[Dim]]:

@@ -26,7 +26,8 @@ class Core:
     ``strips_join``: strips of runs of the output that continue each other write the lines which two of them share.
     ``strips_beside``: strips go through boxes side by side that continue what each of them reads
     (docs/performance-memory.md#beside).
-    ``strips_whole``: runs of the output that are one line or two are written in strips (docs/performance-memory.md#whole-strips)
+    ``strips_whole``: runs of whole lines, of an output that begins with one, are written in strips that shift nothing
+    (docs/performance-memory.md#whole-strips).
     ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
     the output are long (docs/performance-memory.md#beside).
     ``rows_followed``: bytes of a row of the input, of more than which the core itself reads ahead: strips and boxes of permutations

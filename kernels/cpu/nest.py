@@ -363,28 +363,27 @@ def _scalars(frame: Frame) -> tuple[Scalar, Scalar]:
     return Scalar(f=f, real=real_a, imag=imag_a), Scalar(f=f, real=real_b, imag=imag_b)
 
 
-def _build_whole(module: ir.Module, name: str, item: int, isa: ISA) -> None:
-    """A copy in strips of runs of the output that are whole lines, where these write the output."""
+def _build_strips(module: ir.Module, name: str, what: str, item: int, isa: ISA) -> None:
+    """A copy in strips of a kind, where these write the output."""
     f = Fn(module, name, [I64] * 4)
-    if strips.shifts_lines(isa):
-        made = Whole(f, item, isa)
-        with f.if_(strips.whole(made.frame, isa)):
-            made.emit()
-    f.store_fence()
-    f.ret()
-
-
-def _build_strips(module: ir.Module, name: str, item: int, isa: ISA, short: bool = False) -> None:
-    """A copy in strips, where these write the output; ``short``: of runs that are written at once, where runs are joined."""
-    f = Fn(module, name, [I64] * 4)
-    joins = strips.joins_runs(isa)
-    if joins or not short:
-        kind = (Short if short else Joined) if joins else strips.Shifted if strips.shifts_lines(isa) else Gathered
+    kind = _strips_of(what, isa)
+    if kind is not None:
         made = kind(f, item, isa)
-        with f.if_(strips.fits(made.frame, f.i64(item), isa) & strips.whole(made.frame, isa).eq(0)):
+        whole = strips.whole(made.frame, isa)
+        with f.if_(whole if kind is Whole else strips.fits(made.frame, f.i64(item), isa) & whole.eq(0)):
             made.emit()
     f.store_fence()
     f.ret()
+
+
+def _strips_of(what: str, isa: ISA) -> type[strips.Strips] | None:
+    """``strips``; ``short``: of runs that are written at once, where runs are joined; ``whole``: of runs that are whole lines,
+    where a vector is one. None: these write nothing."""
+    if what == "whole":
+        return Whole if strips.shifts_lines(isa) else None
+    if strips.joins_runs(isa):
+        return Short if what == "short" else Joined
+    return None if what == "short" else strips.Shifted if strips.shifts_lines(isa) else Gathered
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -395,10 +394,8 @@ def build(module: ir.Module, name: str, isa: ISA) -> None:
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
-    elif what == "whole":
-        _build_whole(module, name, int(last), isa)
-    elif what in ("strips", "short"):
-        _build_strips(module, name, int(last), isa, what == "short")
+    elif what in ("strips", "short", "whole"):
+        _build_strips(module, name, what, int(last), isa)
     elif what == "dense":
         build_dense(module, name, int(last), isa)
     elif what == "copy":

@@ -15,7 +15,8 @@ begin anywhere in a line: each line is what the strip before had of it, kept in 
 Nothing outside the operands is read or written: where a run begins, ends, or is left to another task, and where J ends
 within a tile, vectors are loaded and stored by mask.
 
-`Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_whole` has runs that are lines, `strips_gathered` smaller vectors.
+`Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_whole` has runs that are lines,
+`strips_gathered` has smaller vectors.
 """
 
 from __future__ import annotations
