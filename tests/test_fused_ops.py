@@ -103,7 +103,7 @@ def _close(got, expected, ulp, what, size) -> None:
 
 def groups() -> list:
     """Operations on a dtype that take the same arguments, some at a time: they share a kernel, which takes as long to compile as
-    two or three alone. `test_mathlib` and `test_places` have kernels of one."""
+    two or three alone. `test_mathlib` has kernels of one."""
     found = {}
     for op, row in fs.SCALARS.items():
         for dtype in row.dtypes:
