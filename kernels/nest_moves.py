@@ -23,6 +23,7 @@ from .cpu.units import LINE
 from .move_boxes import BOX_BYTES, ONE, Boxes, choose_boxes, starts
 from .nest_boxes import OUT, A, B, Group, chain, choose, choose_rows, run_of, without
 from .nest_strips import lower_strips
+from .nest_lines import lower_lines
 from .nest_problem import Dim, NestProblem
 from .nest_rows import STREAM_BYTES, WIDEST, RowBuilder, move_mode, move_run, share
 from .row import Row
@@ -81,11 +82,12 @@ def widen(dims: list[Dim], item: int) -> tuple[list[Dim], int]:
 def _lower_large(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> tuple[Row, ...]:
     if dims[0][2] == item and dims[0][0] * item >= LONG_ROW:
         return (_lower_rows(dims, item, shifts, tasks, nbytes),)
-    rows = (_lower_boxes(dims, item, shifts, tasks, nbytes), *lower_strips(dims, item, shifts, tasks, nbytes))
+    rows = [_lower_boxes(dims, item, shifts, tasks, nbytes), *lower_strips(dims, item, shifts, tasks, nbytes)]
+    rows += lower_lines(dims, item, shifts, tasks, nbytes)
     what = reduce(or_, [row.words.get(na.N_STRIPS, 0) for row in rows])
     for row in rows:  # each knows what the others write
         row.words[na.N_STRIPS] = what
-    return rows
+    return tuple(rows)
 
 
 def _lower_boxes(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> Row:

@@ -38,6 +38,9 @@ CROWDED_IN = 4096  # and where lines are shifted and rows fall into few cache se
 # Strips of whole lines: entries of J, at least, since tiles are mostly empty below, and where a run is one line, since a strip
 # takes longer to begin; what they are worth beside others whose tiles are as full.
 WHOLE_J, WHOLE_LINE_J, WHOLE_WORTH = 5, 16, 1.25
+# And of such an output that begins within a line: entries of J for each that begins or ends with a part of a line, at least, where
+# runs are not long.
+WITHIN_J = 16
 MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
@@ -51,7 +54,7 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 
     They do nothing where the output does not begin as their word N_STRIPS says. Where several could, those of whole lines do.
     """
-    runs, fast = _chain(dims, OUT, item), _chain(dims, A, item)
+    runs, fast = contiguous(dims, OUT, item), contiguous(dims, A, item)
     if item not in ITEM_SIZES:
         return []
     sides, few = _sides(runs, fast, item, cores.here().strips_join), -(-tasks // BORDERS)
@@ -70,7 +73,7 @@ def lower_strips(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: in
 def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sides: "Sides") -> Row | None:
     if not sides.o:
         return None
-    o, left = _along(sides.o, _entries(item))
+    o, left = cut_along(sides.o, _entries(item))
     j, rest = take(sides.j, JOINED_J) if sides.joined else take(sides.j, MOST_J, LINE // item)
     outer = sorted(left + rest + without(without(dims, sides.o), sides.j), key=lambda d: abs(d[1 + A]))
     links = _links(o, j, item) if sides.joined else None
@@ -80,8 +83,11 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     beside = ONE if sides.joined else _beside(o, j, outer, item)
     builder = RowBuilder(o, j, without(outer, [beside]), shifts)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
-    outputs = _of_lines(item, o, j, outer) if sides.whole else _outputs(item, o, j, outer)
+    back = _back(o, j, item) if sides.whole else 0
+    outputs = _of_lines(item, o, j, outer, back) if sides.whole else _outputs(item, o, j, outer)
     kept = 0 if sides.whole else max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * beside[0]
+    if sides.whole:
+        builder.words[na.N_STRIPS_BACK] = back
     builder.words |= {na.N_BESIDE: beside[0], na.N_BESIDE_OUT: beside[1 + OUT], na.N_BESIDE_A: beside[1 + A]}
     if sides.joined:
         if not links or boxes < JOINED_BOXES * tasks:
@@ -102,7 +108,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     builder.kernels[abi.FN] = f"nest_{'whole' if sides.whole else 'short' if short else 'strips'}_{item}"
     builder.words |= {
         na.N_BOXES: boxes,
-        na.N_A_O: builder.vector(o.offsets(A)),
+        na.N_A_O: _table(builder, o, item, back) if sides.whole else builder.vector(o.offsets(A)),
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
         na.N_STRIPS: outputs,
         na.N_STRIPS_AHEAD: _ahead(o, j, item),
@@ -116,7 +122,7 @@ def _beside(o: Group, j: Group, outer: Sequence[Dim], item: int) -> Dim:
     """The loop over boxes that strips go through side by side: that which continues what a strip reads in one piece, where this is
     short and would be gone on with late, so that the core reads ahead from one to the next."""
     run = item * j.total
-    piece = _chain([d for d in o.dims if d[0] > 1], A, run)
+    piece = contiguous([d for d in o.dims if d[0] > 1], A, run)
     read = run * prod(d[0] for d in piece)
     found = next((d for d in outer if d[1 + A] == read), ONE)
     last = max((o.dims.index(d) for d in piece), default=0)
@@ -195,16 +201,34 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     far = item * o.total * j.total * prod(d[0] for d in outer) >= FAR_BYTES
     paged = far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, False)
-    return na.STRIPS_LINES * (paged and _all_lines(item, o, j, outer)) | na.STRIPS_ANY * long
+    return na.STRIPS_LINES * (paged and whole_lines(item, o, j, outer)) | na.STRIPS_ANY * long
 
 
-def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
+def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim], back: int) -> int:
     """Bits of N_STRIPS for strips of whole lines (`cpu.strips_whole`)."""
     least = WHOLE_LINE_J if item * o.total == LINE else WHOLE_J
-    return na.STRIPS_WHOLE * (j.count >= least and _all_lines(item, o, j, outer))
+    if j.count < least or not whole_lines(item, o, j, outer):
+        return 0
+    few = item * o.total >= LONG_OUT or back and j.count >= WITHIN_J * back
+    return na.STRIPS_WHOLE | na.STRIPS_WITHIN * bool(few)
 
 
-def _all_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> bool:
+def _back(o: Group, j: Group, item: int) -> int:
+    """How many entries of J after the one that it continues in the output each comes, but for the first ones; 0: that is not so."""
+    *within, last = j.dims
+    joined = last[0] > 1 and last[1 + OUT] == item * o.total and o.chunks == ONE
+    return prod(d[0] for d in within) if joined else 0
+
+
+def _table(builder: RowBuilder, o: Group, item: int, back: int) -> int:
+    """Offset vector of the rows of O, and in front of it those of the last entries of what each run continues."""
+    entries, offsets = LINE // item, o.offsets(A)
+    chunk, at = np.divmod(np.arange(o.total - entries, o.total), o.count)
+    before = offsets[at] + chunk * o.chunks[1 + A] - item * back
+    return builder.vector(np.concatenate([before, offsets])) + 8 * entries
+
+
+def whole_lines(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> bool:
     """Whether all runs of an output that begins with a line are whole lines."""
     return o.total * item % LINE == 0 and not any(d[1 + OUT] % LINE for d in (*j.dims, j.chunks, *outer))
 
@@ -225,7 +249,7 @@ def _ahead(o: Group, j: Group, item: int) -> int:
     return near
 
 
-def _chain(dims: list[Dim], operand: int, item: int) -> list[Dim]:
+def contiguous(dims: list[Dim], operand: int, item: int) -> list[Dim]:
     """The loops along which an operand is contiguous, the fastest first."""
     by_stride, found, run = {d[1 + operand]: d for d in reversed(dims)}, [], item
     while (dim := by_stride.get(run)) is not None:
@@ -253,7 +277,7 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
     there are any.
     """
     best, found, size = (False, 0.0), Sides(o=[], j=[]), LINE // item
-    for o, j, no, nj in _pairs(runs, fast):
+    for o, j, no, nj in pairs(runs, fast):
         # the first vector of a run and its last belong to several strips
         joined = join and len(o) < len(runs) and runs[len(o)] in j and _entries(item) < no
         joined = joined and (JOINED_LEAST <= item * no <= JOINED_OUT or item in SHORT_SIZES and item * no in SHORT_BYTES)
@@ -267,14 +291,14 @@ def _sides(runs: list[Dim], fast: list[Dim], item: int, join: bool) -> Sides:
 def _sides_of_lines(runs: list[Dim], fast: list[Dim], item: int) -> Sides:
     """The same for runs that are whole lines: tiles are as full as can be."""
     found, size = Sides(o=[], j=[]), LINE // item
-    for o, j, no, nj in _pairs(runs, fast):
+    for o, j, no, nj in pairs(runs, fast):
         full = _filled(no, -no % _entries(item), nj, size)
         if item * no % LINE == 0 and full > found.full:
             found = Sides(o=o, j=j, full=full, whole=True)
     return found
 
 
-def _pairs(runs: list[Dim], fast: list[Dim]) -> Iterator[tuple[list[Dim], list[Dim], int, int]]:
+def pairs(runs: list[Dim], fast: list[Dim]) -> Iterator[tuple[list[Dim], list[Dim], int, int]]:
     """Beginnings of both chains that have no loop in common, and the entries of each."""
     for m in range(1, len(runs) + 1):
         for n in range(1, len(fast) + 1):
@@ -288,7 +312,7 @@ def _filled(no: int, ends: int, nj: int, size: int) -> float:
     return no / (no + ends) * nj / (-(-nj // size) * size) * nj / (nj + size / 2)
 
 
-def _along(runs: list[Dim], size: int) -> tuple[Group, list[Dim]]:
+def cut_along(runs: list[Dim], size: int) -> tuple[Group, list[Dim]]:
     """O, where it is long in chunks of whole strips of ``size`` entries, and what is left of ``runs``."""
     taken, count = [], 1
     for number, (entries, *strides) in enumerate(runs):

@@ -58,7 +58,7 @@ def _copy(isa: ISA) -> tuple[str, ...]:
     strips = [f"nest_strips_{size}" for size in nest_strips.ITEM_SIZES]
     strips += [f"nest_short_{size}" for size in nest_strips.SHORT_SIZES]
     strips += [f"nest_whole_{size}" for size in nest_strips.ITEM_SIZES]
-    return tuple(dict.fromkeys(["nest_copy", *moves, *strips, *_casts()]))
+    return tuple(dict.fromkeys(["nest_copy", *moves, *strips, "nest_lines", *_casts()]))
 
 
 def _casts() -> Iterator[str]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from einsum_engine.dtypes import as_numpy
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.cpu.storage import STORAGES
+from einsum_engine.kernels.cpu.units import LINE
 from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower, reference
 
@@ -111,12 +112,15 @@ class Case:
             assert mine.memory.tobytes() == theirs.memory.tobytes(), f"bytes around operand {i} of {self}"
 
 
-def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa, which: int = 0) -> None:
-    """Runs a copy, by row ``which`` of its rows, whose output and input lie against pages that must not be read or written."""
+def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa, which: int = 0, within: int = 0) -> None:
+    """Runs a copy, by row ``which`` of its rows, whose output and input lie against pages that must not be read or written; the
+    output, if it begins so many bytes ``within`` a line, less than a line away from them."""
     dims, name = problem.dims, problem.out
     item = np.dtype(name).itemsize
     span = [item + sum((dim[0] - 1) * dim[1 + x] for dim in dims) for x in (0, 1)]
-    out, a = map(oracle.guarded, span, flush)
+    memory, a = (oracle.guarded(size, side) for size, side in zip((span[0] + LINE * (within > 0), span[1]), flush))
+    out = memory[within:][: span[0]]
+    around = memory.copy()
     a[...] = np.random.default_rng(0).integers(0, 2, a.size)
     row = lower(problem, 2).rows[which]
     row.words.update({abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0})
@@ -124,6 +128,8 @@ def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa, whic
     sizes = [dim[0] for dim in dims]
     views = [np.ndarray(sizes, name, x.data, 0, [dim[1 + n] for dim in dims]) for n, x in enumerate((out, a))]
     np.testing.assert_array_equal(*views)
+    out[...] = around[within:][: span[0]]
+    assert (memory == around).all(), f"bytes around an output that begins {within} bytes within a line"
 
 
 # -- strategies ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nest_case import Case, check_between_guards
 
-from einsum_engine.kernels import nest_moves, nest_strips
+from einsum_engine.kernels import nest_lines, nest_moves, nest_strips
 from einsum_engine.kernels.cpu import abi, cores, nest_abi, strips
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
@@ -92,15 +92,88 @@ def test_runs_of_whole_lines_are_in_strips_that_shift_nothing(isa, within, dtype
 @pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("lines", [1, 2, 3])
 @pytest.mark.parametrize("e", [5, 7, 8, 13, 17])
-def test_strips_of_whole_lines_touch_nothing_else(isa, e, lines, name, flush, monkeypatch):
+@pytest.mark.parametrize("entries", [0, 1, 3])
+def test_strips_of_whole_lines_touch_nothing_else(isa, entries, e, lines, name, flush, monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     monkeypatch.setattr(nest_strips, "WHOLE_LINE_J", 0)
+    monkeypatch.setattr(nest_strips, "WITHIN_J", 0)
     item, run = np.dtype(name).itemsize, 64 * lines
     dims = ((run // item, item, e * item, 0), (e, run, item, 0), (9, run * e, run * e, 0))
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
     assert [row.kernels[abi.FN] for row in lower(problem, 2).rows[1:]][-1] == f"nest_whole_{item}"
-    check_between_guards(problem, flush, isa, which=-1)
+    check_between_guards(problem, flush, isa, which=-1, within=item * entries)
+
+
+CONTINUED = {
+    # what continues a run of the output is the next entry of J, one some entries on, and in no entry of a box
+    "next": ((16, 4, 336, 0), (84, 64, 4, 0), (9, 5376, 5376, 0)),
+    "later": ((16, 4, 336, 0), (7, 9216, 4, 0), (12, 64, 28, 0), (9, 768, 5376, 0)),
+    "chunks": ((16, 4, 16384, 0), (4096, 64, 4, 0), (3, 262144, 262144, 0)),
+    "never": ((304, 4, 140, 0), (7, 1216, 4, 0), (5, 25536, 28, 0), (3, 8512, 42560, 0)),
+    "long": ((8192, 4, 68, 0), (17, 32768, 4, 0)),
+}
+
+
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (4, 8), (16, 0), (60, 4), (61, 0)])
+@pytest.mark.parametrize("dims", CONTINUED.values(), ids=CONTINUED)
+def test_runs_of_whole_lines_may_begin_within_a_line(isa, dims, within, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "WITHIN_J", 2)
+    problem = NestProblem(op="copy", dims=dims, out="float32", a="float32")
+    for threads in (1, 3):
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) & nest_abi.STRIPS_WITHIN
+
+
+def test_which_runs_continue_each_other_within_a_box(monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "WITHIN_J", 2)
+    made = {what: lower(NestProblem(op="copy", dims=dims, out="float32", a="float32"), 2) for what, dims in CONTINUED.items()}
+    rows = {what: rows.rows[-1] for what, rows in made.items()}
+    assert {row.kernels[abi.FN] for row in rows.values()} == {"nest_whole_4"}
+    backs = {what: row.words[nest_abi.N_STRIPS_BACK] for what, row in rows.items()}
+    assert backs == {"next": 1, "later": 7, "chunks": 1, "never": 0, "long": 0}
+    monkeypatch.setattr(nest_strips, "WITHIN_J", 16)
+    few = NestProblem(op="copy", dims=CONTINUED["later"], out="float32", a="float32")
+    assert lower(few, 2).rows[-1].words[nest_abi.N_STRIPS] == nest_abi.STRIPS_WHOLE  # 7 of 84 begin runs that nothing continues
+
+
+def _rows_of_lines(item: int, lines: int, sizes: tuple[int, int, int]) -> tuple:
+    """``abcr->bcar`` of rows r of so many lines."""
+    row, (a, b, c) = 64 * lines, sizes
+    return ((row // item, item, item, 0), (a, row, row * b * c, 0), (c, row * a, row, 0), (b, row * a * c, row * c, 0))
+
+
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (4, 8), (16, 0), (60, 4), (61, 0), (1, 1)])
+@pytest.mark.parametrize("name", ["int8", "float32", "complex128"])
+@pytest.mark.parametrize(
+    ("lines", "sizes"), [(1, (16, 3, 5)), (1, (163, 2, 2)), (1, (61, 1, 40)), (2, (17, 2, 7)), (2, (40, 130, 1)), (1, (32, 7, 8))]
+)
+def test_rows_of_whole_lines_are_in_strips_of_lines(isa, name, lines, sizes, within, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    monkeypatch.setattr(nest_strips, "MOST_O", 64)
+    monkeypatch.setattr(nest_lines, "MOST_J", 32)
+    problem = NestProblem(op="copy", dims=_rows_of_lines(np.dtype(name).itemsize, lines, sizes), out=name, a=name)
+    for threads in (1, 3):
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_OF_LINES
+
+
+@pytest.mark.parametrize("isa", [isa for isa in host_isas() if strips.shifts_lines(isa)], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("flush", [("start", "end"), ("end", "start")], ids="-".join)
+@pytest.mark.parametrize("sizes", [(16, 3, 5), (17, 2, 7), (31, 9, 1), (32, 2, 4)])
+@pytest.mark.parametrize("within", [0, 4, 60])
+def test_strips_of_lines_touch_nothing_else(isa, within, sizes, flush, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    for lines in (1, 2):
+        problem = NestProblem(op="copy", dims=_rows_of_lines(4, lines, sizes), out="float32", a="float32")
+        assert lower(problem, 2).rows[-1].kernels[abi.FN] == "nest_lines"
+        check_between_guards(problem, flush, isa, which=-1, within=within)
 
 
 def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
@@ -126,8 +199,11 @@ def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
 
 def _writer(isa, what: int, begin: int, item: int) -> tuple[str, ...]:
     """Which kernels write an output that begins so many bytes into a line."""
-    if what & nest_abi.STRIPS_WHOLE and begin % 64 == 0 and strips.shifts_lines(isa):
+    whole = nest_abi.STRIPS_WITHIN if begin % 64 else nest_abi.STRIPS_WHOLE
+    if what & whole and begin % item == 0 and strips.shifts_lines(isa):
         return ("whole",)
+    if what & nest_abi.STRIPS_OF_LINES and begin % strips.LANE == 0 and strips.shifts_lines(isa):
+        return ("lines",)
     joined = nest_abi.STRIPS_JOINED if strips.joins_runs(isa) else 0
     others = what & (nest_abi.STRIPS_ANY | joined) and begin % item == 0
     return ("strips", "short") if others or what & nest_abi.STRIPS_LINES and begin % 64 == 0 else ("copy",)
@@ -141,6 +217,8 @@ def test_strips_of_random_permutations(isa, here, data):
     order = data.draw(st.permutations(range(len(sizes))))
     dtype = data.draw(st.sampled_from(["float32", "float64", "complex128"]))
     item = np.dtype(dtype).itemsize
+    if data.draw(st.booleans()):  # runs of whole lines
+        sizes[order[-1]] = 64 // item * data.draw(st.integers(1, 3))
     a = [item * prod(sizes[n + 1 :]) for n in range(len(sizes))]
     out = {axis: item * prod(sizes[x] for x in order[at + 1 :]) for at, axis in enumerate(order)}
     dims = tuple((size, out[n], a[n], 0) for n, size in enumerate(sizes))
@@ -156,9 +234,24 @@ def test_strips_of_random_permutations(isa, here, data):
         choices = {"JOINED_LEAST": [0, 192], "JOINED_J": [32, 1024], "JOINED_WORTH": [0.75, 9], "CARRIED_IN": [0, 1 << 30]}
         for name, values in choices.items():
             patch.setattr(nest_strips, name, data.draw(st.sampled_from(values)))
+        patch.setattr(nest_strips, "WITHIN_J", data.draw(st.sampled_from([0, 16])))
         patch.setattr(nest_strips, "BESIDE_IN", data.draw(st.sampled_from([0, 1 << 20])))
         problem = NestProblem(op="copy", dims=dims, out=dtype, a=dtype)
         Case(problem=problem, within=within, threads=data.draw(st.integers(1, 3))).check(isa)
+
+
+@pytest.mark.parametrize(
+    ("dims", "entries"),
+    [
+        (((49, 4, 46080, 0), (32, 1058400, 4, 0), (72, 14700, 128, 0), (75, 196, 9216, 0)), 1152),  # of 32 x 72
+        (_rows_of_lines(4, 1, (240, 45, 61)), 1373),  # of 2745
+    ],
+)
+def test_strips_cut_what_they_read_into_even_pieces(dims, entries, monkeypatch):
+    """Tasks have a box each, or few: where a piece is twice as long as the other, one thread waits for the other."""
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    assert lower(NestProblem(op="copy", dims=dims, out="float32", a="float32"), 2).rows[-1].words[nest_abi.N_J] == entries
 
 
 def _beside(name: str, d: int, e: int) -> NestProblem:
@@ -223,7 +316,8 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
         return rows[1].words[nest_abi.N_STRIPS] if len(rows) > 1 else 0
 
     both, shifted = nest_abi.STRIPS_LINES | nest_abi.STRIPS_ANY, nest_abi.STRIPS_ANY
-    whole = nest_abi.STRIPS_WHOLE if here.strips_whole else 0
+    alone = nest_abi.STRIPS_WHOLE if here.strips_whole else 0  # outputs that begin with a line
+    whole = alone | nest_abi.STRIPS_WITHIN if here.strips_whole else 0
     assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both | whole
     assert outputs(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == shifted | whole
     assert outputs(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == shifted  # lines of the output hold parts of two runs
@@ -239,7 +333,7 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((400000, 4, 80, 0), (20, 1600000, 4, 0))) == whole | (shifted if here.strips_in <= 80 else 0)
     assert outputs(((1200000, 4, 28, 0), (7, 4800000, 4, 0))) == whole
     assert outputs(((32, 4, 200, 0), (50, 128, 4, 0), (2000, 6400, 6400, 0))) == whole
-    assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == whole
+    assert outputs(((32, 4, 20, 0), (5, 128, 4, 0), (40000, 640, 640, 0))) == alone
     assert outputs(((32, 4, 16, 0), (4, 128, 4, 0), (40000, 512, 512, 0))) == 0  # tiles are mostly empty
     assert outputs(((16, 4, 64, 0), (16, 64, 4, 0), (20000, 1024, 1024, 0))) == whole
     assert outputs(((16, 4, 60, 0), (15, 64, 4, 0), (20000, 960, 960, 0))) == 0  # and more strips to begin

@@ -31,6 +31,7 @@ from .nest_sum import build_sum
 from .storage import STORAGES
 from .strips_gathered import Gathered
 from .strips_joined import Joined
+from .strips_lines import Lines
 from .strips_short import Short
 from .strips_whole import Whole
 
@@ -369,8 +370,8 @@ def _build_strips(module: ir.Module, name: str, what: str, item: int, isa: ISA) 
     kind = _strips_of(what, isa)
     if kind is not None:
         made = kind(f, item, isa)
-        whole = strips.whole(made.frame, isa)
-        with f.if_(whole if kind is Whole else strips.fits(made.frame, f.i64(item), isa) & whole.eq(0)):
+        whole = strips.whole(made.frame, f.i64(item), isa)
+        with f.if_(whole if kind in (Whole, Lines) else strips.fits(made.frame, f.i64(item), isa) & whole.eq(0)):
             made.emit()
     f.store_fence()
     f.ret()
@@ -378,9 +379,9 @@ def _build_strips(module: ir.Module, name: str, what: str, item: int, isa: ISA) 
 
 def _strips_of(what: str, isa: ISA) -> type[strips.Strips] | None:
     """``strips``; ``short``: of runs that are written at once, where runs are joined; ``whole``: of runs that are whole lines,
-    where a vector is one. None: these write nothing."""
-    if what == "whole":
-        return Whole if strips.shifts_lines(isa) else None
+    and ``lines`` of rows that are, where a vector is one. None: these write nothing."""
+    if what in ("whole", "lines"):
+        return {"whole": Whole, "lines": Lines}[what] if strips.shifts_lines(isa) else None
     if strips.joins_runs(isa):
         return Short if what == "short" else Joined
     return None if what == "short" else strips.Shifted if strips.shifts_lines(isa) else Gathered
@@ -389,13 +390,15 @@ def _strips_of(what: str, isa: ISA) -> type[strips.Strips] | None:
 # -- names ---------------------------------------------------------------------------------------------------------
 def build(module: ir.Module, name: str, isa: ISA) -> None:
     """The kernel called ``name``: ``nest_copy``, ``nest_move_<item>``, ``nest_strips_<item>``, ``nest_short_<item>``,
-    ``nest_whole_<item>``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
+    ``nest_whole_<item>``, ``nest_lines``, ``nest_dense_<item>``, or ``nest_<what>_<dtypes>[_swap | _add]``."""
     _, what, *rest = name.split("_")
     last = rest[-1] if rest else ""
     if what == "move":
         build_move(module, name, int(last), isa)
     elif what in ("strips", "short", "whole"):
         _build_strips(module, name, what, int(last), isa)
+    elif what == "lines":
+        _build_strips(module, name, what, strips.LANE, isa)
     elif what == "dense":
         build_dense(module, name, int(last), isa)
     elif what == "copy":

@@ -59,9 +59,9 @@ N_FETCH = 51  # runs of a in a box that are copied to scratch before the move, w
 N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes of each, whole lines
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_STRIPS = 56  # of a copy, and of the strips in place of which it is there: outputs that strips write, bits of
-# those that begin with a line; those that begin with an element; these, where strips join what continues each other; the first,
-# of runs that are whole lines, where a vector is a line (`strips`)
-STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED, STRIPS_WHOLE = 1, 2, 4, 8
+# those that begin with a line; those that begin with an element; these, where strips join what continues each other; the first
+# and the second, of runs that are whole lines, where a vector is a line; those that begin with a lane, of rows of whole lines (`strips`)
+STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED, STRIPS_WHOLE, STRIPS_WITHIN, STRIPS_OF_LINES = 1, 2, 4, 8, 16, 32
 N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 
@@ -69,6 +69,9 @@ N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vect
 N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a line more for each entry of J than a strip has
 # vectors along J: which entry continues the entry's run of the output, and which is continued by it, -1: none; 0: none do
 N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
+SIDE_LINES = 16  # of a strip of rows that are lines (`strips_lines`)
+N_STRIPS_PITCH = 58  # of these: bytes from one entry of J to the next in a
+N_STRIPS_BACK = 57  # of runs of whole lines: how many entries of J after the one that it continues each comes; 0: none does
 # row of the odometer, the first that moves, along which boxes continue each other's runs, 0: none does; vectors along J: which
 # entry of the box after this one continues, and which of the one before it continues, -1: none
 N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60

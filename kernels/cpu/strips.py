@@ -31,6 +31,7 @@ from .mover import PART, Mover
 from .nest_frame import MAX_RANK, OUT, ROW, A, Frame, Odometer
 from .units import LINE
 
+LANE = 4  # bytes, of a row of whole lines
 PARTS_AHEAD = 16  # lines of which a part is stored are asked for so many before
 _KINDS = {I32: "d", I64: "q"}  # in names of AVX-512 intrinsics
 
@@ -51,20 +52,28 @@ def fits(frame: Frame, item: Val, isa: ISA) -> Val:
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
     lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
     others = na.STRIPS_ANY | (na.STRIPS_JOINED if joins_runs(isa) else 0)
-    return whole(frame, isa) | lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
+    return whole(frame, item, isa) | lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
 
 
-def whole(frame: Frame, isa: ISA) -> Val:
-    """Whether these are strips of whole lines (`strips_whole`)."""
+def whole(frame: Frame, item: Val, isa: ISA) -> Val:
+    """Whether these are strips of whole lines (`strips_whole`, `strips_lines`)."""
     f = frame.f
     if not shifts_lines(isa):
         return f.const(I1, 0)
-    return (frame.word(na.N_STRIPS) & na.STRIPS_WHOLE).ne(0) & (frame.operand(OUT) & (LINE - 1)).eq(0)
+    what, out = frame.word(na.N_STRIPS), frame.operand(OUT)
+    within = (what & na.STRIPS_WITHIN).ne(0) & (out & (item - 1)).eq(0)
+    within |= (what & na.STRIPS_OF_LINES).ne(0) & (out & (LANE - 1)).eq(0)
+    return within | (what & na.STRIPS_WHOLE).ne(0) & (out & (LINE - 1)).eq(0)
 
 
 def lanes_of_two(f: Fn, a: Val, b: Val, which: Val) -> Val:
     """Lanes of two vectors of a line each, those of ``b`` counted behind those of ``a``; AVX-512."""
     return f.intel(f"vpermi2var.{_KINDS[a.type.element]}.512", a.type, [a.v, which.v, b.v])
+
+
+def from_lane(f: Fn, lanes: int, first: Val) -> Val:
+    """Mask of so many lanes, from the ``first`` on."""
+    return f.lane_mask(first, lanes) ^ f.vector(I1, [1] * lanes)
 
 
 class Strips:
@@ -94,6 +103,7 @@ class Strips:
         strip, begun = Var(f, first % strips), Var(f, f.const(I1, 0))
         with f.range(first, last) as index:
             self.task_begins, self.task_ends = index.eq(first), (index + 1).eq(last)
+            self.run_begins, self.run_ends = strip.get().eq(0), (strip.get() + 1).eq(strips)
             out, a = (v.get() for v in at)
             o, following = strip.get() * self.size, strip.get() + 1
             ends = following.eq(strips) | self.task_ends
@@ -214,18 +224,19 @@ class Shifted(Strips):
 
         self._tiles(nj, end)
 
-    def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None], parts: int = 0) -> None:
-        """``store(j, vectors)`` for each entry of J: its vectors along O, the first ``parts`` or all. Those of several lines
-        are as many as there are registers for, so that half of a tile's columns are transposed at a time."""
+    def _tiles(self, nj: Val, store: Callable[[Val, list[Val]], None], parts: int = 0, first: Val | int = 0) -> None:
+        """``store(j, vectors)`` for each entry of J from ``first`` on: its vectors along O, the first ``parts`` or all. Those of
+        several lines are as many as there are registers for, so that half of a tile's columns are transposed at a time."""
         f, parts = self.f, parts or self.lines
         columns = self.tile // 2 if parts > 1 else self.tile
-        with f.range(0, nj - (columns - 1), columns) as j:
-            self._ask(j, nj, columns)
+        with f.range(first, nj - (columns - 1), columns) as j:
+            self._ask(j - first, nj, columns)
             for k, vectors in enumerate(self._vectors(j, columns, parts)):
                 store(j + k, vectors)
-        rest, j = nj % columns, nj - nj % columns
+        rest = (nj - first) % columns
+        j = nj - rest
         with f.if_(rest.ne(0)):
-            self._ask(j, nj, columns)
+            self._ask(j - first, nj, columns)
             self._rest(j, rest, columns, store, parts)
 
     def _rest(self, j: Val, rest: Val, columns: int, store: Callable[[Val, list[Val]], None], parts: int) -> None:
@@ -315,8 +326,4 @@ class Shifted(Strips):
             with whole:
                 f.stream(line, to)
             with part, f.if_(end > 0):
-                f.store_masked(line, to, f.lane_mask(end, lanes) & self._from(first))
-
-    def _from(self, first: Val) -> Val:
-        """Mask of the lanes of a line from this one on."""
-        return self.f.lane_mask(first, self.lanes) ^ self.f.vector(I1, [1] * self.lanes)
+                f.store_masked(line, to, f.lane_mask(end, lanes) & from_lane(f, self.lanes, first))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from . import nest_abi as na
 from .emit import Val
 from .nest_frame import ROW
-from .strips import Shifted, lanes_of_two
+from .strips import Shifted, from_lane, lanes_of_two
 from .units import LINE
 
 
@@ -79,7 +79,7 @@ class Joined(Shifted):
                 begin = f.load(self.vector, self.left + other.get() * LINE, align=LINE)
                 f.stream(f.select(foreign, begin, line), to)
             with alone:
-                f.store_masked(line, to, self._from(before))
+                f.store_masked(line, to, from_lane(f, self.lanes, before))
 
     def _last(self, out: Val, nj: Val, count: Val, parts: int) -> None:
         """The last strip, which has entries of O for so many ``parts`` or less."""

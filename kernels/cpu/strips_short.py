@@ -14,7 +14,7 @@ from __future__ import annotations
 from . import nest_abi as na
 from .emit import I1, Val, Var
 from .nest_frame import OUT, A
-from .strips import lanes_of_two
+from .strips import from_lane, lanes_of_two
 from .strips_joined import Joined
 from .units import LINE
 
@@ -98,4 +98,4 @@ class Short(Joined):
             with whole:
                 f.stream(line, to)
             with alone:
-                f.store_masked(line, to, self._from(before))
+                f.store_masked(line, to, from_lane(f, self.lanes, before))

@@ -1,0 +1,76 @@
+"""Strips of lines: permutations of rows that are whole lines, and stay what they are.
+
+    for strip of this task       some lines of a run of the output; their rows of the input are read side by side
+      for entry of J
+        for line of the strip
+          line = end of the one before, beginning of this one, as the output begins within a line
+
+The line before the first one is loaded again. The lines that begin and end a run are stored by mask.
+"""
+
+from __future__ import annotations
+
+from ..isa import ISA
+from . import nest_abi as na
+from .emit import I32, Fn, Val, Var, vector_type
+from .nest_frame import OUT, ROW, A
+from .strips import LANE, Strips, from_lane, lanes_of_two
+from .units import LINE
+
+
+class Lines(Strips):
+    """The loop over the strips of a task."""
+
+    def __init__(self, f: Fn, item: int, isa: ISA):
+        super().__init__(f, LANE, isa)
+        self.item, self.size, self.lanes = LINE, na.SIDE_LINES, LINE // LANE
+        self.vector, self.pitch = vector_type(I32, self.lanes), self.frame.word(na.N_STRIPS_PITCH)
+        self.over = self.frame.operand(OUT) & (LINE - 1)
+        self.before = self.over // LANE
+        first = f.convert(f.i64(self.lanes) - self.before, "trunc", I32)
+        self.which = f.vector(I32, range(self.lanes)) + f.splat(first, self.lanes)
+        self.previous = Var(f, f.i64(0))
+
+    def _addresses(self, place: Val, a: Val, start: Val) -> None:
+        """Of lines from ``start`` on, and of the one before: of a run that begins, its last one, of which nothing is stored."""
+        f, frame, chunk = self.f, self.frame, self.frame.word(na.N_O)
+        super()._addresses(place, a, start)
+        if place is not self.rows:
+            return
+        before = f.select(start > 0, start, frame.word(na.N_O_TOTAL)) - 1
+        number = before // chunk
+        self.previous.set(a + number * f.word(frame.table, 1 + A) + f.word(self.along, before - number * chunk))
+
+    def _strip(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:
+        f, line = self.f, out - self.over
+        ends_within = self.over.ne(0) & (self.run_begins | self.run_ends)
+        with f.range(0, nj) as j:
+            at = j * self.pitch
+            with f.if_(self.ahead.ne(0)):
+                for k in range(self.size):
+                    f.prefetch(f.word(self.coming, k) + at, locality=2)
+            to, before = line + f.word(self.across, j), f.load(self.vector, self.previous.get() + at)
+            with f.if_else(ends_within | (count < self.size)) as (some, all_of_them):
+                with some:
+                    self._some(to, at, before, count)
+                with all_of_them:
+                    for k in range(self.size):
+                        here = f.load(self.vector, f.word(self.rows, k) + at)
+                        f.stream(lanes_of_two(f, before, here, self.which), to + k * LINE)
+                        before = here
+
+    def _some(self, to: Val, at: Val, before: Val, count: Val) -> None:
+        """Lines of a strip that begins a run, or ends it."""
+        f, kept = self.f, Var(self.f, before)
+        with f.range(0, count) as k:
+            here = f.load(self.vector, f.word(self.rows + k * 8, 0) + at)
+            line = lanes_of_two(f, kept.get(), here, self.which)
+            with f.if_else(self.run_begins & k.eq(0) & self.over.ne(0)) as (part, whole):
+                with part:
+                    f.store_masked(line, to, from_lane(f, self.lanes, self.before))
+                with whole:
+                    f.stream(line, to + k * LINE)
+            kept.set(here)
+        with f.if_(self.run_ends & self.over.ne(0)):
+            line = lanes_of_two(f, kept.get(), kept.get(), self.which)
+            f.store_masked(line, to + count * LINE, f.lane_mask(self.before, self.lanes))
