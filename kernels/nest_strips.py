@@ -83,7 +83,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     beside = ONE if sides.joined else _beside(o, j, outer, item)
     builder = RowBuilder(o, j, without(outer, [beside]), shifts)
     boxes, strips = builder.boxes // o.chunks[0], -(-o.total // _entries(item))
-    back = _back(o, j, item) if sides.whole else 0
+    back = joined_back(o, j, item) if sides.whole else 0
     outputs = _of_lines(item, o, j, outer, back) if sides.whole else _outputs(item, o, j, outer)
     kept = 0 if sides.whole else max(cores.here().strip_lines + 1, sides.joined * JOINED_LINES) * beside[0]
     if sides.whole:
@@ -213,7 +213,7 @@ def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim], back: int) ->
     return na.STRIPS_WHOLE | na.STRIPS_WITHIN * bool(few)
 
 
-def _back(o: Group, j: Group, item: int) -> int:
+def joined_back(o: Group, j: Group, item: int) -> int:
     """How many entries of J after the one that it continues in the output each comes, but for the first ones; 0: that is not so."""
     *within, last = j.dims
     joined = last[0] > 1 and last[1 + OUT] == item * o.total and o.chunks == ONE

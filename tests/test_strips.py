@@ -1,6 +1,7 @@
 """Permutations in strips: every output is written by strips or by boxes, and only where there is something to write."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import nest_case
@@ -141,10 +142,15 @@ def test_which_runs_continue_each_other_within_a_box(monkeypatch):
     assert lower(few, 2).rows[-1].words[nest_abi.N_STRIPS] == nest_abi.STRIPS_WHOLE  # 7 of 84 begin runs that nothing continues
 
 
-def _rows_of_lines(item: int, lines: int, sizes: tuple[int, int, int]) -> tuple:
-    """``abcr->bcar`` of rows r of so many lines."""
-    row, (a, b, c) = 64 * lines, sizes
-    return ((row // item, item, item, 0), (a, row, row * b * c, 0), (c, row * a, row, 0), (b, row * a * c, row * c, 0))
+def _rows_of_lines(item: int, lines: int, sizes: tuple[int, int, int], order: str = "acbz") -> tuple:
+    """``zabcr`` of rows r of so many lines, permuted so that the ``order``, the fastest first, comes behind them."""
+    row, extents, dims = 64 * lines, dict(zip("abcz", (*sizes, 2))), {}
+    for operand in (order, "cbaz"):
+        step = row
+        for name in operand:
+            dims[name] = (*dims.get(name, (extents[name],)), step)
+            step *= extents[name]
+    return ((row // item, item, item, 0), *((*dim, 0) for dim in dims.values()))
 
 
 @ISAS
@@ -153,14 +159,35 @@ def _rows_of_lines(item: int, lines: int, sizes: tuple[int, int, int]) -> tuple:
 @pytest.mark.parametrize(
     ("lines", "sizes"), [(1, (16, 3, 5)), (1, (163, 2, 2)), (1, (61, 1, 40)), (2, (17, 2, 7)), (2, (40, 130, 1)), (1, (32, 7, 8))]
 )
-def test_rows_of_whole_lines_are_in_strips_of_lines(isa, name, lines, sizes, within, monkeypatch):
+@pytest.mark.parametrize("order", ["acbz", "abcz", "aczb"])
+def test_rows_of_whole_lines_are_in_strips_of_lines(isa, order, name, lines, sizes, within, monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     monkeypatch.setattr(nest_strips, "MOST_O", 64)
     monkeypatch.setattr(nest_lines, "MOST_J", 32)
-    problem = NestProblem(op="copy", dims=_rows_of_lines(np.dtype(name).itemsize, lines, sizes), out=name, a=name)
+    monkeypatch.setattr(nest_lines, "ALONE_OUT", 0)
+    dims = _rows_of_lines(np.dtype(name).itemsize, lines, sizes, order)
+    problem = NestProblem(op="copy", dims=dims, out=name, a=name)
     for threads in (1, 3):
-        assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_OF_LINES
+        assert _written_by_one(isa, problem, within, threads, monkeypatch) & nest_abi.STRIPS_OF_LINES
+
+
+@pytest.mark.parametrize(("order", "back"), [("acbz", 1), ("abcz", 7), ("aczb", 0)])
+def test_which_rows_of_lines_continue_each_other(order, back, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+
+    def words(a: int, b: int) -> dict[int, int]:
+        problem = NestProblem(op="copy", dims=_rows_of_lines(4, 1, (a, b, 7), order), out="float32", a="float32")
+        (row,) = [row for row in lower(problem, 2).rows if row.kernels[abi.FN] == "nest_lines"]
+        return row.words
+
+    assert words(17, 40)[nest_abi.N_STRIPS_BACK] == back
+    # short runs, both ends of which are stored by mask, are left to boxes where they do not begin with a line
+    assert words(17, 40)[nest_abi.N_STRIPS] == nest_abi.STRIPS_WHOLE | nest_abi.STRIPS_OF_LINES * (back > 0)
+    assert words(128, 40)[nest_abi.N_STRIPS] == nest_abi.STRIPS_WHOLE | nest_abi.STRIPS_OF_LINES
+    few = nest_abi.STRIPS_OF_LINES * (order == "acbz")
+    assert words(17, 3)[nest_abi.N_STRIPS] == nest_abi.STRIPS_WHOLE | few
 
 
 @pytest.mark.parametrize("isa", [isa for isa in host_isas() if strips.shifts_lines(isa)], ids=lambda isa: isa.name)
@@ -170,8 +197,9 @@ def test_rows_of_whole_lines_are_in_strips_of_lines(isa, name, lines, sizes, wit
 def test_strips_of_lines_touch_nothing_else(isa, within, sizes, flush, monkeypatch):
     monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    for lines in (1, 2):
-        problem = NestProblem(op="copy", dims=_rows_of_lines(4, lines, sizes), out="float32", a="float32")
+    monkeypatch.setattr(nest_lines, "ALONE_OUT", 0)
+    for lines, order in product((1, 2), ("acbz", "abcz", "aczb")):
+        problem = NestProblem(op="copy", dims=_rows_of_lines(4, lines, sizes, order), out="float32", a="float32")
         assert lower(problem, 2).rows[-1].kernels[abi.FN] == "nest_lines"
         check_between_guards(problem, flush, isa, which=-1, within=within)
 
@@ -200,10 +228,9 @@ def _written_by_one(isa, problem, within, threads, monkeypatch) -> int:
 def _writer(isa, what: int, begin: int, item: int) -> tuple[str, ...]:
     """Which kernels write an output that begins so many bytes into a line."""
     whole = nest_abi.STRIPS_WITHIN if begin % 64 else nest_abi.STRIPS_WHOLE
-    if what & whole and begin % item == 0 and strips.shifts_lines(isa):
-        return ("whole",)
-    if what & nest_abi.STRIPS_OF_LINES and begin % strips.LANE == 0 and strips.shifts_lines(isa):
-        return ("lines",)
+    within = what & whole and begin % item == 0
+    if strips.shifts_lines(isa) and (within or what & nest_abi.STRIPS_OF_LINES and begin % strips.LANE == 0):
+        return ("whole", "lines")
     joined = nest_abi.STRIPS_JOINED if strips.joins_runs(isa) else 0
     others = what & (nest_abi.STRIPS_ANY | joined) and begin % item == 0
     return ("strips", "short") if others or what & nest_abi.STRIPS_LINES and begin % 64 == 0 else ("copy",)

@@ -71,7 +71,7 @@ N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a li
 N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
 SIDE_LINES = 16  # of a strip of rows that are lines (`strips_lines`)
 N_STRIPS_PITCH = 58  # of these: bytes from one entry of J to the next in a
-N_STRIPS_BACK = 57  # of runs of whole lines: how many entries of J after the one that it continues each comes; 0: none does
+N_STRIPS_BACK = 57  # of runs of whole lines, and of rows: how many entries of J after the one that it continues each comes; 0: none does
 # row of the odometer, the first that moves, along which boxes continue each other's runs, 0: none does; vectors along J: which
 # entry of the box after this one continues, and which of the one before it continues, -1: none
 N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60
