@@ -44,9 +44,13 @@ class Launch:
 
     def __call__(self) -> None:
         for task in range(self._row.tasks):
-            self._task(*self._arguments, task, 0)
+            self.task(task)
         if (error := failure(self._context)) is not None:
             raise error
+
+    def task(self, number: int) -> None:
+        """Runs one task."""
+        self._task(*self._arguments, number, 0)
 
 
 def run(rows: Sequence[Row], bases: Sequence[int], isa: ISA) -> None:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Callable, Sequence
 
 import numpy as np
@@ -71,11 +71,11 @@ class Group:
         return any(dim[0] > 1 and dim[1 + operand] for dim in (*self.dims, self.chunks))
 
 
-def take(dims: Sequence[Dim], limit: int, step: int = 0, *, split: bool = True) -> tuple[Group, list[Dim]]:
+def take(dims: Sequence[Dim], limit: int, step: int = 1, *, split: bool = True) -> tuple[Group, list[Dim]]:
     """As many of the first loops as have at most ``limit`` entries together, then a piece of the next; what is left.
 
     Where the pieces are equal (and ``split`` is set), counting them is one more loop, the first of those left. A piece
-    has a multiple of ``step`` entries, if it has more; 0: any number, and pieces that differ of a multiple of a vector.
+    has a multiple of ``step`` entries, if it has more.
     """
     taken: list[Dim] = []
     count, chunks = 1, (1, *(0 for _ in dims[0][1:])) if dims else (1, 0, 0, 0)
@@ -87,7 +87,7 @@ def take(dims: Sequence[Dim], limit: int, step: int = 0, *, split: bool = True) 
     part = limit // max(count, 1)
     if rest and part >= 2:
         size, *strides = rest.pop(0)
-        part = _part(size, part, max(1, step // gcd(step, count)), 1 if step else 16)
+        part = _part(size, part, step)
         pieces = (-(-size // part), *(part * s for s in strides))
         taken.append((part, *strides))
         if split and size % part == 0:
@@ -98,15 +98,14 @@ def take(dims: Sequence[Dim], limit: int, step: int = 0, *, split: bool = True) 
     return Group(dims=tuple(taken), total=total, chunks=chunks), rest
 
 
-def _part(size: int, limit: int, step: int, unit: int) -> int:
-    """Length of the pieces that a loop is cut into: a divisor if there is one near the limit, else about equal ones, of a multiple
-    of ``unit``."""
+def _part(size: int, limit: int, step: int) -> int:
+    """Length of the pieces that a loop is cut into: a divisor if there is one near the limit, else about equal ones."""
     step = step if limit >= step else 1
     for part in range(limit - limit % step, limit // 2, -step):
         if size % part == 0:
             return part
     pieces = -(-size // limit)
-    whole = max(step, unit)
+    whole = max(step, 16)  # a multiple of a vector
     return min(limit, -(-(-(-size // pieces)) // whole) * whole)
 
 

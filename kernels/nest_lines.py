@@ -10,7 +10,7 @@ from .cpu.units import LINE
 from .nest_boxes import OUT, A, take, without
 from .nest_problem import Dim
 from .nest_rows import RowBuilder
-from .nest_strips import MOST_J, contiguous, cut_along, joined_back, pairs, whole_lines
+from .nest_strips import contiguous, cut_along, joined_back, pairs, whole_lines
 from .row import Row
 
 MOST_LINES = 2  # of a row: longer ones are copied in boxes as quickly
@@ -32,7 +32,7 @@ def lower_lines(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int
     _, m, n = found
     inner = [(row // LINE, LINE, LINE, 0)] if row > LINE else []
     o, left = cut_along([*inner, *runs[1 : m + 1]], na.SIDE_LINES)
-    j, rest = take(fast[1 : n + 1], MOST_J, 1)
+    j, rest = take(fast[1 : n + 1], cores.here().strips_j)
     others = without(without(dims[1:], runs[1 : m + 1]), fast[1 : n + 1])
     outer = sorted(left + rest + others, key=lambda d: abs(d[1 + A]))
     if not whole_lines(LINE, o, j, outer):

@@ -41,7 +41,7 @@ WHOLE_J, WHOLE_LINE_J, WHOLE_WORTH = 5, 16, 1.25
 # And of such an output that begins within a line: entries of J for each that begins or ends with a part of a line, at least, where
 # runs are not long.
 WITHIN_J = 16
-MOST_O, MOST_J = 4096, 2048  # entries of O in its table, of J in a strip
+MOST_O = 4096  # entries of O in its table
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
 BESIDE_IN, BESIDE_KEPT = PAGE, 128 << 10
@@ -74,7 +74,7 @@ def _lower(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int, sid
     if not sides.o:
         return None
     o, left = cut_along(sides.o, _entries(item))
-    j, rest = take(sides.j, JOINED_J) if sides.joined else take(sides.j, MOST_J, LINE // item)
+    j, rest = take(sides.j, JOINED_J) if sides.joined else take(sides.j, cores.here().strips_j, LINE // item)
     outer = sorted(left + rest + without(without(dims, sides.o), sides.j), key=lambda d: abs(d[1 + A]))
     links = _links(o, j, item) if sides.joined else None
     carried = _carried(o, j, outer, item) if links else None

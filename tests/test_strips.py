@@ -14,6 +14,7 @@ from nest_case import Case, check_between_guards
 from einsum_engine.kernels import nest_lines, nest_moves, nest_strips
 from einsum_engine.kernels.cpu import abi, cores, nest_abi, strips
 from einsum_engine.kernels.isa import host_isas
+from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_boxes import Group
 from einsum_engine.kernels.nest_strips import ONE
@@ -161,10 +162,10 @@ def _rows_of_lines(item: int, lines: int, sizes: tuple[int, int, int], order: st
 )
 @pytest.mark.parametrize("order", ["acbz", "abcz", "aczb"])
 def test_rows_of_whole_lines_are_in_strips_of_lines(isa, order, name, lines, sizes, within, monkeypatch):
-    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+    core = replace(next(core for core in ROWS_OF_CORES if core.strips_whole), strips_j=32)
+    monkeypatch.setattr(cores, "here", lambda: core)
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
     monkeypatch.setattr(nest_strips, "MOST_O", 64)
-    monkeypatch.setattr(nest_lines, "MOST_J", 32)
     monkeypatch.setattr(nest_lines, "ALONE_OUT", 0)
     dims = _rows_of_lines(np.dtype(name).itemsize, lines, sizes, order)
     problem = NestProblem(op="copy", dims=dims, out=name, a=name)
@@ -251,12 +252,12 @@ def test_strips_of_random_permutations(isa, here, data):
     dims = tuple((size, out[n], a[n], 0) for n, size in enumerate(sizes))
     within = item * data.draw(st.integers(0, 64 // item)), item * data.draw(st.integers(0, 64 // item))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cores, "here", lambda: here)
+        core = replace(here, strips_j=data.draw(st.sampled_from([32, 2048])))
+        patch.setattr(cores, "here", lambda: core)
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
         for name in ("LONG_OUT", "LONG_IN", "CROWDED_IN"):
             patch.setattr(nest_strips, name, 0)
         patch.setattr(nest_strips, "MOST_O", data.draw(st.sampled_from([64, 4096])))
-        patch.setattr(nest_strips, "MOST_J", data.draw(st.sampled_from([32, 2048])))
         patch.setattr(nest_strips, "JOINED_BOXES", 0)
         choices = {"JOINED_LEAST": [0, 192], "JOINED_J": [32, 1024], "JOINED_WORTH": [0.75, 9], "CARRIED_IN": [0, 1 << 30]}
         for name, values in choices.items():
@@ -267,18 +268,33 @@ def test_strips_of_random_permutations(isa, here, data):
         Case(problem=problem, within=within, threads=data.draw(st.integers(1, 3))).check(isa)
 
 
+@pytest.mark.parametrize("isa", [isa for isa in host_isas() if strips.shifts_lines(isa)], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("tasks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize(
-    ("dims", "entries"),
+    ("dims", "name"),
     [
-        (((49, 4, 46080, 0), (32, 1058400, 4, 0), (72, 14700, 128, 0), (75, 196, 9216, 0)), 1152),  # of 32 x 72
-        (_rows_of_lines(4, 1, (240, 45, 61)), 1373),  # of 2745
+        (((330, 4, 400, 0), (100, 1320, 4, 0)), "nest_strips_4"),
+        (((320, 4, 400, 0), (100, 1280, 4, 0)), "nest_whole_4"),
+        (_rows_of_lines(4, 1, (320, 50, 1)), "nest_lines"),
     ],
 )
-def test_strips_cut_what_they_read_into_even_pieces(dims, entries, monkeypatch):
-    """Tasks have a box each, or few: where a piece is twice as long as the other, one thread waits for the other."""
-    monkeypatch.setattr(cores, "here", lambda: next(core for core in ROWS_OF_CORES if core.strips_whole))
+def test_tasks_write_as_much_though_one_chunk_of_j_is_smaller(isa, dims, name, tasks, monkeypatch):
+    core = replace(next(core for core in ROWS_OF_CORES if core.strips_whole), strips_j=32)
+    monkeypatch.setattr(cores, "here", lambda: core)
     monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-    assert lower(NestProblem(op="copy", dims=dims, out="float32", a="float32"), 2).rows[-1].words[nest_abi.N_J] == entries
+    monkeypatch.setattr(nest_strips, "CROWDED_IN", 0)
+    (row,) = [row for row in lower(NestProblem(op="copy", dims=dims, out="float32", a="float32")).rows if row.kernels[abi.FN] == name]
+    count = prod(dim[0] for dim in dims)
+    out, a = np.zeros(count, np.float32), np.ones(count, np.float32)
+    words = {**row.words, abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0}
+    launch = Launch(replace(row, words=words, tasks=tasks), [out.ctypes.data, a.ctypes.data], isa)
+    written = [0]
+    for task in range(tasks):
+        launch.task(task)
+        written.append(np.count_nonzero(out))
+    assert written[-1] == count
+    strip = 32 * 32 * (16 if name == "nest_lines" else 1)  # entries: a task begins with one of them
+    assert max(np.abs(np.diff(written) - count / tasks)) <= strip
 
 
 def _beside(name: str, d: int, e: int) -> NestProblem:

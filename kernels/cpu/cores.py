@@ -26,10 +26,11 @@ class Core:
     ``strips_join``: strips of runs of the output that continue each other write the lines which two of them share.
     ``strips_beside``: strips go through boxes side by side that continue what each of them reads
     (docs/performance-memory.md#beside).
-    ``strips_whole``: runs of whole lines, of an output that begins with one, are written in strips that shift nothing
-    (docs/performance-memory.md#whole-strips).
+    ``strips_whole``: runs of whole lines are written in strips that shift nothing, and rows of a line or two in strips of lines
+    (docs/performance-memory.md#whole-strips, #within-lines, #lines).
     ``strips_in``: bytes of a run of the input, from which on a permutation in strips is faster than one in boxes, if runs of
     the output are long (docs/performance-memory.md#beside).
+    ``strips_j``: entries of J in a strip, at most: what is kept of each, one to three lines, is to stay in the second cache.
     ``rows_followed``: bytes of a row of the input, of more than which the core itself reads ahead: strips and boxes of permutations
     ask for the lines of others, strips one strip early (docs/performance-memory.md#cold); 0: both ask for all.
     ``dense_rows``: tiles put short rows of a box where they are in lines of the output; else they begin with lines, and lines
@@ -52,6 +53,7 @@ class Core:
     strips_beside: bool = False
     strips_whole: bool = False
     strips_in: int = 96
+    strips_j: int = 2048
     rows_followed: int = 0
     dense_rows: bool = False
     columns_ask: bool = False
@@ -77,6 +79,7 @@ MAKERS = {
         strips_beside=True,
         strips_whole=True,
         strips_in=32,
+        strips_j=4096,
         rows_followed=4096,
         dense_rows=True,
         columns_ask=True,

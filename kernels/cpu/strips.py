@@ -16,7 +16,7 @@ Nothing outside the operands is read or written: where a run begins, ends, or is
 within a tile, vectors are loaded and stored by mask.
 
 `Shifted` does that with vectors of a line, `strips_joined` joins short runs besides, `strips_whole` has runs that are lines,
-`strips_gathered` has smaller vectors.
+`strips_lines` rows that are, `strips_gathered` has smaller vectors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Callable, Iterable
 
 from ..isa import ISA
-from . import cores
+from . import abi, cores
 from . import nest_abi as na
 from .emit import I1, I32, I64, Fn, Val, Var, size_of, vector_type
 from .mover import PART, Mover
@@ -124,8 +124,24 @@ class Strips:
                 coming.advance()
 
     def _share(self, boxes: Val, strips: Val) -> tuple[Val, Val]:
-        """Strips of this task, of so many of each box."""
-        return self.frame.share(boxes * strips)
+        """Strips of this task, of so many of each box. All tasks have as many entries of J, of which the last chunk has less."""
+        f, frame, tasks = self.f, self.frame, self.frame.word(abi.NTASKS)
+        first, last = f.var(0), Var(f, boxes * strips)
+        with f.if_(tasks > 1):
+            chunk, total = frame.word(na.N_J), frame.word(na.N_J_TOTAL)
+            chunks = f.ceil_div(total, chunk)
+            of_chunk, of_all = strips * chunk, strips * total
+
+            def begin(task: Val) -> Val:
+                entries = task * (boxes // chunks * of_all) // tasks
+                whole, rest = entries // of_all, entries % of_all
+                number = rest // of_chunk
+                within = (rest - number * of_chunk) // f.min(chunk, total - number * chunk)
+                return (whole * chunks + number) * strips + within
+
+            first.set(begin(frame.task))
+            last.set(begin(frame.task + 1))
+        return first.get(), last.get()
 
     def _odometer(self, counters: Val, at: list[Var], columns: list[int]) -> Odometer:
         """Of the boxes; row 0 counts the chunks of O, which strips go through."""

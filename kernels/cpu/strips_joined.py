@@ -32,7 +32,7 @@ class Joined(Shifted):
 
     def _share(self, boxes: Val, strips: Val) -> tuple[Val, Val]:
         unit = self.f.select(self.joined, strips, self.f.i64(1))
-        first, last = self.frame.share(boxes * strips // unit)
+        first, last = super()._share(boxes, strips // unit)
         return first * unit, last * unit
 
     def _border(self, out: Val, nj: Val, count: Val, begun: Val, ends: Val) -> None:

@@ -54,7 +54,8 @@ class Lines(Strips):
                 for k in range(self.size):
                     f.prefetch(f.word(self.coming, k) + at, locality=2)
             begins, ends_here = heads & (j < alone), tails & (j >= nj - alone)
-            there = f.select(begins, f.word(self.rows, 0), self.previous.get())  # of what is not there nothing is stored
+            # where nothing is before the run, nothing of it is stored
+            there = f.select(self.run_begins & (j < alone), f.word(self.rows, 0), self.previous.get())
             to, before = line + f.word(self.across, j), f.load(self.vector, there + at)
             with f.if_else(begins | ends_here | (count < self.size)) as (some, all_of_them):
                 with some:
