@@ -44,7 +44,8 @@ def boxes(monkeypatch):
     def of(case: str) -> NestProblem:
         dims, runs = CASES[case]
         monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
-        monkeypatch.setattr(nest_moves, "lower_strips", lambda *_: [])
+        for others in ("lower_strips", "lower_lines"):
+            monkeypatch.setattr(nest_moves, others, lambda *_: [])
         for name, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             monkeypatch.setattr(move_boxes, name, (length,))
         return _problem(dims)
@@ -74,7 +75,8 @@ def test_rows_of_any_length(isa, case, shortest, runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_moves, "STREAM_BYTES", 0)
         patch.setattr(nest_moves, "ROW_BYTES", shortest)
-        patch.setattr(nest_moves, "lower_strips", lambda *_: [])
+        for others in ("lower_strips", "lower_lines"):
+            patch.setattr(nest_moves, others, lambda *_: [])
         for name, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             patch.setattr(move_boxes, name, (length,))
         case.check(isa)

@@ -49,7 +49,8 @@ def boxes(request, monkeypatch):
         dims, runs, _ = CASES[case]
         monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
         monkeypatch.setattr(nest_moves, "DENSE_TURN", request.param)
-        monkeypatch.setattr(nest_moves, "lower_strips", lambda *_: [])
+        for others in ("lower_strips", "lower_lines"):
+            monkeypatch.setattr(nest_moves, others, lambda *_: [])
         for setting, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             monkeypatch.setattr(move_boxes, setting, (length,))
         item = np.dtype(name).itemsize
@@ -86,7 +87,8 @@ def test_rows_of_any_length(isa, case, longest, turn, runs):
         patch.setattr(nest_moves, "ROW_BYTES", 1)
         patch.setattr(move_boxes, "DENSE_BYTES", longest)
         patch.setattr(nest_moves, "DENSE_TURN", turn)
-        patch.setattr(nest_moves, "lower_strips", lambda *_: [])
+        for others in ("lower_strips", "lower_lines"):
+            patch.setattr(nest_moves, others, lambda *_: [])
         for setting, length in zip(("LONG_OUT", "LONG_IN", "DENSE_IN"), (*runs, runs[1])):
             patch.setattr(move_boxes, setting, (length,))
         case.check(isa)
