@@ -10,14 +10,13 @@ from .cpu.units import LINE
 from .nest_boxes import OUT, A, take, without
 from .nest_problem import Dim
 from .nest_rows import RowBuilder
-from .nest_strips import contiguous, cut_along, joined_back, pairs, whole_lines
+from .nest_strips import contiguous, cut_along, few_parts, joined_back, pairs, whole_lines
 from .row import Row
 
 MOST_LINES = 2  # of a row: longer ones are copied in boxes as quickly
-# Lines of a run of the output, at least, and of one both ends of which are stored by mask; bytes of a run of the input, at least, and
-# how many of them take as long as to begin one.
+# Lines of a run of the output, at least, and of one both ends of which are stored by mask; bytes of a run of the input, at least,
+# and how many of them take as long as to begin one.
 LEAST_OUT, ALONE_OUT, LEAST_IN, BEGIN_IN = 16, 128, 256, 256
-WITHIN_J = 16  # entries of J for each that continues none, at least
 
 
 def lower_lines(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int) -> list[Row]:
@@ -38,14 +37,13 @@ def lower_lines(dims: list[Dim], item: int, shifts: Dim, tasks: int, nbytes: int
     if not whole_lines(LINE, o, j, outer):
         return []
     back = joined_back(o, j, LINE)
-    within = o.total >= ALONE_OUT or back and j.count >= WITHIN_J * back
     builder = RowBuilder(o, j, outer, shifts)
     builder.kernels[abi.FN] = "nest_lines"
     builder.words |= {
         na.N_BOXES: builder.boxes // o.chunks[0],
         na.N_A_O: builder.vector(o.offsets(A)),
         na.N_OUT_J: builder.vector(j.offsets(OUT)),
-        na.N_STRIPS: na.STRIPS_WHOLE | na.STRIPS_OF_LINES * bool(within),
+        na.N_STRIPS: na.STRIPS_WHOLE | na.STRIPS_OF_LINES * few_parts(o, j, back, ALONE_OUT),
         na.N_STRIPS_BACK: back,
         na.N_STRIPS_AHEAD: int(cores.here().asks_for_rows(row * j.total)),
         na.N_STRIPS_PITCH: row,

@@ -209,8 +209,12 @@ def _of_lines(item: int, o: Group, j: Group, outer: Sequence[Dim], back: int) ->
     least = WHOLE_LINE_J if item * o.total == LINE else WHOLE_J
     if j.count < least or not whole_lines(item, o, j, outer):
         return 0
-    few = item * o.total >= LONG_OUT or back and j.count >= WITHIN_J * back
-    return na.STRIPS_WHOLE | na.STRIPS_WITHIN * bool(few)
+    return na.STRIPS_WHOLE | na.STRIPS_WITHIN * few_parts(o, j, back, -(-LONG_OUT // item))
+
+
+def few_parts(o: Group, j: Group, back: int, long: int) -> bool:
+    """Whether few lines are stored in parts, of an output that begins within one: runs are ``long``, or continue each other."""
+    return o.total >= long or back > 0 and j.count >= WITHIN_J * back
 
 
 def joined_back(o: Group, j: Group, item: int) -> int:

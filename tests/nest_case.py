@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import oracle
@@ -14,6 +15,7 @@ from einsum_engine.kernels.cpu.storage import STORAGES
 from einsum_engine.kernels.cpu.units import LINE
 from einsum_engine.kernels.launch import Launch
 from einsum_engine.kernels.nest import NestProblem, lower, reference
+from einsum_engine.kernels.row import Row
 
 CANARY = 0xA5
 MARGIN = 64
@@ -130,6 +132,20 @@ def check_between_guards(problem: NestProblem, flush: tuple[str, str], isa, whic
     np.testing.assert_array_equal(*views)
     out[...] = around[within:][: span[0]]
     assert (memory == around).all(), f"bytes around an output that begins {within} bytes within a line"
+
+
+def written_by_tasks(problem: NestProblem, row: Row, tasks: int, isa) -> np.ndarray:
+    """How many elements each of so many tasks of a copy's row writes; all of them write the whole output."""
+    count = prod(dim[0] for dim in problem.dims)
+    out, a = np.zeros(count, problem.out), np.ones(count, problem.a)
+    words = {**row.words, abi.OUT_SLOT: 0, abi.OUT_OFFSET: 0, abi.A_SLOT: 1, abi.A_OFFSET: 0}
+    launch = Launch(replace(row, words=words, tasks=tasks), [out.ctypes.data, a.ctypes.data], isa)
+    written = [0]
+    for task in range(tasks):
+        launch.task(task)
+        written.append(np.count_nonzero(out))
+    assert written[-1] == count
+    return np.diff(written)
 
 
 # -- strategies ----------------------------------------------------------------------------------------------------

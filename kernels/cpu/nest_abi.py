@@ -60,7 +60,8 @@ N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes 
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_STRIPS = 56  # of a copy, and of the strips in place of which it is there: outputs that strips write, bits of
 # those that begin with a line; those that begin with an element; these, where strips join what continues each other; the first
-# and the second, of runs that are whole lines, where a vector is a line; those that begin with a lane, of rows of whole lines (`strips`)
+# and the second, of runs that are whole lines, where a vector is a line; those that begin with a lane, of rows of whole lines
+# (`strips`)
 STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED, STRIPS_WHOLE, STRIPS_WITHIN, STRIPS_OF_LINES = 1, 2, 4, 8, 16, 32
 N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
@@ -71,7 +72,8 @@ N_KEPT = 37  # ends of lines: bytes from the start of the worker's scratch; a li
 N_STRIPS_NEXT, N_STRIPS_BEFORE = 57, 58
 SIDE_LINES = 16  # of a strip of rows that are lines (`strips_lines`)
 N_STRIPS_PITCH = 58  # of these: bytes from one entry of J to the next in a
-N_STRIPS_BACK = 57  # of runs of whole lines, and of rows: how many entries of J after the one that it continues each comes; 0: none does
+# of whole lines, runs or rows: how many entries of J after the one that it continues each comes; 0: none does
+N_STRIPS_BACK = 57
 # row of the odometer, the first that moves, along which boxes continue each other's runs, 0: none does; vectors along J: which
 # entry of the box after this one continues, and which of the one before it continues, -1: none
 N_STRIPS_ROW, N_STRIPS_ON, N_STRIPS_FROM = 55, 59, 60

@@ -179,15 +179,15 @@ class Strips:
         ``ends``: the last line is written as far as they go."""
         raise NotImplementedError
 
-    def _ask(self, j: Val, nj: Val, columns: int) -> None:
-        """For rows to come, of ``nj`` entries, by so many of a tile's ``columns`` from ``j`` on: the line in which each row of the
+    def _ask(self, j: Val, nj: Val, columns: int, first: Val | int = 0) -> None:
+        """For rows to come, of ``nj`` entries, by so many of a tile's ``columns`` from ``j`` on, of tiles from ``first`` on: the line in which each row of the
         tile begins, at the end of the rows also the one in which each ends. That is one more, as often as not."""
         f = self.f
         with f.if_(self.ahead.ne(0)):
             if columns == self.tile:
                 self._ask_rows(j * self.item)
             else:
-                with f.if_((j & (self.tile - 1)).eq(0)):
+                with f.if_(((j - first) & (self.tile - 1)).eq(0)):
                     self._ask_rows(j * self.item)
             with f.if_((j + columns >= nj) & self.frame.word(na.N_STRIPS_ENDS).ne(0)):
                 self._ask_rows(nj * self.item - 1)
@@ -246,13 +246,13 @@ class Shifted(Strips):
         f, parts = self.f, parts or self.lines
         columns = self.tile // 2 if parts > 1 else self.tile
         with f.range(first, nj - (columns - 1), columns) as j:
-            self._ask(j - first, nj, columns)
+            self._ask(j, nj, columns, first)
             for k, vectors in enumerate(self._vectors(j, columns, parts)):
                 store(j + k, vectors)
         rest = (nj - first) % columns
         j = nj - rest
         with f.if_(rest.ne(0)):
-            self._ask(j - first, nj, columns)
+            self._ask(j, nj, columns, first)
             self._rest(j, rest, columns, store, parts)
 
     def _rest(self, j: Val, rest: Val, columns: int, store: Callable[[Val, list[Val]], None], parts: int) -> None:

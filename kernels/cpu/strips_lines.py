@@ -23,7 +23,7 @@ class Lines(Strips):
     """The loop over the strips of a task."""
 
     def __init__(self, f: Fn, item: int, isa: ISA):
-        super().__init__(f, LANE, isa)
+        super().__init__(f, item, isa)  # of a lane; entries are lines
         self.item, self.size, self.lanes = LINE, na.SIDE_LINES, LINE // LANE
         self.vector, self.pitch = vector_type(I32, self.lanes), self.frame.word(na.N_STRIPS_PITCH)
         self.over = self.frame.operand(OUT) & (LINE - 1)

@@ -44,7 +44,7 @@ class Short(Joined):
             with f.if_(index + 1 < last):
                 odometer.advance()
 
-    def _ask(self, j: Val, nj: Val, columns: int) -> None:
+    def _ask(self, j: Val, nj: Val, columns: int, first: Val | int = 0) -> None:
         """For nothing: rows are long, and few enough for the core to read ahead."""
 
     def _runs(self, out: Val, nj: Val, count: Val, parts: int) -> None:

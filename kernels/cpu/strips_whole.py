@@ -14,6 +14,7 @@ not of this box, or there is none, the line that begins a run and the one that e
 
 from __future__ import annotations
 
+from ..isa import ISA
 from . import nest_abi as na
 from .emit import I64, Fn, Val, vector_type
 from .nest_frame import OUT, A
@@ -26,7 +27,7 @@ HEADS, TAILS, SECOND = range(3)  # what is stored of the first strip of a run be
 class Whole(Shifted):
     """The loop over the strips of a task, of which the last one of a run may be a line."""
 
-    def __init__(self, f: Fn, item: int, isa):
+    def __init__(self, f: Fn, item: int, isa: ISA):
         super().__init__(f, item, isa)
         self.over = self.frame.operand(OUT) & (LINE - 1)
         self.shift, self.before = self.over // item, self.over // self.unit  # entries, lanes
