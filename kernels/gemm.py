@@ -61,6 +61,7 @@ class GemmProblem:
     (0, 0): neither.
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
+    ``even``: terms of K that follow each other at equal distances in each operand that is read in place; 0: not known.
     ``lines``: where K goes in squares, the lines of a block that each lane of A and of B has, from its first term on.
     ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end
     of each task, where these are unequal.
@@ -97,6 +98,7 @@ class GemmProblem:
     fetch_b: bool = False
     far_b: bool = False
     kc: int = 256
+    even: int = 0
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
     turn: tuple[int, int] = (0, 0)
@@ -152,6 +154,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_K: len(p.tk_a),
         abi.G_KO: len(p.tko_a),
         abi.G_KC: p.kc,
+        abi.G_EVEN: _even(p),
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode
@@ -181,6 +184,12 @@ def lower(p: GemmProblem) -> Row:
         scratch += p.stage.nbytes
     tasks = outer_tasks * panel_tasks * n_tasks
     return Row(words=words, tables=tables, kernels=kernels, scratch=scratch, tasks=tasks)
+
+
+def _even(p: GemmProblem) -> int:
+    """Terms at equal distances, where blocks of K begin with the first one of them."""
+    whole = len(p.tk_a) in (p.even, min(p.kc, len(p.tk_a)))
+    return p.even if p.even and (whole or p.kc % p.even == 0) else 0
 
 
 def _tables(p: GemmProblem) -> dict[int, np.ndarray]:

@@ -23,6 +23,7 @@ from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, lev
 from .squares import Squares
 
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
+LEAST_EVEN = 8  # terms at equal distances: fewer take longer to begin than tables to read
 FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
 _NOWHERE = Operand(slot=0, offset=0)
 
@@ -173,6 +174,7 @@ class GemmTables:
             fetch_b=d.fetch_b,
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
+            even=_even([t for t, mode in ((LEFT, d.a_mode), (RIGHT, d.b_mode)) if mode == "direct"], self.k_dims),
             chunk=d.chunk,
             turn=self.turn,
             across=d.across,
@@ -313,6 +315,19 @@ class GemmTables:
             return self._run_in_c % size == 0
         groups = self.tm_c[:, : self.panels.box].reshape(len(self.tm_c), -1, size)
         return bool((groups[:, :, 1:] - groups[:, :, :-1] == self.item).all())
+
+
+def _even(tensors: Sequence[int], k_dims: Sequence[Dim]) -> int:
+    """Terms that follow each other at one distance in each of ``tensors``, the fastest dimension first; 0: too few."""
+    run, steps = 1, None
+    for dim in k_dims:
+        if dim.size == 1:
+            continue
+        here = [None if t in dim.tables else dim.stride(t) or 0 for t in tensors]
+        if None in here or steps is not None and here != [step * run for step in steps]:
+            return run if run >= LEAST_EVEN else 0
+        steps, run = steps or here, run * dim.size
+    return run if tensors else 0
 
 
 def described(mode: str, source: str) -> str:

@@ -95,6 +95,7 @@ SHARE_WORDS = 4
 # For A and for B, packed along K in squares: how many lines each lane has of a block of K, and the offsets of these from
 # its first term; 0: lines follow from the tables of lanes and terms.
 G_LINES_A, G_LINES_B = 70, 71
+G_EVEN = 73  # terms that follow each other at equal distances in each operand that is read in place, 0: tables alone say where
 G_TURN = 72  # panels: which one is computed when, within each task; 0: in their order
 STAGED_A, STAGED_B = 0, 1
 

@@ -19,6 +19,7 @@ from .. import tiles as tile_table
 from ..tiles import COMPLEX, TIMED, follows, turns
 from . import cores
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
+from .evenly import Evenly
 from .pairs import Pairs, in_pairs
 from .stream import LINE
 from .turned import Turned
@@ -59,10 +60,9 @@ class TileSpec:
 
 
 def several_terms(spec: TileSpec, isa: ISA) -> int:
-    """Terms in a turn of the K loop: more than one where both operands are panels, which follow each other by a constant.
-    With narrower vectors one vector of complex numbers loses by four."""
-    panels = spec.a_packed and spec.b_packed
-    if not (panels and isa.fma and spec.dtype.startswith(("float", "complex"))):
+    """Terms in a turn of the K loop, more than one where they follow each other by a constant, as in panels. With narrower
+    vectors one vector of complex numbers loses by four."""
+    if not (isa.fma and spec.dtype.startswith(("float", "complex"))):
         return 1
     parts = 2 if spec.dtype in COMPLEX else 1
     if isa.vector_bits == 512:
@@ -107,23 +107,34 @@ class TileEmitter:
         beside=None,
         near: Val | None = None,
         few: Val | None = None,
+        even: Evenly | None = None,
     ) -> list[list[list[Val]]]:
         """acc[part][i][j] after ``klen`` terms. ``a``: address of the panel (or of lane 0); ``b``: address of the
         packed panel, or a list of column addresses. ``mask_of(i)`` limits the lanes read in place; what lies
         ``ahead`` bytes further is asked for where there is time beside the FMAs, and so is what ``beside``
         knows, a `coming.Beside` or `coming.Columns`. ``near``: whether rows of A are asked for `rows_near` terms before their
         use, in a loop of its own; None: they are not. ``few``: whether the first half of the columns is all that is wanted, in
-        a loop of its own; of a tile that has `halves`."""
+        a loop of its own; of a tile that has `halves`. ``even``: terms at equal distances have a loop of their own."""
         f, spec = self.f, self.spec
         if self.turns:
             return Turned(self).k_loop(a, b, klen, tka, mask_of, ahead, beside)
         acc = [
             [[Var(f, f.zero(self.vec)) for _ in range(spec.nr)] for _ in range(spec.mv)] for _ in range(self.parts)
         ]
-        a_at, b_at = Var(f, a), Var(f, b if spec.b_packed else f.i64(0))
+        start = b if spec.b_packed else f.i64(0)
+        a_at, b_at = Var(f, a), Var(f, start)
 
         def column(at: Val, j: int) -> Val:
             return at + (j * self.item if spec.b_packed else b[j])
+
+        def products(row: Val, at: Val, columns: int = spec.nr) -> None:
+            if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
+                lanes = partial(self.load_a, mask_of=mask_of)
+                slots = [line[:columns] for line in acc[0]]
+                Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(slots, [row, at])
+            else:
+                rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
+                self._each_by_each(acc, rows, [column(at, j) for j in range(columns)])
 
         def term(distance: int, k: Val, columns: int = spec.nr) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
@@ -132,19 +143,29 @@ class TileEmitter:
                 self.fetch_near(a + f.word(tka, f.min(k + distance, klen - 1)))
             if not distance or self.asks_widely:
                 self.fetch_ahead(row, ahead)
-            if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
-                lanes = partial(self.load_a, mask_of=mask_of)
-                slots = [line[:columns] for line in acc[0]]
-                Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(slots, [row, at])
-            else:
-                rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
-                self._each_by_each(acc, rows, [column(at, j) for j in range(columns)])
+            products(row, at, columns)
             if spec.a_packed:
                 a_at.add(self.mr * self.item)
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
+        def asking(row: Val) -> None:
+            if self.rows_near:
+                self.fetch_near(row + even.steps[0] * self.rows_near)
+            if not self.rows_near or self.asks_widely:
+                self.fetch_ahead(row, ahead)
+
         def whole() -> None:
+            if even is None:
+                by_tables()
+                return
+            with f.if_else(even.wanted(beside, ahead)) as (evenly, others):
+                with evenly:
+                    even.emit(a, start, asking, products)
+                with others:
+                    by_tables()
+
+        def by_tables() -> None:
             if near is None:
                 self.terms(klen, beside, partial(term, 0))
                 return
@@ -197,6 +218,14 @@ class TileEmitter:
                 self._turns(f.i64(0), klen, term)
 
     def _turns(self, start: Val, stop: Val, term: Callable[[Val], None]) -> None:
+        """Terms from ``start`` on, one by one where tables say where they are."""
+        if self.spec.a_packed and self.spec.b_packed:
+            self.turns_of_terms(start, stop, term)
+            return
+        with self.f.range(start, stop) as k:
+            term(k)
+
+    def turns_of_terms(self, start: Val, stop: Val, term: Callable[[Val], None]) -> None:
         """Terms from ``start`` on, several a turn where that pays: counting and jumping are a fifth of the instructions of a single
         term, which is what a busy core is short of. The rest of them, one by one, comes behind."""
         f, several = self.f, several_terms(self.spec, self.isa)

@@ -14,6 +14,7 @@ from . import unpack_abi as ub
 from .carry import CarriedLines
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher
 from .emit import I64, Fn, Val, Var
+from .evenly import Evenly
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import FETCHED_FROM, TileEmitter, TileSpec
@@ -67,6 +68,7 @@ class TileLoop:
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.coming, self.ahead, self.near = coming, None, None
         self.beside: Beside | None = None
+        self.even: Evenly | None = None
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
@@ -92,6 +94,8 @@ class TileLoop:
         if spec.a_packed and spec.b_packed:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
             beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
+        elif not tile.turns:
+            self.even = Evenly(f, tile, word(abi.G_EVEN), klen, tka, tkb)
         follows = f.word(self.coming, C_FOLLOWS) if tile.asks else None
         self.comes = f.word(self.coming, C_COMES) if tile.asks_widely else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
@@ -111,6 +115,8 @@ class TileLoop:
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
                 self._next_columns(b, n, tkb, klen)
             self.near = self._wants_near(n, tka, klen)
+            if self.even is not None:
+                self.even.strip(self._asks_evenly(n, klen))
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -162,11 +168,24 @@ class TileLoop:
         f, tile = self.f, self.tile
         if not tile.rows_near:
             return None
-        wanted = n.eq(self.n0) | ((self.p1 - self.p0) * klen * (tile.mr * tile.item) > L1_BYTES)
+        wanted = self._is_far(n, klen)
         if self.spec.nr < FETCHED_FROM:
             apart = self._step(tka, klen)
             wanted = wanted & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
         return wanted
+
+    def _is_far(self, n: Val, klen: Val) -> Val:
+        """Whether the A that is read in place is not in the first cache: for the first columns, or since it has no room there."""
+        return n.eq(self.n0) | ((self.p1 - self.p0) * klen * (self.tile.mr * self.tile.item) > L1_BYTES)
+
+    def _asks_evenly(self, n: Val, klen: Val) -> Val | None:
+        """Whether terms at equal distances ask for rows of A; the last columns of a tile that has time ask for what the next
+        task reads."""
+        tile = self.tile
+        if not (tile.rows_near or tile.asks):
+            return None
+        asks = self._is_far(n, klen) if self.near is None else self.near
+        return asks | (n + self.spec.nr >= self.n1) if tile.asks_widely else asks
 
     def _step(self, terms: Val, klen: Val) -> Val:
         """Bytes from the first term to the second one; 0: there is none."""
@@ -241,7 +260,8 @@ class TileLoop:
         def product(mask_of=None):
             near = self.near if mask_of is None else None
             few = edge.columns <= spec.nr // 2 if tile.halves else None
-            return tile.combine(tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between, near, few), signs)
+            loop = tile.k_loop(a, source, klen, tka, tkb, mask_of, self.ahead, between, near, few, self.even)
+            return tile.combine(loop, signs)
 
         def finish(result, store):
             with self.watch.part(abi.SPLIT_UNPACKING):

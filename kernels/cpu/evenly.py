@@ -1,0 +1,95 @@
+"""The K loop of a tile that reads an operand in place, where its terms lie at equal distances.
+
+A table of offsets costs each term a load, its address and often a spilled register: of the two loads a cycle that bound a
+tile of few columns, 2 x 8 then has four left over from twelve. Terms of one index, or of some that are one, are a constant
+apart; so are those of the fastest of several. Several of them are a turn of the loop then, as of packed panels.
+
+What the loop may assume: ``G_EVEN`` divides the block of K, or is not less than it; a K of one term has no distance.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from llvmlite import ir
+
+from .emit import I64, Fn, Val, Var
+
+Term = Callable[[Val, Val], None]
+
+
+def _kept(f: Fn, value: Val) -> Val:
+    """``value``, which LLVM has to have in a register here: else it adds steps to each of the columns' addresses before the
+    loop, those of all terms in a turn, and reads 32 of them from the stack."""
+    same = ir.InlineAsm(ir.FunctionType(I64, [I64]), "", "=r,0")
+    return Val(f, f.b.call(same, [value.v]))
+
+
+class Evenly:
+    """Emits that loop for a `tile.TileEmitter`. ``run``: terms at equal distances, 0: tables say where they are; ``tka``,
+    ``tkb``: these tables, of ``klen`` terms."""
+
+    def __init__(self, f: Fn, tile, run: Val, klen: Val, tka: Val, tkb: Val) -> None:
+        self.f, self.tile, self.run, self.klen = f, tile, run, klen
+        self.tables = (tka, tkb)
+        panels = (tile.spec.a_packed, tile.spec.b_packed)
+        widths = (tile.mr * tile.item, tile.spec.nr * tile.item)
+        self.in_place = tuple(not packed for packed in panels)
+        self.steps = tuple(
+            f.i64(width) if packed else self._step(table) for packed, width, table in zip(panels, widths, self.tables)
+        )
+        self.asks: Val | None = None
+
+    def _step(self, table: Val) -> Val:
+        """Bytes from the first term to the second one; 0: there is none."""
+        return self.f.word(table, self.f.min(self.f.i64(1), self.klen - 1)) - self.f.word(table)
+
+    def strip(self, asks: Val | None) -> None:
+        """Before a strip of columns: whether its tiles ask for rows of A; None: they never do."""
+        self.asks = asks
+
+    def wanted(self, beside, ahead: Val | None) -> Val:
+        """Whether the loop is this one: nothing is done between pieces of K, and no later operand is asked for row by row."""
+        wanted = self.run.ne(0)
+        if beside is not None:
+            wanted = wanted & beside.split.eq(0)
+        if ahead is not None and self.tile.follows:
+            wanted = wanted & ahead.eq(0)
+        return wanted
+
+    def emit(self, a: Val, b: Val, asking: Callable[[Val], None], term: Term) -> None:
+        """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row)``
+        before it, where rows are asked for."""
+        if self.asks is None:
+            self._loop(a, b, term)
+            return
+
+        def both(row: Val, at: Val) -> None:
+            asking(row)
+            term(row, at)
+
+        with self.f.if_else(self.asks) as (asks, others):
+            with asks:
+                self._loop(a, b, both)
+            with others:
+                self._loop(a, b, term)
+
+    def _loop(self, a: Val, b: Val, term: Term) -> None:
+        f = self.f
+        places = (Var(f, a), Var(f, b))
+        start = f.var(0)
+
+        def turn(_: Val) -> None:
+            term(places[0].get(), places[1].get())
+            for place, step in zip(places, self.steps):
+                place.set(_kept(f, place.get() + step))
+
+        with f.while_() as leave:
+            first = start.get()
+            end = f.min(first + self.run, self.klen)
+            for base, place, table, in_place in zip((a, b), places, self.tables, self.in_place):
+                if in_place:
+                    place.set(base + f.word(table, first))
+            self.tile.turns_of_terms(first, end, turn)
+            start.set(end)
+            leave(end >= self.klen)
