@@ -22,6 +22,7 @@ B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
 LONG_SECONDS = 5e-4
+ADDRESSED = 8  # columns of a tile whose addresses have registers
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
 FAR_BYTES = 1 << 20
@@ -172,11 +173,22 @@ class GemmAccess(GemmTables):
             return True  # by one tile: packing would read the same elements in the same order, and write them besides
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
             return used < WORTH_PACKING or self._seconds() < LONG_SECONDS
+        if self._columns_follow(footprint):
+            return True
         if used > 3:
             return False
         along_k = RIGHT in self.known and self._along_k(RIGHT)
         streams = self.k_total // self.k_dims[0].size if along_k else self.k_total
         return streams <= MOST_STREAMS or footprint <= IN_PLACE_BYTES and not self._scattered_b(footprint)
+
+    def _columns_follow(self, footprint: int) -> bool:
+        """Whether columns of B run along K, at equal distances that are not whole pages, few enough in a tile for an address
+        each in a register, and B is in cache: a tile reads them in place as fast as from a panel (`cpu.evenly`)."""
+        if footprint > cores.here().columns_in_place or self.nr > ADDRESSED or self.isa.vector_bits < 512:
+            return False
+        if self.c.constant_right or RIGHT not in self.known or len(self.k_dims) != 1 or not self._along_k(RIGHT):
+            return False
+        return not self._paged(RIGHT, abi.K_RUN)
 
     def _scattered_b(self, footprint: int) -> bool:
         """Whether B comes from memory, some columns of a row at a time, and rows are too far apart for a prefetcher, so

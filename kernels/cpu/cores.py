@@ -37,6 +37,8 @@ class Core:
     are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
+    ``columns_in_place``: bytes of a B whose columns run along K, up to which a product reads it in place, however often it is
+    used (docs/performance.md#evenly); 0: as others.
     ``rows_near``: of an A that a product reads in place, tiles ask for rows so many terms before their use, into the first
     cache, most of them in place of those of a later panel, into the second (docs/performance.md#rows-near); 0: for these alone.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
@@ -57,6 +59,7 @@ class Core:
     rows_followed: int = 0
     dense_rows: bool = False
     columns_ask: bool = False
+    columns_in_place: int = 0
     rows_near: int = 0
     lanes_load: float = 2.6
     slow_divider: bool = False
@@ -83,6 +86,7 @@ MAKERS = {
         rows_followed=4096,
         dense_rows=True,
         columns_ask=True,
+        columns_in_place=160 << 10,
         rows_near=12,
         lanes_load=4.2,
         slow_divider=True,
