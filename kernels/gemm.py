@@ -62,6 +62,7 @@ class GemmProblem:
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
     ``even``: terms of K that follow each other at equal distances in each operand that is read in place; 0: not known.
+    ``asks``: bytes of A, B and C in a turn of the outer loops, of what is asked for in the turn before.
     ``lines``: where K goes in squares, the lines of a block that each lane of A and of B has, from its first term on.
     ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end
     of each task, where these are unequal.
@@ -99,6 +100,7 @@ class GemmProblem:
     far_b: bool = False
     kc: int = 256
     even: int = 0
+    asks: tuple[int, int, int] = (0, 0, 0)
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
     turn: tuple[int, int] = (0, 0)
@@ -155,6 +157,9 @@ def lower(p: GemmProblem) -> Row:
         abi.G_KO: len(p.tko_a),
         abi.G_KC: p.kc,
         abi.G_EVEN: _even(p),
+        abi.G_ASK_A: p.asks[0],
+        abi.G_ASK_B: p.asks[1],
+        abi.G_ASK_C: p.asks[2],
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode

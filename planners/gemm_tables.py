@@ -17,6 +17,7 @@ from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
 from ..records import lazy
 from .contraction import BinaryContraction
+from .next_turn import asked_bytes
 from .packing import PackedSide, kept_mode
 from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop, total
@@ -50,6 +51,11 @@ class Decided(NamedTuple):
     left_layout: Layout | None
     pack_left: PackedSide | None
     pack_right: PackedSide | None
+
+    @property
+    def reads_panels(self) -> bool:
+        """Whether both operands are panels where tiles read them."""
+        return self.a_mode != "direct" and self.b_mode != "direct"
 
 
 class GemmTables:
@@ -125,6 +131,19 @@ class GemmTables:
             right = kept_mode(right, *self.columns(), self.items[RIGHT])
         return left, right
 
+    def _asks(self, d: Decided, even: int) -> tuple[int, int, int]:
+        """Bytes of a turn of the outer loops that are asked for in the turn before, where a task has all of it at once."""
+        k = total(self.k_dims)
+        whole = d.blocks[1] >= self.panels.count and d.blocks[2] >= self.n_total and not d.shares
+        if self.panels.outer or self.k_outer or d.kc < k or not whole or d.across[0] or not (even or d.reads_panels):
+            return 0, 0, 0
+        sides = (
+            (LEFT, (*self.m_dims, *self.k_dims), d.a_mode in ("direct", "pack")),
+            (RIGHT, (*self.n_dims, *self.k_dims), d.b_mode in ("direct", "pack")),
+            (OUT, (*self.m_dims, *self.n_dims), True),
+        )
+        return asked_bytes(sides, (*self.items, self.item), total(self.b_dims) * total(self.n_outer))
+
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
         c, d = self.c, decided
@@ -139,6 +158,8 @@ class GemmTables:
         n_dims, k_dims, k_outer = self.n_dims[::-1], k_dims[::-1], self.k_outer[::-1]
         tm_c, valid = self.tm_c, self.valid
         pack_mode, b_pack_mode = self._modes(d)
+        even = _even([t for t, mode in ((LEFT, d.a_mode), (RIGHT, d.b_mode)) if mode == "direct"], self.k_dims)
+        asks = self._asks(d, even)
         if self._fills(d.a_mode):
             tm_c = tm_c[:, :1] + np.arange(self.mr) * self.item
             valid = np.full(len(tm_c), self.mr, np.int64)
@@ -174,11 +195,12 @@ class GemmTables:
             fetch_b=d.fetch_b,
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
-            even=_even([t for t, mode in ((LEFT, d.a_mode), (RIGHT, d.b_mode)) if mode == "direct"], self.k_dims),
+            even=even,
+            asks=asks,
             chunk=d.chunk,
             turn=self.turn,
             across=d.across,
-            stream=d.stream,
+            stream=d.stream and not asks[OUT],
             close=d.close,
             blocks=d.blocks,
             shares=d.shares,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from . import abi
 from .emit import Fn, Val, Var
+from .next_turn import NextTurn
 from .stream import LINE
 from .tile import TileEmitter
 
@@ -109,12 +110,23 @@ class Beside:
     """
 
     def __init__(
-        self, f: Fn, tile: TileEmitter, klen: Val, panels: Val, columns: Val, accumulate: Val, distant: Val
+        self,
+        f: Fn,
+        tile: TileEmitter,
+        klen: Val,
+        panels: Val,
+        columns: Val,
+        accumulate: Val,
+        distant: Val,
+        later: NextTurn | None = None,
     ) -> None:
-        self.f, self.tile = f, tile
+        self.f, self.tile, self.later = f, tile, later
         nr, item = tile.spec.nr, tile.item
         far = (columns * klen * item > NEAR_BYTES) | distant
-        self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & (far | accumulate.ne(0))
+        wanted = far | accumulate.ne(0)
+        if later is not None:
+            wanted = wanted | later.active.ne(0)
+        self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & wanted
         self.piece = f.select(self.split, klen // (nr + 1), klen)
         lines = (klen * (nr * item) + (LINE - 1)) // LINE
         self.lines = f.select(far, (lines + panels * nr - 1) // f.max(panels * nr, 1), f.i64(0))
@@ -142,6 +154,9 @@ class Beside:
             f.prefetch(at.get(), locality=2)
             at.add(LINE)
         self.at.set(at.get())
+        if self.later is not None:
+            with f.if_(self.later.active.ne(0)):
+                self.later.ask()
 
 
 class Columns:
@@ -152,16 +167,16 @@ class Columns:
         self.f, self.tile = f, tile
         self.terms = LINE // tile.item
 
-    def strip(self, b: Val, tnb: Val, columns: tuple[Val, Val, Val], tkb: Val, klen: Val) -> Val:
-        """Before a strip; ``columns``: where it begins, and those of the task. 0: somebody else is to ask for what follows."""
+    def strip(self, b: Val, tnb: Val, columns: tuple[Val, Val, Val], tkb: Val, klen: Val, there: Val) -> Val:
+        """Before a strip; ``columns``: where it begins, and those of the task; ``there``: they were asked for before. 0: somebody
+        else is to ask for what follows."""
         f, nr, item = self.f, self.tile.spec.nr, self.tile.item
         n, n0, n1 = columns
         self.b, self.tkb, self.next = b, tkb, tnb + (n + nr) * 8
         along = (f.word(tkb, f.min(f.i64(1), klen - 1)) - f.word(tkb)).eq(item)
         many = (klen >= LEAST_LINES * self.terms) & ((n1 - n0) * klen * item >= LEAST_BYTES)
-        self.asks = (n + nr < n1) & along & many
+        self.asks = (n + nr < n1) & along & many & there.eq(0)
         return self.asks
-
     def begin(self, first: Val) -> None:
         """Before a tile; ``first``: of its strip."""
         self.split, self.piece = self.asks & first, self.f.i64(self.terms)

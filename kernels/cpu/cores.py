@@ -37,6 +37,8 @@ class Core:
     are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
+    ``turns_ask``: while a small product of a batch is computed, what the next one reads and writes is asked for, a few lines at
+    a time, and its result stored through the caches (docs/performance.md#next-turn).
     ``columns_in_place``: bytes of a B whose columns run along K, up to which a product reads it in place, however often it is
     used (docs/performance.md#evenly); 0: as others.
     ``rows_near``: of an A that a product reads in place, tiles ask for rows so many terms before their use, into the first
@@ -59,6 +61,7 @@ class Core:
     rows_followed: int = 0
     dense_rows: bool = False
     columns_ask: bool = False
+    turns_ask: bool = False
     columns_in_place: int = 0
     rows_near: int = 0
     lanes_load: float = 2.6
@@ -86,6 +89,7 @@ MAKERS = {
         rows_followed=4096,
         dense_rows=True,
         columns_ask=True,
+        turns_ask=True,
         columns_in_place=160 << 10,
         rows_near=12,
         lanes_load=4.2,

@@ -14,6 +14,7 @@ from typing import Callable
 from llvmlite import ir
 
 from .emit import I64, Fn, Val, Var
+from .next_turn import ASK_TERMS, NextTurn
 
 Term = Callable[[Val, Val], None]
 
@@ -27,10 +28,10 @@ def _kept(f: Fn, value: Val) -> Val:
 
 class Evenly:
     """Emits that loop for a `tile.TileEmitter`. ``run``: terms at equal distances, 0: tables say where they are; ``tka``,
-    ``tkb``: these tables, of ``klen`` terms."""
+    ``tkb``: these tables, of ``klen`` terms; ``later``: what is asked for between a few terms each."""
 
-    def __init__(self, f: Fn, tile, run: Val, klen: Val, tka: Val, tkb: Val) -> None:
-        self.f, self.tile, self.run, self.klen = f, tile, run, klen
+    def __init__(self, f: Fn, tile, run: Val, klen: Val, tka: Val, tkb: Val, later: NextTurn | None) -> None:
+        self.f, self.tile, self.run, self.klen, self.later = f, tile, run, klen, later
         self.tables = (tka, tkb)
         panels = (tile.spec.a_packed, tile.spec.b_packed)
         widths = (tile.mr * tile.item, tile.spec.nr * tile.item)
@@ -39,6 +40,10 @@ class Evenly:
             f.i64(width) if packed else self._step(table) for packed, width, table in zip(panels, widths, self.tables)
         )
         self.asks: Val | None = None
+        self.piece = run
+        if later is not None:
+            few = later.active.ne(0) & ((run >= klen) | (run % ASK_TERMS).eq(0))
+            self.piece = f.select(few, f.min(run, ASK_TERMS), run)
 
     def _step(self, table: Val) -> Val:
         """Bytes from the first term to the second one; 0: there is none."""
@@ -61,20 +66,21 @@ class Evenly:
         """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row)``
         before it, where rows are asked for."""
         if self.asks is None:
-            self._loop(a, b, term)
+            self._loop(a, b, term, self.later)
             return
 
         def both(row: Val, at: Val) -> None:
             asking(row)
             term(row, at)
 
-        with self.f.if_else(self.asks) as (asks, others):
+        wanted = self.asks if self.later is None else self.asks & self.later.active.eq(0)
+        with self.f.if_else(wanted) as (asks, others):
             with asks:
                 self._loop(a, b, both)
             with others:
-                self._loop(a, b, term)
+                self._loop(a, b, term, self.later)
 
-    def _loop(self, a: Val, b: Val, term: Term) -> None:
+    def _loop(self, a: Val, b: Val, term: Term, later: NextTurn | None = None) -> None:
         f = self.f
         places = (Var(f, a), Var(f, b))
         start = f.var(0)
@@ -86,10 +92,13 @@ class Evenly:
 
         with f.while_() as leave:
             first = start.get()
-            end = f.min(first + self.run, self.klen)
+            end = f.min(first + (self.run if later is None else self.piece), self.klen)
             for base, place, table, in_place in zip((a, b), places, self.tables, self.in_place):
                 if in_place:
                     place.set(base + f.word(table, first))
             self.tile.turns_of_terms(first, end, turn)
             start.set(end)
+            if later is not None:
+                with f.if_(later.active.ne(0)):
+                    later.ask()
             leave(end >= self.klen)

@@ -24,11 +24,12 @@ from llvmlite import ir
 from .. import tiles
 from ..isa import ISA
 from ..tiles import PANEL_GAP
-from . import abi
+from . import abi, cores, next_turn
 from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side
 from .emit import I64, Fn, Val, Var
+from .next_turn import ASK_TERMS, NextTurn
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
@@ -86,9 +87,11 @@ class GemmNest:
         self.p0, self.p1, self.n0, self.n1 = self._share(tp, tn)
         o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
         self.pack_args = f.stack(8 * abi.P_WORDS)
-        self.coming = f.stack(8 * C_WORDS * 2)
+        self.coming = f.stack(8 * (C_WORDS * 2 + next_turn.WORDS))
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
+        turns_ask = cores.here().turns_ask and not self.tile.turns
+        self.later = NextTurn(f, self.coming + 8 * C_WORDS * 2) if turns_ask else None
         if self.tile.asks_widely:
             self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
@@ -97,6 +100,8 @@ class GemmNest:
             self.next_a, self.next_b = self._next_outer(o, o1)
             if self.tile.asks:
                 self._follow(o, o1, a, b)
+            if self.later is not None:
+                self._announce(o, o1, (a, b, c))
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
@@ -154,6 +159,20 @@ class GemmNest:
             far_b.set(next_b - b)
         f.store(far_a.get(), self.coming + 8 * C_FOLLOWS)
         f.store(far_b.get(), self.coming + 8 * C_FOLLOWS_B)
+
+    def _announce(self, o: Val, end: Val, now: tuple[Val, ...]) -> None:
+        """Tells tiles what the next turn of the outer loops reads and writes, if the step says that they ask for it; nothing
+        else is asked for then."""
+        f, word = self.f, self.word
+        self.later.nothing()
+        wanted = word(abi.G_ASK_A) | word(abi.G_ASK_B) | word(abi.G_ASK_C)
+        with f.if_(wanted.ne(0) & (o + 1 < end)):
+            tiles = (self.p1 - self.p0) * f.ceil_div(self.n1 - self.n0, self.spec.nr)
+            packed = self.spec.a_packed and self.spec.b_packed
+            pieces = f.i64(self.spec.nr) if packed else f.ceil_div(word(abi.G_K), ASK_TERMS)
+            self.later.announce(self.step, now, self._outer_offsets(o + 1), tiles * pieces)
+            for index in (C_FOLLOWS, C_FOLLOWS_B) if self.tile.asks else ():
+                f.store(f.i64(0), self.coming + 8 * index)
 
     def _follow_terms(self, k0: Val) -> None:
         """Tells tiles how far the A of the next block of K is, where rows that are read in place come from memory."""

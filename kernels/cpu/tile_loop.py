@@ -15,6 +15,7 @@ from .carry import CarriedLines
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher
 from .emit import I64, Fn, Val, Var
 from .evenly import Evenly
+from .next_turn import NextTurn
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import FETCHED_FROM, TileEmitter, TileSpec
@@ -69,6 +70,7 @@ class TileLoop:
         self.coming, self.ahead, self.near = coming, None, None
         self.beside: Beside | None = None
         self.even: Evenly | None = None
+        self.later = NextTurn(f, coming + 8 * C_WORDS * 2) if cores.here().turns_ask and not tile.turns else None
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
@@ -93,9 +95,10 @@ class TileLoop:
         beside = None
         if spec.a_packed and spec.b_packed:
             distant = (word(abi.G_PACK_MODE) & abi.FAR_B).ne(0)
-            beside = self.beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant)
+            beside = Beside(f, tile, klen, self.p1 - self.p0, word(abi.G_N), accumulate, distant, self.later)
+            self.beside = beside
         elif not tile.turns:
-            self.even = Evenly(f, tile, word(abi.G_EVEN), klen, tka, tkb)
+            self.even = Evenly(f, tile, word(abi.G_EVEN), klen, tka, tkb, self.later)
         follows = f.word(self.coming, C_FOLLOWS) if tile.asks else None
         self.comes = f.word(self.coming, C_COMES) if tile.asks_widely else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
@@ -213,10 +216,11 @@ class TileLoop:
     def _next_columns(self, b: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Before a strip of columns that are read in place: sees to it that the next ones are asked for."""
         f, tnb = self.f, self.word(abi.G_TN_B)
-        if self.columns is None:
-            self._fetch_columns(b, tnb, n, tkb, klen)
-            return
-        with f.if_(self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen).eq(0)):
+        there = f.i64(0) if self.later is None else self.later.active
+        asked = there.ne(0)
+        if self.columns is not None:
+            asked = asked | self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen, there).ne(0)
+        with f.if_(asked.eq(0)):
             self._fetch_columns(b, tnb, n, tkb, klen)
 
     def _fetch_columns(self, b: Val, tnb: Val, n: Val, tkb: Val, klen: Val) -> None:
