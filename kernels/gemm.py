@@ -62,7 +62,8 @@ class GemmProblem:
     ``stream``: store past the caches; ``close``: there, lanes come in runs of so many, behind which the next column
     begins, 0: they do not. ``stage``: an operand that is made block by block, in scratch memory.
     ``even``: terms of K that follow each other at equal distances in each operand that is read in place; 0: not known.
-    ``asks``: bytes of A, B and C in a turn of the outer loops, of what is asked for in the turn before.
+    ``asks``: what a turn of the outer loops has of A, B and C, and is asked for in the turn before: bytes of a row, rows (0: it is
+    not), bytes from one to the next.
     ``lines``: where K goes in squares, the lines of a block that each lane of A and of B has, from its first term on.
     ``blocks``: outer indices, panels and columns per task; ``shares``: first panel, end, first column and end
     of each task, where these are unequal.
@@ -100,7 +101,7 @@ class GemmProblem:
     far_b: bool = False
     kc: int = 256
     even: int = 0
-    asks: tuple[int, int, int] = (0, 0, 0)
+    asks: tuple[tuple[int, int, int], ...] = ()
     chunk: int = 1
     across: tuple[int, int] = (0, 0)
     turn: tuple[int, int] = (0, 0)
@@ -157,9 +158,6 @@ def lower(p: GemmProblem) -> Row:
         abi.G_KO: len(p.tko_a),
         abi.G_KC: p.kc,
         abi.G_EVEN: _even(p),
-        abi.G_ASK_A: p.asks[0],
-        abi.G_ASK_B: p.asks[1],
-        abi.G_ASK_C: p.asks[2],
         abi.G_A_STRIDE: p.a_stride,
         abi.G_B_STRIDE: p.b_stride,
         abi.G_PACK_MODE: p.pack_mode
@@ -216,6 +214,8 @@ def _tables(p: GemmProblem) -> dict[int, np.ndarray]:
         tables[word] = np.append(len(offsets), offsets)
     if p.turn[0]:
         tables[abi.G_TURN] = _turned(p.panels, *p.turn)
+    if p.asks:
+        tables[abi.G_ASKS] = np.array(p.asks, np.int64).ravel()
     if p.shares:
         tables[abi.G_SHARES] = np.array(p.shares, np.int64).ravel()
     return tables

@@ -176,7 +176,7 @@ class StageTables:
         else:
             outer = tuple((n, a, zero, c) for (n, a, _, c), zero in zip(p.outer, nothing))
             more = dict(tn_b=tables["tm"], tk_b=tables["tk"], tko_b=tables["tko"], b_mode="direct", fetch_b=False)
-        return replace(p, outer=outer, stage=stage, even=0, asks=(0, 0, 0), **more)
+        return replace(p, outer=outer, stage=stage, even=0, asks=(), **more)
 
     def place(self, problem: GemmProblem, a: Operand, b: Operand, places: Sequence[Operand]) -> GemmProblem:
         """``problem``, which is `problem` or made of it, with its inputs and those of the map where they are."""

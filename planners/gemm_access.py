@@ -18,6 +18,7 @@ from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 
 L1_BYTES = 24 << 10
+TURN_PACK_BYTES = 1 << 20  # of packed A, where a turn of the outer loops asks for what the next one packs
 B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
@@ -206,18 +207,18 @@ class GemmAccess(GemmTables):
         if self.c.constant_right or self.panels.outer or self._pack_right_mode() == abi.PANEL_RUN:
             return False
         kc = self._kc
-        if self.panels.count * self.mr * kc * self.item > PACK_BYTES:
-            return False
         wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
         outer = total(self.b_dims) * total(self.n_outer)
+        most = TURN_PACK_BYTES if a_mode == "pack" and outer >= wanted and cores.here().turns_ask else PACK_BYTES
+        if self.panels.count * self.mr * kc * self.item > most:
+            return False
         if a_mode == "pack":  # a task has all columns, so that A is packed once too
             return self.n_total <= self._most_columns(kc) and outer >= wanted
         return outer * (self.n_total // self.nr) >= wanted
 
     def _most_columns(self, kc: int) -> int:
-        """Columns of B that a task may pack."""
-        columns = B_PACK_BYTES // (kc * self.item)
-        return max(self.nr, columns - columns % self.nr)
+        """Columns of B that a task may pack, whole tiles."""
+        return -(-B_PACK_BYTES // (kc * self.item * self.nr)) * self.nr
 
     def _streams_b(self) -> bool:
         """Whether B is read in place, along K, and comes from memory."""

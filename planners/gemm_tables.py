@@ -17,7 +17,7 @@ from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
 from ..records import lazy
 from .contraction import BinaryContraction
-from .next_turn import asked_bytes
+from .next_turn import NO_ROWS, AskedRows, asked_rows, rows_of
 from .packing import PackedSide, kept_mode
 from .shares import Share
 from .sides import LEFT, OUT, RIGHT, ZERO, Dim, Panels, flat_table, learned, levels, ones, outer_loop, total
@@ -131,18 +131,21 @@ class GemmTables:
             right = kept_mode(right, *self.columns(), self.items[RIGHT])
         return left, right
 
-    def _asks(self, d: Decided, even: int) -> tuple[int, int, int]:
-        """Bytes of a turn of the outer loops that are asked for in the turn before, where a task has all of it at once."""
-        k = total(self.k_dims)
+    def _asks(self, d: Decided, even: int) -> tuple[AskedRows, ...]:
+        """What a turn of the outer loops has of A, B and C that is asked for in the turn before, where a task has all of it at
+        once; (): nothing."""
         whole = d.blocks[1] >= self.panels.count and d.blocks[2] >= self.n_total and not d.shares
-        if self.panels.outer or self.k_outer or d.kc < k or not whole or d.across[0] or not (even or d.reads_panels):
-            return 0, 0, 0
+        if self.panels.outer or self.k_outer or d.kc < total(self.k_dims) or not whole or d.across[0]:
+            return ()
+        if not (even or d.reads_panels):
+            return ()
+        panels = self.panels.count * d.a_stride if d.a_mode == "panels" and not d.a_nested else 0
         sides = (
-            (LEFT, (*self.m_dims, *self.k_dims), d.a_mode in ("direct", "pack")),
-            (RIGHT, (*self.n_dims, *self.k_dims), d.b_mode in ("direct", "pack")),
-            (OUT, (*self.m_dims, *self.n_dims), True),
+            (panels, 1, 0) if panels else rows_of((*self.m_dims, *self.k_dims), LEFT, self.items[LEFT]),
+            NO_ROWS if d.b_mode == "panels" else rows_of((*self.n_dims, *self.k_dims), RIGHT, self.items[RIGHT]),
+            rows_of((*self.m_dims, *self.n_dims), OUT, self.item),
         )
-        return asked_bytes(sides, (*self.items, self.item), total(self.b_dims) * total(self.n_outer))
+        return asked_rows(sides, total(self.b_dims) * total(self.n_outer))
 
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
@@ -200,7 +203,7 @@ class GemmTables:
             chunk=d.chunk,
             turn=self.turn,
             across=d.across,
-            stream=d.stream and not asks[OUT],
+            stream=d.stream and not (asks and asks[OUT][1]),
             close=d.close,
             blocks=d.blocks,
             shares=d.shares,

@@ -22,6 +22,7 @@ from einsum_engine.executor import bind
 from einsum_engine.kernels import fused_structure, isa, tiles
 from einsum_engine.kernels.cpu import codegen, cores, generators, library, svml
 from einsum_engine.kernels.cpu import nest_abi as na
+from einsum_engine.kernels.cpu.tile import TileSpec, several_terms
 from einsum_engine.kernels.fused_over import TOGETHER
 from einsum_engine.kernels.nest import NestProblem, lower
 from einsum_engine.kernels.nest_rows import STREAM_BYTES
@@ -270,14 +271,16 @@ def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
 @ROWS
 @pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_2x8_dp", "gemm_complex64_1x2_dd", "gemm_float64_2x2_pp"])
 def test_who_asks_for_rows_a_few_terms_before_their_use(core, row, name, monkeypatch):
-    """The lines of a row, in a loop over K of whole panels; there is another one for when they are in the first cache."""
+    """The lines of a row, in a loop over K of whole panels and, where terms are at equal distances, of others, each term of a turn;
+    there are other loops for when they are in the first cache."""
     found = []
     for near in (0, 12):
         monkeypatch.setattr(cores, "here", lambda: replace(core, rows_near=near, columns_ask=False))
         text = codegen.assembly(generators.build(name, row), row)
         found.append(len(re.findall(r"prefetcht0|prfm\s+pldl1keep", text)))
     lines = -(-int(name.split("_")[2][0]) * row.vector_bits // 512) if name[-2] == "d" and row.vector_bits > 128 else 0
-    assert found[1] - found[0] == lines
+    several = several_terms(TileSpec.from_name(name), row)
+    assert found[1] - found[0] == lines * (1 + 2 * (several + 1 if several > 1 else 1))
 
 
 @CORES

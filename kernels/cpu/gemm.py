@@ -165,12 +165,11 @@ class GemmNest:
         else is asked for then."""
         f, word = self.f, self.word
         self.later.nothing()
-        wanted = word(abi.G_ASK_A) | word(abi.G_ASK_B) | word(abi.G_ASK_C)
-        with f.if_(wanted.ne(0) & (o + 1 < end)):
+        with f.if_(word(abi.G_ASKS).ne(0) & (o + 1 < end)):
             tiles = (self.p1 - self.p0) * f.ceil_div(self.n1 - self.n0, self.spec.nr)
             packed = self.spec.a_packed and self.spec.b_packed
             pieces = f.i64(self.spec.nr) if packed else f.ceil_div(word(abi.G_K), ASK_TERMS)
-            self.later.announce(self.step, now, self._outer_offsets(o + 1), tiles * pieces)
+            self.later.announce(word(abi.G_ASKS), now, self._outer_offsets(o + 1), tiles * pieces)
             for index in (C_FOLLOWS, C_FOLLOWS_B) if self.tile.asks else ():
                 f.store(f.i64(0), self.coming + 8 * index)
 
