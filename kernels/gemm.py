@@ -98,6 +98,7 @@ class GemmProblem:
     b_pack_mode: int = abi.SCATTERED
     fetch_a: bool = False
     fetch_b: bool = False
+    far_a: bool = False
     far_b: bool = False
     kc: int = 256
     even: int = 0
@@ -165,6 +166,7 @@ def lower(p: GemmProblem) -> Row:
         + abi.FETCH_A * _asks(p.fetch_a, p.a_mode)
         + abi.FETCH_B * _asks(p.fetch_b, p.b_mode)
         + abi.FAR_B * p.far_b
+        + abi.FAR_A * (p.far_a and cores.here().turns_ask)
         + abi.NESTED_A * p.a_nested,
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],

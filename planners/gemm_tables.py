@@ -26,6 +26,7 @@ from .squares import Squares
 BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 LEAST_EVEN = 8  # terms at equal distances: fewer take longer to begin than tables to read
 FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
+FAR_A_BYTES = 1 << 20  # of panels of A, from which on they come from beyond the cache of a core
 _NOWHERE = Operand(slot=0, offset=0)
 
 
@@ -131,6 +132,10 @@ class GemmTables:
             right = kept_mode(right, *self.columns(), self.items[RIGHT])
         return left, right
 
+    def _bytes_of_a(self) -> int:
+        rows = total(self.m_dims) if self.m_dims else 1
+        return rows * total(self.k_dims) * total(self.k_outer) * total(self.b_dims) * self.item
+
     def _asks(self, d: Decided, even: int) -> tuple[AskedRows, ...]:
         """What a turn of the outer loops has of A, B and C that is asked for in the turn before, where a task has all of it at
         once; (): nothing."""
@@ -196,6 +201,7 @@ class GemmTables:
             b_pack_mode=b_pack_mode,
             fetch_a=d.fetch_a,
             fetch_b=d.fetch_b,
+            far_a=d.a_mode == "panels" and self._bytes_of_a() > FAR_A_BYTES,
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
             even=even,

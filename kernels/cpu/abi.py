@@ -110,6 +110,8 @@ FETCH_A, FETCH_B = 16, 32
 FAR_B = 128
 # panels of A that were there before are nested in blocks of K: those of one block lie side by side, then those of the next
 NESTED_A = 256
+# panels of A that were there before come from beyond the cache of a core: tiles ask for the next block of them
+FAR_A = 512
 # of a packing step: the panels do not fit in cache, whole lines of them go past it
 PACK_PAST = 64
 

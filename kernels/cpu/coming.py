@@ -100,6 +100,11 @@ class Fetcher:
         return self.word(count) + self.word(step) - 1
 
 
+def is_cut(klen: Val, mv: int, nr: int) -> Val:
+    """Whether the loop over K of a tile of packed operands is cut into pieces where there is something to ask for."""
+    return (klen * mv >= PIECE) & (klen > nr)
+
+
 class Beside:
     """Emits what tiles of packed operands ask for while they run: the next panel of B, which all panels of A share, and
     the columns of C that are added to.
@@ -126,7 +131,8 @@ class Beside:
         wanted = far | accumulate.ne(0)
         if later is not None:
             wanted = wanted | later.active.ne(0)
-        self.split = (klen * tile.spec.mv >= PIECE) & (klen > nr) & wanted
+        self.cut = is_cut(klen, tile.spec.mv, nr)
+        self.split = self.cut & wanted
         self.piece = f.select(self.split, klen // (nr + 1), klen)
         lines = (klen * (nr * item) + (LINE - 1)) // LINE
         self.lines = f.select(far, (lines + panels * nr - 1) // f.max(panels * nr, 1), f.i64(0))
@@ -142,6 +148,9 @@ class Beside:
         with self.f.if_(adds & self.split.eq(0)):
             self.tile.fetch_columns(c, tnc)
         self.column.set(0)
+        if self.later is not None:
+            with self.f.if_(self.later.active.ne(0) & self.cut.eq(0)):
+                self.later.ask()
 
     def ask(self, done: Val) -> None:
         """What is due between two pieces; a column is one that the tile has."""

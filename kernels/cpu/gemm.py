@@ -27,7 +27,7 @@ from ..tiles import PANEL_GAP
 from . import abi, cores, next_turn
 from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side, is_cut
 from .emit import I64, Fn, Val, Var
 from .next_turn import ASK_TERMS, NextTurn
 from .stopwatch import Stopwatch
@@ -137,7 +137,7 @@ class GemmNest:
         f = self.f
         a, b = Var(f, f.i64(0)), Var(f, f.i64(0))
         if self.spec.a_packed or self.spec.b_packed:
-            with f.if_((o + 1 < end) & (self.word(abi.G_PACK_MODE) & (abi.FETCH_A | abi.FETCH_B)).ne(0)):
+            with f.if_((o + 1 < end) & (self.word(abi.G_PACK_MODE) & (abi.FETCH_A | abi.FETCH_B | abi.FAR_A)).ne(0)):
                 next_a, next_b, _ = self._outer_offsets(o + 1)
                 a.set(next_a)
                 b.set(next_b)
@@ -166,12 +166,38 @@ class GemmNest:
         f, word = self.f, self.word
         self.later.nothing()
         with f.if_(word(abi.G_ASKS).ne(0) & (o + 1 < end)):
-            tiles = (self.p1 - self.p0) * f.ceil_div(self.n1 - self.n0, self.spec.nr)
-            packed = self.spec.a_packed and self.spec.b_packed
-            pieces = f.i64(self.spec.nr) if packed else f.ceil_div(word(abi.G_K), ASK_TERMS)
-            self.later.announce(word(abi.G_ASKS), now, self._outer_offsets(o + 1), tiles * pieces)
+            self.later.announce(word(abi.G_ASKS), now, self._outer_offsets(o + 1), self._requests(word(abi.G_K)))
             for index in (C_FOLLOWS, C_FOLLOWS_B) if self.tile.asks else ():
                 f.store(f.i64(0), self.coming + 8 * index)
+
+    def _requests(self, klen: Val) -> Val:
+        """How often tiles ask for something while a block of K is computed."""
+        f, nr = self.f, self.spec.nr
+        tiles = (self.p1 - self.p0) * f.ceil_div(self.n1 - self.n0, nr)
+        if self.spec.a_packed and self.spec.b_packed:
+            return tiles * f.select(is_cut(klen, self.spec.mv, nr), f.i64(nr), f.i64(1))
+        return tiles * f.ceil_div(klen, ASK_TERMS)
+
+    def _announce_panels(self, a: Val, turn: Val, k0: Val, klen: Val) -> None:
+        """Tells tiles which panels of A this task, or the thread's next one, reads after this block of K, if they come from far."""
+        f, word = self.f, self.word
+        far = (word(abi.G_PACK_MODE) & abi.FAR_A).ne(0) & word(abi.G_ASKS).eq(0)
+        with f.if_(far):
+            ready, width = word(abi.G_A_STRIDE), self.tile.mr * self.tile.item
+            after, many = self._panels_after()
+            more, again = k0 + word(abi.G_KC) < word(abi.G_K), turn + 1 < word(abi.G_KO)
+            same = more | again | self.next_a.ne(0)
+            first = f.select(same, self.p0, self.p0 + after)
+            rows = f.select(same, self.p1 - self.p0, f.select(after.ne(0), many, f.i64(0)))
+            base = Var(f, f.select(self.next_a.ne(0), self.next_a, a) + f.word(word(abi.G_TKO_A)))
+            with f.if_(more | again):
+                base.set(a + f.word(word(abi.G_TKO_A), turn + f.select(more, f.i64(0), f.i64(1))))
+            start = f.select(more, k0 + word(abi.G_KC), f.i64(0))
+            nested = (word(abi.G_PACK_MODE) & abi.NESTED_A).ne(0)
+            before = f.select(nested, word(abi.G_PANELS), f.i64(1))
+            row = f.min(word(abi.G_KC), word(abi.G_K) - start) * width
+            there = base.get() + first * ready + start * before * width
+            self.later.announce_block(row, rows, ready, there, self._requests(klen))
 
     def _follow_terms(self, k0: Val) -> None:
         """Tells tiles how far the A of the next block of K is, where rows that are read in place come from memory."""
@@ -216,6 +242,8 @@ class GemmNest:
                     self._follow_terms(k0)
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 self._describe(a, b, turn, k0)
+                if self.later is not None and self.spec.a_packed:
+                    self._announce_panels(a, turn, k0, klen)
                 last = (turn + 1).eq(word(abi.G_KO)) & (k0 + klen).eq(total)
                 if self.spec.b_packed:
                     self._columns(block, last, self.n0, self.n1)

@@ -37,6 +37,26 @@ class NextTurn:
         """Until `announce` says otherwise."""
         self.f.store(self.f.i64(0), self.at + 8 * ACTIVE)
 
+    def announce_block(self, row: Val, rows: Val, stride: Val, there: Val, times: Val) -> None:
+        """Before a block of panels of A: where the next one is, and the rows that it has there."""
+        self.announce_side(0, row, rows, stride, there, times)
+        for side in range(1, SIDES):
+            self.f.store(self.f.i64(0), self._place(side, ROWS))
+        self.f.store(rows, self.at + 8 * ACTIVE)
+
+    def announce_side(self, side: int, row: Val, rows: Val, stride: Val, there: Val, times: Val) -> None:
+        lines = rows * ((row + (LINE - 1)) // LINE)
+        words = {
+            AT: there,
+            ROW_END: there + row,
+            ROWS: rows,
+            ROW: row,
+            GAP: stride - row,
+            SHARE: (lines + times - 1) // times,
+        }
+        for word, value in words.items():
+            self.f.store(value, self._place(side, word))
+
     def announce(self, table: Val, now: tuple[Val, ...], then: tuple[Val, ...], times: Val) -> None:
         """Before a turn: where A, B and C are in it, and in the next one; there are so many requests until then. An operand
         that stays where it is, is there. ``table``: `abi.ASK_WORDS` for each."""
@@ -44,17 +64,7 @@ class NextTurn:
         for side, (here, there) in enumerate(zip(now, then)):
             row, rows, stride = (f.word(table, abi.ASK_WORDS * side + word) for word in range(abi.ASK_WORDS))
             rows = f.select(here.eq(there), f.i64(0), rows)
-            lines = rows * ((row + (LINE - 1)) // LINE)
-            words = {
-                AT: there,
-                ROW_END: there + row,
-                ROWS: rows,
-                ROW: row,
-                GAP: stride - row,
-                SHARE: (lines + times - 1) // times,
-            }
-            for word, value in words.items():
-                f.store(value, self._place(side, word))
+            self.announce_side(side, row, rows, stride, there, times)
             some = some | rows
         f.store(some, self.at + 8 * ACTIVE)
 
