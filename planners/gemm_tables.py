@@ -140,7 +140,7 @@ class GemmTables:
         """What a turn of the outer loops has of A, B and C that is asked for in the turn before, where a task has all of it at
         once; (): nothing."""
         whole = d.blocks[1] >= self.panels.count and d.blocks[2] >= self.n_total and not d.shares
-        if self.panels.outer or self.k_outer or d.kc < total(self.k_dims) or not whole or d.across[0]:
+        if self.panels.outer or self.n_outer or self.k_outer or d.kc < total(self.k_dims) or not whole or d.across[0]:
             return ()
         if not (even or d.reads_panels):
             return ()
@@ -150,7 +150,7 @@ class GemmTables:
             NO_ROWS if d.b_mode == "panels" else rows_of((*self.n_dims, *self.k_dims), RIGHT, self.items[RIGHT]),
             rows_of((*self.m_dims, *self.n_dims), OUT, self.item),
         )
-        return asked_rows(sides, total(self.b_dims) * total(self.n_outer))
+        return asked_rows(sides, total(self.b_dims))
 
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
