@@ -32,7 +32,8 @@ class Case:
     mode; ``b``: ``direct``,
     ``panels`` or the name of a pack mode; ``sources``: dtypes of A and B where tasks widen them while packing;
     ``scattered``: lanes of C lie apart, in runs of ``chunk``; ``fetch``: operands that are packed, and an A
-    that is read in place, are asked for early; ``flush``: side of the fences, "" for plain memory with
+    that is read in place, are asked for early; ``even``: the K loop for terms at equal distances runs, where they are, and not the
+    one by tables; ``flush``: side of the fences, "" for plain memory with
     ``gap`` bytes between rows and ``lead`` more before the first."""
 
     dtype: str
@@ -51,6 +52,7 @@ class Case:
     conj: tuple[bool, bool] = (False, False)
     flush: str = ""
     fetch: bool = True
+    even: bool = True
     gap: int = 48
     lead: int = 0
     exact: bool = True
@@ -133,6 +135,7 @@ def build(case: Case, isa: ISA) -> Ready:
         **b_tables,
         **c_tables,
     )
+    problem = replace(problem, even=case.k if case.even and "direct" in (case.a, case.b) else 0)
     written = np.zeros(len(c_store.memory), bool)
     written[where[:, None] + np.arange(item)] = True
     return Ready(problem=problem, stores=(a_store, b_store, c_store), written=written, case=case)

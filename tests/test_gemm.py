@@ -101,6 +101,7 @@ def test_every_edge_of_every_tile(row, dtype, tile, modes):
             stream=n % 3 == 0,
             accumulate=n % 2 == 0,
             conj=(n % 2 == 1, n % 4 > 1),
+            even=n % 3 != 1,
             seed=n,
         )
         run(build(with_modes(case, modes, packs[n % 4]), row), row)
@@ -113,6 +114,7 @@ def test_no_access_outside_operands(row, dtype, tile, modes):
     valid = tuple(v for v in _edges(height, tiles.elements(row, dtype)) if height <= 32 or v % 5 == 1 or v == height)
     case = Case(dtype=dtype, tile=tile, valid=valid, n=nr + 1, k=2, flush="end")
     run(build(with_modes(case, modes), row), row)
+    run(build(with_modes(replace(case, even=False), modes), row), row)
     # whole columns that start at a page are streamed
     case = replace(case, n=nr, k=3, flush="start", stream=True, scattered=nr % 2 == 1)
     run(build(with_modes(case, modes, "panels"), row), row)

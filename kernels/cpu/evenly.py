@@ -39,6 +39,7 @@ class Evenly:
         self.steps = tuple(
             f.i64(width) if packed else self._step(table) for packed, width, table in zip(panels, widths, self.tables)
         )
+        self.near = _kept(f, self.steps[0] * tile.rows_near)  # bytes, in whose place LLVM would multiply for each term
         self.asks: Val | None = None
         self.piece = run
         if later is not None:

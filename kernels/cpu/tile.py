@@ -151,7 +151,7 @@ class TileEmitter:
 
         def asking(row: Val) -> None:
             if self.rows_near:
-                self.fetch_near(row + even.steps[0] * self.rows_near)
+                self.fetch_near(row + even.near)
             if not self.rows_near or self.asks_widely:
                 self.fetch_ahead(row, ahead)
 
