@@ -1,0 +1,176 @@
+"""What tiles ask for while a turn of the outer loops runs: all of what the next one has, once, and results stay the same."""
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemm_cases import A, B, C, Case, build, check_loops, loops, run, with_modes
+from llvmlite import ir
+from plan_cases import made_anew, plan
+from plan_cases import run as run_plan
+
+from einsum_engine.kernels import gemm, isa, tiles
+from einsum_engine.kernels.cpu import abi, codegen, cores, library, next_turn
+from einsum_engine.kernels.cpu.emit import I64, Fn
+from einsum_engine.kernels.launch import Launch
+from einsum_engine.planners import next_turn as planned
+
+every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+MODES = ("dd", "pp", "dp", "pd")
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    """Cores on which turns ask for the next one, whatever is here, and no kernels that were made for others."""
+    core = replace(cores.here(), turns_ask=True, suffix=cores.here().suffix + ".asking")
+    monkeypatch.setattr(cores, "here", lambda: core)
+    monkeypatch.setattr(library, "_addresses", {})
+    with made_anew():
+        yield
+
+
+def _lines_asked(monkeypatch, table, now, then, times: int) -> list[tuple[int, int]]:
+    """(address, whether it will be written) of each request in a turn, from a log that takes the place of the instruction."""
+    row = isa.host_isas()[0]
+    module = ir.Module("asked")
+    f = Fn(module, "asked", [I64] * 5)
+    numbers, here, there, rounds, log = f.args
+
+    def logged(self, address, write=False, locality=3):
+        count = self.word(log)
+        self.store(address, log + count * 16 + 16)
+        self.store(self.i64(int(write)), log + count * 16 + 24)
+        self.store(count + 1, log)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fn, "prefetch", logged)
+        turn = next_turn.NextTurn(f, f.stack(8 * next_turn.WORDS))
+        turn.nothing()
+        turn.announce(numbers, [f.word(here, n) for n in range(3)], [f.word(there, n) for n in range(3)], rounds)
+        with f.if_(turn.active.ne(0)):
+            with f.range(0, rounds):
+                turn.ask()
+        f.ret()
+    (address,) = codegen.load(codegen.compile_object(module, row), ("asked",), row)
+    arrays = [np.array(values, np.int64).ravel() for values in (table, now, then)]
+    found = np.zeros(2 * 4096, np.int64)
+    places = [array.ctypes.data for array in arrays]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(address)(*places, times, found.ctypes.data)
+    return [tuple(pair) for pair in found[2 : 2 + 2 * found[0]].reshape(-1, 2).tolist()]
+
+
+@pytest.mark.parametrize("times", [1, 3, 16, 1000])
+@pytest.mark.parametrize("table", [
+    [(640, 1, 0), (128, 5, 4096), (64, 7, 192)],
+    [(0, 0, 0), (1000, 1, 0), (0, 0, 0)],  # a run that ends within a line
+    [(64, 3, 64), (0, 0, 0), (512, 2, 1 << 33)],
+])  # fmt: skip
+def test_each_line_is_asked_for_once(monkeypatch, table, times):
+    """However many requests a turn has; C for being written."""
+    now, then = (0, 1 << 20, 1 << 30), (1 << 16, 1 << 21, 1 << 31)
+    wanted = [
+        (begin + at * stride + line, int(side == 2))
+        for side, ((row, rows, stride), begin) in enumerate(zip(table, then))
+        for at in range(rows)
+        for line in range(0, row, 64)
+    ]
+    assert sorted(_lines_asked(monkeypatch, table, now, then, times)) == sorted(wanted)
+
+
+def test_requests_lie_evenly_and_what_stays_is_not_asked_for(monkeypatch):
+    table, now = [(640, 1, 0), (640, 1, 0), (640, 1, 0)], (0, 1 << 20, 1 << 30)
+    asked = _lines_asked(monkeypatch, table, now, (4096, 1 << 20, 1 << 31), 5)
+    assert [write for _, write in asked] == [0, 0, 1, 1] * 5
+    assert _lines_asked(monkeypatch, table, now, now, 5) == []
+
+
+@every_isa
+@pytest.mark.parametrize("modes", MODES)
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64"])
+def test_results_of_outer_loops(asking, row, dtype, modes):
+    """Of turns that say anything of what the next one has, in one block of K and in pieces, with runs of terms and without."""
+    tile = tiles.tiles(row, dtype)[0]
+    height, total = tile[0] * tiles.elements(row, dtype), 5
+    for k, even in ((3, True), (next_turn.ASK_TERMS, False), (3 * next_turn.ASK_TERMS + 1, True), (300, True)):
+        case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=tile[1] + 1, k=k, kc=512, even=even)
+        copies = [build(with_modes(replace(case, seed=seed), modes, "LANES_RUN", "K_RUN"), row) for seed in range(total)]
+        memory = {slot: np.concatenate([copy.memory[slot] for copy in copies]) for slot in (A, B, C)}
+        sizes = [len(copies[0].memory[slot]) for slot in (A, B, C)]
+        steps = [np.arange(total, dtype=np.int64) * size for size in sizes]
+        asks = ((sizes[0], 1, 0), (64, 3, 4096), (sizes[2], 1, 0))
+        p = replace(copies[0].problem, outer=((total, *steps),), blocks=(3, *copies[0].problem.blocks[1:]), asks=asks)
+        where, answer = loops(p, memory)
+        Launch(gemm.lower(p), [memory[slot].ctypes.data for slot in (A, B, C)], row)()
+        check_loops(p, memory, where, answer)
+
+
+@every_isa
+@pytest.mark.parametrize("shares", [(), ((0, 1, 0, 9), (1, 4, 0, 9))])
+@pytest.mark.parametrize("a", ["panels", "nested"])
+def test_panels_that_come_from_far(asking, row, a, shares):
+    """The next block of K, and the next panels, are asked for, also where there are none; nothing is read there."""
+    tile = tiles.tiles(row, "float32")[0]
+    height = tile[0] * tiles.elements(row, "float32")
+    for k, kc in ((7, 3), (600, 256), (40, 64)):
+        case = Case(dtype="float32", tile=tile, valid=(height,) * 3 + (1,), n=9, k=k, kc=kc, a=a, b="panels", flush="end")
+        case = replace(case, blocks=(1, 1, 9), shares=shares)
+        ready = build(case, row)
+        ready = replace(ready, problem=replace(ready.problem, far_a=True))
+        assert gemm.lower(ready.problem).words[abi.G_PACK_MODE] & abi.FAR_A
+        run(ready, row)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64"])
+@pytest.mark.parametrize("text, sizes", [
+    ("bmk,bkn->bmn", dict(b=67, m=40, k=33, n=50)),
+    ("bmk,bkn->bmn", dict(b=19, m=130, k=140, n=150)),
+    ("mkb,nbk->bmn", dict(b=24, m=64, k=96, n=70)),
+    ("bkm,bnk->nbm", dict(b=40, m=64, k=64, n=40)),
+])  # fmt: skip
+def test_results_of_batches(asking, monkeypatch, text, sizes, dtype, threads):
+    monkeypatch.setattr(planned, "ALL_BYTES", 0)
+    monkeypatch.setattr(planned, "LEAST_BYTES", 0)
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(-3, 4, [sizes[i] for i in term]).astype(dtype) for term in text.split("->")[0].split(",")]
+    made = plan(text, arrays, threads=threads)
+    assert any(abi.G_ASKS in step.args.tables for step in made.steps if step.family == "gemm")
+    wide = [array.astype("c16" if dtype == "complex64" else "i8") for array in arrays]
+    np.testing.assert_array_equal(run_plan(made, arrays), np.einsum(text, *wide, optimize=True).astype(dtype))
+
+
+def _asked(text, *shapes, dtype="float32", **more):
+    made = plan(text, [np.empty(shape, dtype) for shape in shapes], isa="avx2", threads=1, **more)
+    (step,) = [step for step in made.steps if step.family == "gemm"]
+    table = step.args.tables.get(abi.G_ASKS)
+    return None if table is None else [tuple(side) for side in table.reshape(3, 3).tolist()], step.args.words
+
+
+def test_what_a_turn_has(asking):
+    """Blocks without gaps; rows of one that has some; panels that a step before packed; C is stored through the caches then."""
+    whole = (64 * 64 * 4, 1, 0)
+    asked, words = _asked("bmk,bkn->bmn", (1024, 64, 64), (1024, 64, 64))
+    assert asked == [whole] * 3 and not words[abi.G_STREAM]
+    asked, _ = _asked("bmk,kbn->bmn", (1024, 64, 64), (64, 1024, 64))
+    assert sorted(asked) == sorted([whole, whole, (256, 64, 1024 * 256)])
+
+
+@pytest.mark.parametrize("text, shapes", [
+    ("mk,kn->mn", [(4096, 64), (64, 64)]),  # no batch
+    ("bmk,bkn->bmn", [(8, 64, 64), (8, 64, 64)]),  # all of it stays in cache
+    ("bmk,bkn->bmn", [(9, 900, 800), (9, 800, 700)]),  # a turn does not
+    ("bmk,bkn->bmn", [(40000, 8, 8), (40000, 8, 8)]),  # too few terms to hide requests behind
+])  # fmt: skip
+def test_what_is_not_asked_for(asking, text, shapes):
+    made = plan(text, [np.empty(shape, np.float32) for shape in shapes], isa="avx2", threads=1)
+    assert not any(abi.G_ASKS in step.args.tables for step in made.steps)
+
+
+def test_other_cores_ask_for_nothing(monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    with made_anew():
+        asked, words = _asked("bmk,bkn->bmn", (1024, 64, 64), (1024, 64, 64))
+        assert asked is None and words[abi.G_STREAM]
+        tall = plan("mk,kn->mn", [np.empty((40000, 300)), np.empty((300, 64))], isa="avx2", threads=1)
+        assert not any(step.args.words.get(abi.G_PACK_MODE, 0) & abi.FAR_A for step in tall.steps)
