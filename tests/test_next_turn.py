@@ -92,7 +92,7 @@ def test_results_of_outer_loops(asking, row, dtype, modes):
     """Of turns that say anything of what the next one has, in one block of K and in pieces, with runs of terms and without."""
     tile = tiles.tiles(row, dtype)[0]
     height, total = tile[0] * tiles.elements(row, dtype), 5
-    for k, even in ((3, True), (next_turn.ASK_TERMS, False), (3 * next_turn.ASK_TERMS + 1, True), (300, True)):
+    for k, even, first in ((3, True, 0), (next_turn.ASK_TERMS, False, 0), (3 * next_turn.ASK_TERMS + 1, True, 0), (300, True, 0), (24, True, 12)):
         case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=tile[1] + 1, k=k, kc=512, even=even)
         copies = [build(with_modes(replace(case, seed=seed), modes, "LANES_RUN", "K_RUN"), row) for seed in range(total)]
         memory = {slot: np.concatenate([copy.memory[slot] for copy in copies]) for slot in (A, B, C)}
@@ -100,6 +100,8 @@ def test_results_of_outer_loops(asking, row, dtype, modes):
         steps = [np.arange(total, dtype=np.int64) * size for size in sizes]
         asks = ((sizes[0], 1, 0), (64, 3, 4096), (sizes[2], 1, 0))
         p = replace(copies[0].problem, outer=((total, *steps),), blocks=(3, *copies[0].problem.blocks[1:]), asks=asks)
+        if first:  # two runs, with a jump between them that is no place to stop at for requests
+            p = replace(p, even=first, tk_a=np.roll(p.tk_a, first), tk_b=np.roll(p.tk_b, first))
         where, answer = loops(p, memory)
         Launch(gemm.lower(p), [memory[slot].ctypes.data for slot in (A, B, C)], row)()
         check_loops(p, memory, where, answer)
