@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from ..kernels import tiles as tile_table
-from ..kernels.cpu import abi
+from ..kernels.cpu import abi, cores
 from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
@@ -42,7 +42,7 @@ from .sides import (
     total,
 )
 from .squares import squares_of_k
-from .tasks import gemm_blocks, grain_of, most_panels
+from .tasks import gemm_blocks, most_panels
 from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
@@ -465,6 +465,7 @@ class _Planner(GemmAccess):
             threads=self.threads if self._parallel else 1,
             goes_on=a_mode == "pack" and self._goes_on(),
             packed_columns=PACKED_COLUMNS if a_mode == "pack" else 0,
+            in_turns=cores.here().turns_ask and bool(self.b_dims) and not (self.n_outer or self.panels.outer),
         )
         return min(self._outer_total, share * together), panels, columns
 
@@ -483,15 +484,6 @@ class _Planner(GemmAccess):
             panel_bytes=panel_bytes,
             packs=a_mode == "pack",
         )
-
-    def _grain(self, a_mode: str) -> int:
-        """Panels that are packed or unpacked together: a whole run, or the transposed group where the run is long."""
-        if grouped := self.group[0] * self.group[1] or self.turn[0] * self.turn[1]:
-            return grouped
-        if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
-            return 1
-        lanes = tile_table.elements(self.isa, self.c.dtype)
-        return grain_of(self.panels.run_last.size, self.mr * self._kc * self.item, lanes, self.item)
 
     def _stream(self, kc: int) -> bool:
         """C is written once, and is larger than what its reader could find in cache: a step may in the last one, of which the

@@ -7,7 +7,7 @@ import math
 from ..kernels.cpu import abi, cores
 from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.isa import ISA
-from ..kernels.tiles import follows
+from ..kernels.tiles import elements, follows
 from ..records import lazy
 from .gemm_tables import GemmTables
 from .gemm_work import IN_PLACE_BYTES
@@ -16,6 +16,7 @@ from .packing import PACK_BYTES
 from .shares import SHARED_SECONDS
 from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
+from .tasks import grain_of
 
 L1_BYTES = 24 << 10
 TURN_PACK_BYTES = 1 << 20  # of packed A, where a turn of the outer loops asks for what the next one packs
@@ -209,7 +210,7 @@ class GemmAccess(GemmTables):
         kc = self._kc
         wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
         outer = total(self.b_dims) * total(self.n_outer)
-        most = TURN_PACK_BYTES if a_mode == "pack" and outer >= wanted and cores.here().turns_ask else PACK_BYTES
+        most = TURN_PACK_BYTES if a_mode == "pack" and outer >= max(wanted, 2) and cores.here().turns_ask else PACK_BYTES
         if self.panels.count * self.mr * kc * self.item > most:
             return False
         if a_mode == "pack":  # a task has all columns, so that A is packed once too
@@ -295,6 +296,15 @@ class GemmAccess(GemmTables):
         dims = (*self.panels.lanes, *(() if self.panels.cut is None else (self.panels.cut,)))
         steps = [dim.step(OUT) for dim in dims if dim.size > 1]
         return self.panels.box * math.gcd(PAGE, *steps) > SET_LINES * PAGE
+
+    def _grain(self, a_mode: str) -> int:
+        """Panels that are packed or unpacked together: a whole run, or the transposed group where the run is long."""
+        if grouped := self.group[0] * self.group[1] or self.turn[0] * self.turn[1]:
+            return grouped
+        if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
+            return 1
+        lanes = elements(self.isa, self.c.dtype)
+        return grain_of(self.panels.run_last.size, self.mr * self._kc * self.item, lanes, self.item)
 
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy

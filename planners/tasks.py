@@ -29,6 +29,7 @@ def gemm_blocks(
     most_columns: int = 0,
     goes_on: bool = False,
     packed_columns: int = 0,
+    in_turns: bool = False,
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
@@ -37,7 +38,8 @@ def gemm_blocks(
     1 where the work is too little to be shared; ``most_columns``: that a task may pack, 0 where tasks do not pack B.
     Tasks that do have all panels. ``goes_on``: lines of A are shared by panels and those of the next outer index: a task
     takes few panels and many outer indices, so that it finds in L2 what it left of a line. ``packed_columns``: that are
-    computed while a task packs a panel, 0 where it packs none.
+    computed while a task packs a panel, 0 where it packs none. ``in_turns``: outer indices are a batch whose turns ask for the
+    next one, if a task has all of a turn.
     """
     if most_columns:
         wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
@@ -48,7 +50,8 @@ def gemm_blocks(
         pieces = -(-TASKS_PER_THREAD * threads // -(-panels // grain)) if threads > 1 else 1
         return max(1, outer // pieces), min(panels, grain), columns
     again = AGAIN_BYTES if column_bytes > NEAR_BYTES else 0
-    panel_block = _rounded(most_panels(panel_bytes, column_bytes), grain, panels)
+    whole = in_turns and outer > 1 and panels * panel_bytes <= WIDE_BYTES
+    panel_block = _rounded(panels if whole else most_panels(panel_bytes, column_bytes), grain, panels)
     if threads == 1:
         return outer, panel_block, columns
     wanted = TASKS_PER_THREAD * threads

@@ -1,13 +1,15 @@
 """Which tile a product gets, and whether lanes are filled from several dimensions."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
-from plan_cases import operands, plan, run
+from plan_cases import made_anew, operands, plan, run
 
 from einsum_engine import executor
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.kernels.cpu import abi
+from einsum_engine.kernels.cpu import abi, cores
 from einsum_engine.planners import tile_choice
 from einsum_engine.planners.gemm_access import L1_BYTES, block_of_k
 from einsum_engine.planners.tile_choice import choose_tile
@@ -151,11 +153,15 @@ def test_runs_in_few_pieces_are_reason_to_fill_vectors(run, several):
         (dict(b=80, e=64, d=30, c=40, a=48), True),  # ten, of tiles that are whole columns of a large result
     ],
 )
-def test_an_operand_that_lies_in_panels_is_read_there(sizes, there):
-    """In vectors of 16 its 48 lanes are a panel; 96 of two runs would waste fewer columns, and have to be packed."""
+def test_an_operand_that_lies_in_panels_is_read_there(sizes, there, monkeypatch):
+    """In vectors of 16 its 48 lanes are a panel; 96 of two runs would waste fewer columns, and have to be packed. The other
+    operand is packed wherever it is used by several panels."""
+    core = replace(cores.here(), columns_in_place=0)
+    monkeypatch.setattr(cores, "here", lambda: core)
     equation = "be,dcea->dcba"
     arrays = operands(equation, sizes, "float32")
-    made = plan(equation, arrays, isa="avx512", threads=1)
+    with made_anew():
+        made = plan(equation, arrays, isa="avx512", threads=1)
     (kernel,) = (step.kernel for step in made.steps if step.family == "gemm")
     assert (kernel == "gemm_float32_3x8_dp") == there
     if any(row is AVX512 for row in isa.host_isas()):
