@@ -1,4 +1,4 @@
-"""Families made by rule: permutations of one tensor, one large matrix product, gates on a state vector."""
+"""Families made by rule: permutations of one tensor, one large matrix product, batches of small ones, gates on a state vector."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ _GEMM_SIZES = (1024, 2048, 4096)
 _GEMM_DTYPES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 # int64 goes to no BLAS: a peer takes seconds at 1024 already.
 _INTEGER_SIZES = (512, 1024)
+
+# Products that are as many as read and write 48 MiB together in float32, 96 in float64; sizes of M, N and K.
+_BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70))
+_BATCH_TERMS = {"": "bmk,bkn->bmn", " transposed": "bmk,bnk->bmn", " batch last": "mkb,nbk->bmn"}
+_BATCH_ELEMENTS = 12 << 20
 
 _QUBITS = 22
 _GATES = ((0,), (10,), (17,), (20,), (21,), (3, 10), (16, 19), (20, 21))
@@ -89,6 +94,27 @@ def _gemm(size: int, dtype: str, short: str) -> Case:
     )
 
 
+def batch_cases(large: bool = False) -> list[Case]:
+    """Many products of equal small size in one call, the second operand transposed or not; one size with the batch last."""
+    plain = [_batch(sizes, kind, dtype) for dtype in _ITEMSIZES for kind in list(_BATCH_TERMS)[:2] for sizes in _BATCHES]
+    return plain + [_batch((64, 64, 64), " batch last", dtype) for dtype in _ITEMSIZES]
+
+
+def _batch(sizes: tuple[int, int, int], kind: str, dtype: str) -> Case:
+    m, n, k = sizes
+    count = _BATCH_ELEMENTS // (m * k + k * n + m * n)
+    size = {"b": count, "m": m, "n": n, "k": k}
+    terms = _BATCH_TERMS[kind]
+    return Case(
+        family=f"batches_f{dtype[-2:]}",
+        name=f"batch {count} of {m}x{n}x{k}{kind}",
+        expr=terms,
+        shapes=tuple(tuple(size[index] for index in term) for term in terms.split("->")[0].split(",")),
+        dtype=dtype,
+        peers=("numpy-optimize", "torch"),
+    )
+
+
 def gate_cases(large: bool = False) -> list[Case]:
     """Gates on one and two qubits of a state vector of 22, complex64: 2 x 2 and 4 x 4 matrices, 32 MiB in and out."""
     return [_gate(qubits, dtype) for dtype in _GATE_DTYPES for qubits in _GATES]
@@ -112,4 +138,5 @@ def _gate(qubits: tuple[int, ...], dtype: str) -> Case:
 
 register_family("permutations", permutation_cases)
 register_family("gemm", gemm_cases)
+register_family("batches", batch_cases)
 register_family("gates", gate_cases)

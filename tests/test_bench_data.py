@@ -34,6 +34,8 @@ def test_families_hold_what_they_should():
         "permutations_f64": 57,
         **{f"gemm_{short}": 3 for short in ("f32", "f64", "c64", "c128")},
         "gemm_i64": 2,
+        "batches_f32": 17,
+        "batches_f64": 17,
         "gates": 8,
     }
     assert len({(each.family, each.name) for each in ALL_CASES}) == len(ALL_CASES)
@@ -66,6 +68,14 @@ def test_expression_of_a_case_parses_and_fits_its_shapes(each):
     assert expression.eq == each.expr
     assert set(expression.sizes) == {letter for letter in each.expr if letter.isalpha()}
     assert math.prod(expression.output_shape) < 2**29
+
+
+def test_batches_are_as_many_products_as_fill_their_bytes():
+    for each in families.batch_cases():
+        sizes = {index: size for term, shape in zip(each.expr.split("->")[0].split(","), each.shapes) for index, size in zip(term, shape)}
+        m, n, k, b = (sizes[index] for index in "mnkb")
+        elements = b * (m * k + k * n + m * n)
+        assert each.name.startswith(f"batch {b} of {m}x{n}x{k}") and 0.98 * 12 * 2**20 < elements <= 12 * 2**20
 
 
 def test_gates_leave_the_qubits_in_their_order():
@@ -104,7 +114,7 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    known = "families: thesis, tccg, permutations, gemm, gates, kernels, calls, "
+    known = "families: thesis, tccg, permutations, gemm, batches, gates, kernels, calls, "
     known += "scaling, views, whole, chains, reductions"
     with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
