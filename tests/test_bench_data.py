@@ -10,7 +10,7 @@ from bench_cases import case
 from einsum_engine.bench import cases, families, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
-ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "gates"])
+ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "batches", "gates"])
 
 
 # --- cases -----------------------------------------------------------------------------------------------------
