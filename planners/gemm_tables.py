@@ -356,9 +356,9 @@ def _even(tensors: Sequence[int], k_dims: Sequence[Dim]) -> int:
             continue
         here = [None if t in dim.tables else dim.stride(t) or 0 for t in tensors]
         if None in here or steps is not None and here != [step * run for step in steps]:
-            return run if run >= LEAST_EVEN else 0
+            break
         steps, run = steps or here, run * dim.size
-    return run if tensors else 0
+    return run if tensors and run >= LEAST_EVEN else 0
 
 
 def described(mode: str, source: str) -> str:

@@ -33,21 +33,16 @@ class Evenly:
     def __init__(self, f: Fn, tile, run: Val, klen: Val, tka: Val, tkb: Val, later: NextTurn | None) -> None:
         self.f, self.tile, self.run, self.klen, self.later = f, tile, run, klen, later
         self.tables = (tka, tkb)
-        panels = (tile.spec.a_packed, tile.spec.b_packed)
+        packed = (tile.spec.a_packed, tile.spec.b_packed)
         widths = (tile.mr * tile.item, tile.spec.nr * tile.item)
-        self.in_place = tuple(not packed for packed in panels)
-        self.steps = tuple(
-            f.i64(width) if packed else self._step(table) for packed, width, table in zip(panels, widths, self.tables)
-        )
-        self.near = _kept(f, self.steps[0] * tile.rows_near)  # bytes, in whose place LLVM would multiply for each term
+        self.widths = tuple(width if is_packed else 0 for is_packed, width in zip(packed, widths))
         self.asks: Val | None = None
-        self.piece = run
-        if later is not None:
-            few = later.active.ne(0) & ((run >= klen) | (run % ASK_TERMS).eq(0))
-            self.piece = f.select(few, f.min(run, ASK_TERMS), run)
 
-    def _step(self, table: Val) -> Val:
-        """Bytes from the first term to the second one; 0: there is none."""
+    def _step(self, side: int) -> Val:
+        """Bytes from one term to the next; 0: there is none. Read for each tile that wants it: others are over in as much time."""
+        if self.widths[side]:
+            return self.f.i64(self.widths[side])
+        table = self.tables[side]
         return self.f.word(table, self.f.min(self.f.i64(1), self.klen - 1)) - self.f.word(table)
 
     def strip(self, asks: Val | None) -> None:
@@ -63,39 +58,44 @@ class Evenly:
             wanted = wanted & ahead.eq(0)
         return wanted
 
-    def emit(self, a: Val, b: Val, asking: Callable[[Val], None], term: Term) -> None:
-        """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row)``
-        before it, where rows are asked for."""
+    def emit(self, a: Val, b: Val, asking: Callable[[Val, Val], None], term: Term) -> None:
+        """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row, near)``
+        before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it."""
+        f, steps = self.f, (self._step(0), self._step(1))
         if self.asks is None:
-            self._loop(a, b, term, self.later)
+            self._loop(a, b, steps, term, self.later)
             return
+        near = _kept(f, steps[0] * self.tile.rows_near)  # in whose place LLVM would multiply for each term
 
         def both(row: Val, at: Val) -> None:
-            asking(row)
+            asking(row, near)
             term(row, at)
 
         wanted = self.asks if self.later is None else self.asks & self.later.active.eq(0)
-        with self.f.if_else(wanted) as (asks, others):
+        with f.if_else(wanted) as (asks, others):
             with asks:
-                self._loop(a, b, both)
+                self._loop(a, b, steps, both)
             with others:
-                self._loop(a, b, term, self.later)
+                self._loop(a, b, steps, term, self.later)
 
-    def _loop(self, a: Val, b: Val, term: Term, later: NextTurn | None = None) -> None:
+    def _loop(self, a: Val, b: Val, steps: tuple[Val, Val], term: Term, later: NextTurn | None = None) -> None:
         f = self.f
         places = (Var(f, a), Var(f, b))
-        start = f.var(0)
+        start, run = f.var(0), self.run
+        if later is not None:
+            few = later.active.ne(0) & ((run >= self.klen) | (run % ASK_TERMS).eq(0))
+            run = f.select(few, f.min(run, ASK_TERMS), run)
 
         def turn(_: Val) -> None:
             term(places[0].get(), places[1].get())
-            for place, step in zip(places, self.steps):
+            for place, step in zip(places, steps):
                 place.set(_kept(f, place.get() + step))
 
         with f.while_() as leave:
             first = start.get()
-            end = f.min(first + (self.run if later is None else self.piece), self.klen)
-            for base, place, table, in_place in zip((a, b), places, self.tables, self.in_place):
-                if in_place:
+            end = f.min(first + run, self.klen)
+            for base, place, table, width in zip((a, b), places, self.tables, self.widths):
+                if not width:
                     place.set(base + f.word(table, first))
             self.tile.turns_of_terms(first, end, turn)
             start.set(end)

@@ -92,6 +92,8 @@ class GemmNest:
         self.describer.nothing()
         turns_ask = cores.here().turns_ask and not self.tile.turns
         self.later = NextTurn(f, self.coming + 8 * C_WORDS * 2) if turns_ask else None
+        if self.later is not None:
+            self.later.nothing()
         if self.tile.asks_widely:
             self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
@@ -101,7 +103,8 @@ class GemmNest:
             if self.tile.asks:
                 self._follow(o, o1, a, b)
             if self.later is not None:
-                self._announce(o, o1, (a, b, c))
+                with f.if_(word(abi.G_ASKS).ne(0)):
+                    self._announce(o, o1, (a, b, c))
             self._k_blocks(a, b, c)
         with f.if_(word(abi.G_STREAM).ne(0)):
             f.store_fence()
@@ -161,11 +164,10 @@ class GemmNest:
         f.store(far_b.get(), self.coming + 8 * C_FOLLOWS_B)
 
     def _announce(self, o: Val, end: Val, now: tuple[Val, ...]) -> None:
-        """Tells tiles what the next turn of the outer loops reads and writes, if the step says that they ask for it; nothing
-        else is asked for then."""
+        """Tells tiles what the next turn of the outer loops reads and writes; nothing else is asked for then."""
         f, word = self.f, self.word
         self.later.nothing()
-        with f.if_(word(abi.G_ASKS).ne(0) & (o + 1 < end)):
+        with f.if_(o + 1 < end):
             self.later.announce(word(abi.G_ASKS), now, self._outer_offsets(o + 1), self._requests(word(abi.G_K)))
             for index in (C_FOLLOWS, C_FOLLOWS_B) if self.tile.asks else ():
                 f.store(f.i64(0), self.coming + 8 * index)

@@ -149,9 +149,9 @@ class TileEmitter:
             if spec.b_packed:
                 b_at.add(spec.nr * self.item)
 
-        def asking(row: Val) -> None:
+        def asking(row: Val, near: Val) -> None:
             if self.rows_near:
-                self.fetch_near(row + even.near)
+                self.fetch_near(row + near)
             if not self.rows_near or self.asks_widely:
                 self.fetch_ahead(row, ahead)
 
