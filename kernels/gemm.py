@@ -176,7 +176,7 @@ def lower(p: GemmProblem) -> Row:
         abi.G_N_TASKS: n_tasks,
         abi.G_ACCUMULATE: int(p.accumulate),
         abi.G_CHUNK: p.chunk,
-        abi.G_STREAM: (1 + 2 * p.close) * p.stream,
+        abi.G_STREAM: (1 + 2 * p.close) * (p.stream and not (p.asks and p.asks[2][1])),  # C that is asked for goes through the caches
         abi.G_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     tables, kernels = _tables(p), _kernels(p)

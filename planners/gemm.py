@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from ..kernels import tiles as tile_table
-from ..kernels.cpu import abi, cores
+from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, lower
 from ..kernels.isa import ISA
 from ..kernels.row import Row
@@ -465,7 +465,7 @@ class _Planner(GemmAccess):
             threads=self.threads if self._parallel else 1,
             goes_on=a_mode == "pack" and self._goes_on(),
             packed_columns=PACKED_COLUMNS if a_mode == "pack" else 0,
-            in_turns=cores.here().turns_ask and bool(self.b_dims) and not (self.n_outer or self.panels.outer),
+            in_turns=self._in_turns,
         )
         return min(self._outer_total, share * together), panels, columns
 

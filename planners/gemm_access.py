@@ -7,9 +7,10 @@ import math
 from ..kernels.cpu import abi, cores
 from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.isa import ISA
-from ..kernels.tiles import elements, follows
+from ..kernels import tiles as tile_table
+from ..kernels.tiles import follows
 from ..records import lazy
-from .gemm_tables import GemmTables
+from .gemm_tables import LEAST_EVEN, GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
@@ -190,6 +191,8 @@ class GemmAccess(GemmTables):
             return False
         if self.c.constant_right or RIGHT not in self.known or len(self.k_dims) != 1 or not self._along_k(RIGHT):
             return False
+        if self.k_total < LEAST_EVEN or self.c.dtype not in ("float32", "float64"):  # tables; others were not measured
+            return False
         return not self._paged(RIGHT, abi.K_RUN)
 
     def _scattered_b(self, footprint: int) -> bool:
@@ -210,7 +213,7 @@ class GemmAccess(GemmTables):
         kc = self._kc
         wanted = TASKS_PER_THREAD * self.threads if self._parallel else 1
         outer = total(self.b_dims) * total(self.n_outer)
-        most = TURN_PACK_BYTES if a_mode == "pack" and outer >= max(wanted, 2) and cores.here().turns_ask else PACK_BYTES
+        most = TURN_PACK_BYTES if a_mode == "pack" and outer >= wanted and self._in_turns else PACK_BYTES
         if self.panels.count * self.mr * kc * self.item > most:
             return False
         if a_mode == "pack":  # a task has all columns, so that A is packed once too
@@ -303,8 +306,14 @@ class GemmAccess(GemmTables):
             return grouped
         if a_mode != "pack" or self._pack_mode() != abi.PANEL_RUN:
             return 1
-        lanes = elements(self.isa, self.c.dtype)
+        lanes = tile_table.elements(self.isa, self.c.dtype)
         return grain_of(self.panels.run_last.size, self.mr * self._kc * self.item, lanes, self.item)
+
+    @lazy
+    def _in_turns(self) -> bool:
+        """Whether outer loops are a batch of products whose turns may ask for the next one, if a task has all of a turn."""
+        single = not (self.n_outer or self.k_outer or self.panels.outer) and self._kc >= self.k_total
+        return cores.here().turns_ask and single and total(self.b_dims) > 1
 
     # -- how much it is -----------------------------------------------------------------------------------------
     @lazy

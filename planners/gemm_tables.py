@@ -12,6 +12,7 @@ import numpy as np
 
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
+from ..kernels.cpu.units import ASK_TERMS
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
@@ -139,18 +140,19 @@ class GemmTables:
     def _asks(self, d: Decided, even: int) -> tuple[AskedRows, ...]:
         """What a turn of the outer loops has of A, B and C that is asked for in the turn before, where a task has all of it at
         once; (): nothing."""
-        whole = d.blocks[1] >= self.panels.count and d.blocks[2] >= self.n_total and not d.shares
-        if self.panels.outer or self.n_outer or self.k_outer or d.kc < total(self.k_dims) or not whole or d.across[0]:
+        k, (turns, panels, columns) = total(self.k_dims), d.blocks
+        if turns < 2 or panels < self.panels.count or columns < self.n_total or d.shares or d.across[0]:
             return ()
-        if not (even or d.reads_panels):
+        if self.panels.outer or self.n_outer or self.k_outer or d.kc < k:
             return ()
-        panels = self.panels.count * d.a_stride if d.a_mode == "panels" and not d.a_nested else 0
-        sides = (
-            (panels, 1, 0) if panels else rows_of((*self.m_dims, *self.k_dims), LEFT, self.items[LEFT]),
-            NO_ROWS if d.b_mode == "panels" else rows_of((*self.n_dims, *self.k_dims), RIGHT, self.items[RIGHT]),
-            rows_of((*self.m_dims, *self.n_dims), OUT, self.item),
-        )
-        return asked_rows(sides, total(self.b_dims))
+        if not d.reads_panels and (not even or even < k and even % ASK_TERMS):
+            return ()
+        if d.a_mode == "panels":
+            left = (k * self.mr * self.item, self.panels.count, d.a_stride) if not d.a_nested else NO_ROWS
+        else:
+            left = rows_of((*self.m_dims, *self.k_dims), LEFT, self.items[LEFT])
+        right = NO_ROWS if d.b_mode == "panels" else rows_of((*self.n_dims, *self.k_dims), RIGHT, self.items[RIGHT])
+        return asked_rows((left, right, rows_of((*self.m_dims, *self.n_dims), OUT, self.item)), total(self.b_dims))
 
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
@@ -209,7 +211,7 @@ class GemmTables:
             chunk=d.chunk,
             turn=self.turn,
             across=d.across,
-            stream=d.stream and not (asks and asks[OUT][1]),
+            stream=d.stream,
             close=d.close,
             blocks=d.blocks,
             shares=d.shares,

@@ -13,6 +13,7 @@ from plan_cases import run as run_plan
 from einsum_engine.kernels import gemm, isa, tiles
 from einsum_engine.kernels.cpu import abi, codegen, cores, library, next_turn
 from einsum_engine.kernels.cpu.emit import I64, Fn
+from einsum_engine.kernels.cpu.units import ASK_TERMS
 from einsum_engine.kernels.launch import Launch
 from einsum_engine.planners import next_turn as planned
 
@@ -46,7 +47,7 @@ def _lines_asked(monkeypatch, table, now, then, times: int) -> list[tuple[int, i
     with monkeypatch.context() as patch:
         patch.setattr(Fn, "prefetch", logged)
         turn = next_turn.NextTurn(f, f.stack(8 * next_turn.WORDS))
-        turn.nothing()
+        turn.begin()
         turn.announce(numbers, [f.word(here, n) for n in range(3)], [f.word(there, n) for n in range(3)], rounds)
         with f.if_(turn.active.ne(0)):
             with f.range(0, rounds):
@@ -64,18 +65,23 @@ def _lines_asked(monkeypatch, table, now, then, times: int) -> list[tuple[int, i
 @pytest.mark.parametrize("table", [
     [(640, 1, 0), (128, 5, 4096), (64, 7, 192)],
     [(0, 0, 0), (1000, 1, 0), (0, 0, 0)],  # a run that ends within a line
-    [(64, 3, 64), (0, 0, 0), (512, 2, 1 << 33)],
+    [(64, 3, 256), (0, 0, 0), (512, 2, 1 << 33)],
+    [(64, 9, 640), (0, 0, 0), (192, 5, 4096 + 16)],
 ])  # fmt: skip
-def test_each_line_is_asked_for_once(monkeypatch, table, times):
-    """However many requests a turn has; C for being written."""
-    now, then = (0, 1 << 20, 1 << 30), (1 << 16, 1 << 21, 1 << 31)
+@pytest.mark.parametrize("begin", [0, 16])
+def test_each_line_is_asked_for_once(monkeypatch, table, times, begin):
+    """However many requests a turn has; C for being written. Rows begin anywhere in a line; the last line of an only row may be left."""
+    now, then = (0, 1 << 20, 1 << 30), tuple(begin + (1 << power) for power in (16, 21, 31))
     wanted = [
-        (begin + at * stride + line, int(side == 2))
-        for side, ((row, rows, stride), begin) in enumerate(zip(table, then))
-        for at in range(rows)
-        for line in range(0, row, 64)
+        (line, int(side == 2))
+        for side, ((row, rows, stride), there) in enumerate(zip(table, then))
+        for at in range(there, there + max(rows * stride, rows), stride or 1)
+        for line in range(at - at % 64, at + row, 64)
     ]
-    assert sorted(_lines_asked(monkeypatch, table, now, then, times)) == sorted(wanted)
+    asked = _lines_asked(monkeypatch, table, now, then, times)
+    left = set(wanted) - set(asked)
+    assert len(set(asked)) == len(asked) and set(asked) <= set(wanted)
+    assert left <= {(there + row - 1 - (there + row - 1) % 64, int(side == 2)) for side, (there, (row, rows, _)) in enumerate(zip(then, table)) if rows == 1 and begin}
 
 
 def test_requests_lie_evenly_and_what_stays_is_not_asked_for(monkeypatch):
@@ -92,7 +98,7 @@ def test_results_of_outer_loops(asking, row, dtype, modes):
     """Of turns that say anything of what the next one has, in one block of K and in pieces, with runs of terms and without."""
     tile = tiles.tiles(row, dtype)[0]
     height, total = tile[0] * tiles.elements(row, dtype), 5
-    for k, even, first in ((3, True, 0), (next_turn.ASK_TERMS, False, 0), (3 * next_turn.ASK_TERMS + 1, True, 0), (300, True, 0), (24, True, 12)):
+    for k, even, first in ((3, True, 0), (ASK_TERMS, False, 0), (3 * ASK_TERMS + 1, True, 0), (300, True, 0), (24, True, 12)):
         case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=tile[1] + 1, k=k, kc=512, even=even)
         copies = [build(with_modes(replace(case, seed=seed), modes, "LANES_RUN", "K_RUN"), row) for seed in range(total)]
         memory = {slot: np.concatenate([copy.memory[slot] for copy in copies]) for slot in (A, B, C)}
@@ -127,8 +133,8 @@ def test_panels_that_come_from_far(asking, row, a, shares):
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int64"])
 @pytest.mark.parametrize("text, sizes", [
     ("bmk,bkn->bmn", dict(b=67, m=40, k=33, n=50)),
-    ("bmk,bkn->bmn", dict(b=19, m=130, k=140, n=150)),
-    ("mkb,nbk->bmn", dict(b=24, m=64, k=96, n=70)),
+    ("bmk,bkn->bmn", dict(b=35, m=130, k=140, n=150)),
+    ("mkb,nbk->bmn", dict(b=48, m=64, k=96, n=70)),
     ("bkm,bnk->nbm", dict(b=40, m=64, k=64, n=40)),
 ])  # fmt: skip
 def test_results_of_batches(asking, monkeypatch, text, sizes, dtype, threads):
@@ -156,6 +162,30 @@ def test_what_a_turn_has(asking):
     assert asked == [whole] * 3 and not words[abi.G_STREAM]
     asked, _ = _asked("bmk,kbn->bmn", (1024, 64, 64), (64, 1024, 64))
     assert sorted(asked) == sorted([whole, whole, (256, 64, 1024 * 256)])
+
+
+def test_panels_of_a_that_a_step_packed_for_the_batch(asking):
+    """Those of one product: panels of other products lie between them."""
+    made = plan("mkb,nbk->bnm", [np.empty((64, 256, 96), np.float32), np.empty((80, 96, 256), np.float32)], isa="avx2", threads=1)
+    pack, step = made.steps
+    row, rows, stride = step.args.tables[abi.G_ASKS][:3].tolist()
+    assert pack.family == "pack" and step.args.words[abi.G_A_STRIDE] == stride > row
+    assert (row, rows) == (256 * 4 * step.tile[0], step.args.words[abi.G_PANELS])
+
+
+@every_isa
+def test_runs_between_which_there_are_no_requests(asking, row):
+    """100 terms behind each other, three times, where both operands are read in place: they are no pieces of 8."""
+    made = plan("bmkl,blkn->bmn", [np.empty((1024, 40, 3, 100), np.float32), np.empty((1024, 100, 3, 64), np.float32)], isa=row.name, threads=1)
+    (step,) = [step for step in made.steps if step.family == "gemm"]
+    assert (abi.G_ASKS in step.args.tables) == (step.args.words[abi.G_EVEN] != 100)
+
+
+def test_tasks_of_a_single_turn_ask_for_nothing(asking):
+    """C leaves past the caches then, as it would without."""
+    made = plan("bmk,bkn->bmn", [np.empty((24, 256, 256), np.float32)] * 2, isa="avx2", threads=2)
+    (step,) = [step for step in made.steps if step.family == "gemm"]
+    assert step.args.words[abi.G_OUTER_BLOCK] == 1 and abi.G_ASKS not in step.args.tables and step.args.words[abi.G_STREAM]
 
 
 @pytest.mark.parametrize("text, shapes", [

@@ -95,12 +95,12 @@ SHARE_WORDS = 4
 # For A and for B, packed along K in squares: how many lines each lane has of a block of K, and the offsets of these from
 # its first term; 0: lines follow from the tables of lanes and terms.
 G_LINES_A, G_LINES_B = 70, 71
+G_TURN = 72  # panels: which one is computed when, within each task; 0: in their order
 G_EVEN = 73  # terms that follow each other at equal distances in each operand that is read in place, 0: tables alone say where
 # address of what a turn of the outer loops has of A, B and C, for each: bytes of a row, rows, bytes from one to the next; it is asked
 # for in the turn before; no rows: it is not. 0: nothing is
 G_ASKS = 74
 ASK_WORDS = 3
-G_TURN = 72  # panels: which one is computed when, within each task; 0: in their order
 STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next, or of an A that few columns read in

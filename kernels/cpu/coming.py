@@ -186,6 +186,7 @@ class Columns:
         many = (klen >= LEAST_LINES * self.terms) & ((n1 - n0) * klen * item >= LEAST_BYTES)
         self.asks = (n + nr < n1) & along & many & there.eq(0)
         return self.asks
+
     def begin(self, first: Val) -> None:
         """Before a tile; ``first``: of its strip."""
         self.split, self.piece = self.asks & first, self.f.i64(self.terms)

@@ -38,9 +38,10 @@ class Core:
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
     ``turns_ask``: while a small product of a batch is computed, what the next one reads and writes is asked for, a few lines at
-    a time, and its result stored through the caches (docs/performance-batches.md#next-turn).
-    ``columns_in_place``: bytes of a B whose columns run along K, up to which a product reads it in place, however often it is
-    used (docs/performance-batches.md#columns-in-place); 0: as others.
+    a time, and its result stored through the caches; and the next block of panels of an A that comes from beyond the cache of a
+    core (docs/performance-batches.md#next-turn, #next-panels).
+    ``columns_in_place``: bytes of a float32 or float64 B whose columns run along K, up to which a product reads it in place, if
+    several panels use it (docs/performance-batches.md#columns-in-place); 0: as others.
     ``rows_near``: of an A that a product reads in place, tiles ask for rows so many terms before their use, into the first
     cache, most of them in place of those of a later panel, into the second (docs/performance.md#rows-near); 0: for these alone.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has

@@ -1,4 +1,4 @@
-"""The K loop of a tile that reads an operand in place, where its terms lie at equal distances.
+"""The K loop of a tile that reads an operand in place, where its terms lie at equal distances: with a constant stride.
 
 A table of offsets costs each term a load, its address and often a spilled register: of the two loads a cycle that bound a
 tile of few columns, 2 x 8 then has four left over from twelve. Terms of one index, or of some that are one, are a constant
@@ -14,7 +14,8 @@ from typing import Callable
 from llvmlite import ir
 
 from .emit import I64, Fn, Val, Var
-from .next_turn import ASK_TERMS, NextTurn
+from .next_turn import NextTurn
+from .units import ASK_TERMS
 
 Term = Callable[[Val, Val], None]
 

@@ -29,10 +29,11 @@ from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side, is_cut
 from .emit import I64, Fn, Val, Var
-from .next_turn import ASK_TERMS, NextTurn
+from .next_turn import NextTurn
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
+from .units import ASK_TERMS
 
 FOLLOWED = 128 << 10  # most bytes of A in an outer iteration that is asked for during the one before
 LONG_ENOUGH = 8 << 10  # bytes of A: less is there before asking for it pays
@@ -93,7 +94,7 @@ class GemmNest:
         turns_ask = cores.here().turns_ask and not self.tile.turns
         self.later = NextTurn(f, self.coming + 8 * C_WORDS * 2) if turns_ask else None
         if self.later is not None:
-            self.later.nothing()
+            self.later.begin()
         if self.tile.asks_widely:
             self._name_next_task(o1 - o0)
         with f.range(o0, o1) as o:
@@ -164,26 +165,37 @@ class GemmNest:
         f.store(far_b.get(), self.coming + 8 * C_FOLLOWS_B)
 
     def _announce(self, o: Val, end: Val, now: tuple[Val, ...]) -> None:
-        """Tells tiles what the next turn of the outer loops reads and writes; nothing else is asked for then."""
-        f, word = self.f, self.word
-        self.later.nothing()
+        """Tells tiles what the next turn of the outer loops reads and writes; an A or B of which this is so is asked for in no
+        other way then."""
+        f, table = self.f, self.word(abi.G_ASKS)
+        self.later.next()
         with f.if_(o + 1 < end):
-            self.later.announce(word(abi.G_ASKS), now, self._outer_offsets(o + 1), self._requests(word(abi.G_K)))
-            for index in (C_FOLLOWS, C_FOLLOWS_B) if self.tile.asks else ():
-                f.store(f.i64(0), self.coming + 8 * index)
+            self.later.announce(table, now, self._outer_offsets(o + 1), self._requests(self.word(abi.G_K)))
+            for side, index in ((0, C_FOLLOWS), (1, C_FOLLOWS_B)) if self.tile.asks else ():
+                with f.if_(f.word(table, abi.ASK_WORDS * side + 1).ne(0)):
+                    f.store(f.i64(0), self.coming + 8 * index)
 
     def _requests(self, klen: Val) -> Val:
-        """How often tiles ask for something while a block of K is computed."""
+        """How often tiles ask for something while a block of K is computed. A strip of half a tile's columns does not, where it has a
+        loop of its own."""
         f, nr = self.f, self.spec.nr
-        tiles = (self.p1 - self.p0) * f.ceil_div(self.n1 - self.n0, nr)
+        columns = self.n1 - self.n0
+        strips = f.ceil_div(columns, nr)
+        if self.tile.halves:
+            rest = columns % nr
+            strips = strips - f.select((rest > 0) & (rest <= nr // 2), f.i64(1), f.i64(0))
         if self.spec.a_packed and self.spec.b_packed:
-            return tiles * f.select(is_cut(klen, self.spec.mv, nr), f.i64(nr), f.i64(1))
-        return tiles * f.ceil_div(klen, ASK_TERMS)
+            pieces = f.select(is_cut(klen, self.spec.mv, nr), f.i64(nr), f.i64(1))
+        else:
+            pieces = f.ceil_div(klen, ASK_TERMS)
+        return f.max((self.p1 - self.p0) * strips * pieces, 1)
 
     def _announce_panels(self, a: Val, turn: Val, k0: Val, klen: Val) -> None:
         """Tells tiles which panels of A this task, or the thread's next one, reads after this block of K, if they come from far."""
         f, word = self.f, self.word
         far = (word(abi.G_PACK_MODE) & abi.FAR_A).ne(0) & word(abi.G_ASKS).eq(0)
+        if not self.spec.b_packed:
+            far = far & word(abi.G_EVEN).ne(0)  # the loop by tables asks for nothing
         with f.if_(far):
             ready, width = word(abi.G_A_STRIDE), self.tile.mr * self.tile.item
             after, many = self._panels_after()
@@ -333,7 +345,8 @@ class GemmNest:
         """From the panels of this task to those of the one that this thread takes next, and how many these are; 0 where
         there is none, or it has the same."""
         f, word = self.f, self.word
-        after = word(abi.G_PANEL_BLOCK) * self.threads
+        in_turn = word(abi.PARALLEL).eq(abi.IN_TURN)
+        after = word(abi.G_PANEL_BLOCK) * f.select(in_turn, self.threads, f.i64(1))
         left = word(abi.G_PANELS) - (self.p0 + after)
         some = (left > 0) & word(abi.G_N_TASKS).eq(1)
         distance, many = Var(f, f.select(some, after, f.i64(0))), Var(f, f.min(self.p1 - self.p0, left))

@@ -1,12 +1,13 @@
-"""Asks for what the next turn of the outer loops reads and writes, a few lines at a time, while the tiles of this one run.
+"""Prefetches what the next turn of the outer loops (of a batch, the next product) reads and writes, a few lines at a time, while the
+tiles of this one run.
 
 A batch of small products is read once and written once: each takes as long as its multiply-adds and as its lines need, one after
 the other, where a core does not find them early enough by itself. What is asked for at once waits in line, and loads of this
 turn behind it; what is asked for before a tile is not there for its first terms. So requests lie between a few terms each,
 evenly over the turn, and C is asked for, too: a store past the caches takes longer than one to a line that is there.
 
-What it may assume: each operand's part in a turn is rows of one length, so many bytes apart, as ``G_ASKS`` has them, and a task has
-all of a turn's panels and columns, in one block of K.
+What `announce` may assume: each operand's part in a turn is rows of one length, so many bytes apart, as ``G_ASKS`` has them, and a
+task has all of a turn's panels and columns, in one block of K. `announce_block` is told the rows of one block of panels of A.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from . import abi
 from .emit import Fn, Val, Var
 from .stream import LINE
 
-ASK_TERMS = 8  # of an operand that is read in place, between two requests
 SIDES = 3  # A, B and C
-AT, ROW_END, ROWS, ROW, GAP, SHARE = range(6)  # of each: the next line, where its row ends, rows that are left, bytes of a row, bytes
-SIDE_WORDS = 6  # from its end to the next one, and lines that are asked for each time
+# Words of each: the next line, where its row ends, rows that are left, bytes of a row, bytes from its end to the next one, and lines
+# that are asked for each time.
+AT, ROW_END, ROWS, ROW, GAP, SHARE = range(6)
+SIDE_WORDS = 6
 ACTIVE = SIDE_WORDS * SIDES  # whether there is anything to ask for
-WORDS = ACTIVE + 1
+ASKED_B, THERE_B = ACTIVE + 1, ACTIVE + 2  # whether B of the next turn is asked for in this one, and that of this turn was
+WORDS = ACTIVE + 3
 
 
 class NextTurn:
@@ -33,9 +36,22 @@ class NextTurn:
     def active(self) -> Val:
         return self.f.word(self.at, ACTIVE)
 
-    def nothing(self) -> None:
-        """Until `announce` says otherwise."""
-        self.f.store(self.f.i64(0), self.at + 8 * ACTIVE)
+    @property
+    def b_is_there(self) -> Val:
+        """Whether B of this turn was asked for in the one before."""
+        return self.f.word(self.at, THERE_B)
+
+    def begin(self) -> None:
+        """Nothing was asked for, and nothing is."""
+        for word in (ACTIVE, ASKED_B, THERE_B):
+            self.f.store(self.f.i64(0), self.at + 8 * word)
+
+    def next(self) -> None:
+        """A turn begins, which may be the last one of the task: nothing is asked for until `announce` says otherwise."""
+        f = self.f
+        f.store(f.word(self.at, ASKED_B), self.at + 8 * THERE_B)
+        for word in (ACTIVE, ASKED_B):
+            f.store(f.i64(0), self.at + 8 * word)
 
     def announce_block(self, row: Val, rows: Val, stride: Val, there: Val, times: Val) -> None:
         """Before a block of panels of A: where the next one is, and the rows that it has there."""
@@ -45,9 +61,11 @@ class NextTurn:
         self.f.store(rows, self.at + 8 * ACTIVE)
 
     def announce_side(self, side: int, row: Val, rows: Val, stride: Val, there: Val, times: Val) -> None:
-        lines = rows * ((row + (LINE - 1)) // LINE)
+        # Rows may begin anywhere in a line, and have one more then. That of a single row would make each share longer, and is left out.
+        within, parted = there & (LINE - 1), ((there | stride) & (LINE - 1)).ne(0)
+        lines = rows * ((row + (LINE - 1)) // LINE) + self.f.select(parted & (rows > 1), rows, self.f.i64(0))
         words = {
-            AT: there,
+            AT: there - within,
             ROW_END: there + row,
             ROWS: rows,
             ROW: row,
@@ -66,6 +84,8 @@ class NextTurn:
             rows = f.select(here.eq(there), f.i64(0), rows)
             self.announce_side(side, row, rows, stride, there, times)
             some = some | rows
+            if side == 1:
+                f.store(rows, self.at + 8 * ASKED_B)
         f.store(some, self.at + 8 * ACTIVE)
 
     def ask(self) -> None:
@@ -86,8 +106,9 @@ class NextTurn:
             f.prefetch(at.get(), write=side == 2, locality=2)
             at.add(LINE)
             with f.if_(at.get() >= end.get()):
-                at.set(end.get() + self._word(side, GAP))
-                end.set(at.get() + self._word(side, ROW))
+                begin = end.get() + self._word(side, GAP)
+                at.set(begin - (begin & (LINE - 1)))
+                end.set(begin + self._word(side, ROW))
                 rows.add(f.i64(-1))
         for word, value in ((AT, at), (ROW_END, end), (ROWS, rows)):
             f.store(value.get(), self._place(side, word))

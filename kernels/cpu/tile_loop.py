@@ -216,7 +216,7 @@ class TileLoop:
     def _next_columns(self, b: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Before a strip of columns that are read in place: sees to it that the next ones are asked for."""
         f, tnb = self.f, self.word(abi.G_TN_B)
-        there = f.i64(0) if self.later is None else self.later.active
+        there = f.i64(0) if self.later is None else self.later.b_is_there
         asked = there.ne(0)
         if self.columns is not None:
             asked = asked | self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen, there).ne(0)
