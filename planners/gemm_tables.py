@@ -203,7 +203,7 @@ class GemmTables:
             b_pack_mode=b_pack_mode,
             fetch_a=d.fetch_a,
             fetch_b=d.fetch_b,
-            far_a=d.a_mode == "panels" and self._bytes_of_a() > FAR_A_BYTES,
+            far_a=d.a_mode == "panels" and self.isa.vector_bits == 512 and self._bytes_of_a() > FAR_A_BYTES,
             far_b=d.pack_right is not None and d.pack_right.nbytes > FAR_BYTES,
             kc=d.kc,
             even=even,

@@ -10,7 +10,7 @@ from .sides import Dim
 
 AskedRows = tuple[int, int, int]  # bytes of a row, rows, bytes from one to the next
 NO_ROWS: AskedRows = (0, 0, 0)
-ALL_BYTES = 1 << 20  # of all turns: less stays in the cache of a core
+ALL_BYTES = 2 << 20  # of all turns: less stays in the cache of a core
 TURN_BYTES = 1536 << 10  # of a turn, which are to stay there beside those that are in use
 LEAST_BYTES = 4 << 10  # of a turn: with less there are more requests than multiply-adds to hide them behind
 
