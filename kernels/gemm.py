@@ -193,8 +193,7 @@ def lower(p: GemmProblem) -> Row:
 
 def _even(p: GemmProblem) -> int:
     """Terms at equal distances, where blocks of K begin with the first one of them."""
-    whole = len(p.tk_a) in (p.even, min(p.kc, len(p.tk_a)))
-    return p.even if p.even and (whole or p.kc % p.even == 0) else 0
+    return p.even if p.even and (len(p.tk_a) <= max(p.even, p.kc) or p.kc % p.even == 0) else 0
 
 
 def _tables(p: GemmProblem) -> dict[int, np.ndarray]:

@@ -345,6 +345,7 @@ class _Planner(GemmAccess):
             stream=self._stream(kc),
             close=self.close,
             blocks=self._blocks(kc, a_mode, b_mode),
+            in_turns=self._in_turns and kc >= self.k_total,
             shares=self._shares(kc, a_mode, b_mode),
             left_layout=left_layout,
             pack_left=pack_left,

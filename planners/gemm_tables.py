@@ -49,6 +49,7 @@ class Decided(NamedTuple):
     stream: bool
     close: int
     blocks: tuple[int, int, int]
+    in_turns: bool
     shares: tuple[Share, ...]
     left_layout: Layout | None
     pack_left: PackedSide | None
@@ -134,16 +135,13 @@ class GemmTables:
         return left, right
 
     def _bytes_of_a(self) -> int:
-        rows = total(self.m_dims) if self.m_dims else 1
-        return rows * total(self.k_dims) * total(self.k_outer) * total(self.b_dims) * self.item
+        return total(self.m_dims) * total(self.k_dims) * total(self.k_outer) * total(self.b_dims) * self.item
 
     def _asks(self, d: Decided, even: int) -> tuple[AskedRows, ...]:
         """What a turn of the outer loops has of A, B and C that is asked for in the turn before, where a task has all of it at
         once; (): nothing."""
         k, (turns, panels, columns) = total(self.k_dims), d.blocks
-        if turns < 2 or panels < self.panels.count or columns < self.n_total or d.shares or d.across[0]:
-            return ()
-        if self.panels.outer or self.n_outer or self.k_outer or d.kc < k:
+        if not d.in_turns or turns < 2 or panels < self.panels.count or columns < self.n_total or d.across[0]:
             return ()
         if not d.reads_panels and (not even or even < k and even % ASK_TERMS):
             return ()
@@ -356,7 +354,7 @@ def _even(tensors: Sequence[int], k_dims: Sequence[Dim]) -> int:
     for dim in k_dims:
         if dim.size == 1:
             continue
-        here = [None if t in dim.tables else dim.stride(t) or 0 for t in tensors]
+        here = [dim.stride(t) for t in tensors]
         if None in here or steps is not None and here != [step * run for step in steps]:
             break
         steps, run = steps or here, run * dim.size

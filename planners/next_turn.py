@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from ..kernels.cpu import cores
 from ..kernels.cpu.units import LINE
 from .sides import Dim
 
@@ -18,8 +17,6 @@ LEAST_BYTES = 4 << 10  # of a turn: with less there are more requests than multi
 def asked_rows(sides: Sequence[AskedRows], turns: int) -> tuple[AskedRows, ...]:
     """What is asked for of A, B and C, whose parts in a turn are ``sides``; (): nothing. What is read comes first, if not all
     of it has room."""
-    if not cores.here().turns_ask or turns < 2:
-        return ()
     found, together = [], 0
     for row, rows, stride in sides:
         fits = together + row * rows <= TURN_BYTES
@@ -36,7 +33,7 @@ def rows_of(dims: Sequence[Dim], tensor: int, item: int) -> AskedRows:
     ((64, 6, 4096), (0, 0, 0), (0, 0, 0))
     """
     places = sorted([(dim.stride(tensor), dim.size) for dim in dims if dim.size > 1 and dim.stride(tensor) is not None])
-    if len(places) < sum([dim.size > 1 for dim in dims]) or any(dim.tables.get(tensor) is not None for dim in dims):
+    if len(places) < sum([dim.size > 1 for dim in dims]):  # one has a table
         return NO_ROWS
     row, rows, stride = item, 1, 0
     for step, size in places:

@@ -49,9 +49,8 @@ def _lines_asked(monkeypatch, table, now, then, times: int) -> list[tuple[int, i
         turn = next_turn.NextTurn(f, f.stack(8 * next_turn.WORDS))
         turn.begin()
         turn.announce(numbers, [f.word(here, n) for n in range(3)], [f.word(there, n) for n in range(3)], rounds)
-        with f.if_(turn.active.ne(0)):
-            with f.range(0, rounds):
-                turn.ask()
+        with f.range(0, rounds):
+            turn.ask()
         f.ret()
     (address,) = codegen.load(codegen.compile_object(module, row), ("asked",), row)
     arrays = [np.array(values, np.int64).ravel() for values in (table, now, then)]
@@ -148,15 +147,15 @@ def test_results_of_batches(asking, monkeypatch, text, sizes, dtype, threads):
     np.testing.assert_array_equal(run_plan(made, arrays), np.einsum(text, *wide, optimize=True).astype(dtype))
 
 
-def _asked(text, *shapes, dtype="float32", **more):
-    made = plan(text, [np.empty(shape, dtype) for shape in shapes], isa="avx2", threads=1, **more)
+def _asked(text, *shapes):
+    made = plan(text, [np.empty(shape, np.float32) for shape in shapes], isa="avx2", threads=1)
     (step,) = [step for step in made.steps if step.family == "gemm"]
     table = step.args.tables.get(abi.G_ASKS)
     return None if table is None else [tuple(side) for side in table.reshape(3, 3).tolist()], step.args.words
 
 
 def test_what_a_turn_has(asking):
-    """Blocks without gaps; rows of one that has some; panels that a step before packed; C is stored through the caches then."""
+    """Blocks without gaps; rows of one that has some; C is stored through the caches then."""
     whole = (64 * 64 * 4, 1, 0)
     asked, words = _asked("bmk,bkn->bmn", (1024, 64, 64), (1024, 64, 64))
     assert asked == [whole] * 3 and not words[abi.G_STREAM]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import abi
+from . import abi, cores, next_turn
 from .emit import Fn, Val, Var
+from .evenly import step_of
 from .next_turn import NextTurn
 from .stream import LINE
 from .tile import TileEmitter
@@ -29,6 +30,7 @@ C_SHARE = 5  # lines before each tile
 C_AT_K, C_AT_LANE, C_AT_PANEL = 6, 7, 8  # the next line to ask for
 C_K_STEP, C_LANE_STEP, C_PANEL_STEP = 9, 10, 11  # a line further along the run
 C_WORDS = 12
+COMING_BYTES = 8 * (2 * C_WORDS + next_turn.WORDS)  # of both descriptions, and what `later_of` has behind them
 # The words of an A that is read in place.
 C_FOLLOWS, C_FOLLOWS_B = 0, 1  # bytes to where A and B are in the next outer iteration, 0: not to ask
 C_COMES = 2  # first panel of the task that this thread takes next, 0: there is none
@@ -100,6 +102,11 @@ class Fetcher:
         return self.word(count) + self.word(step) - 1
 
 
+def later_of(f: Fn, tile: TileEmitter, coming: Val) -> NextTurn | None:
+    """What tiles ask for of the next turn, or the next block of panels; None: nothing on these cores, nor where columns are turned."""
+    return NextTurn(f, coming + 8 * C_WORDS * 2) if cores.here().turns_ask and not tile.turns else None
+
+
 def is_cut(klen: Val, mv: int, nr: int) -> Val:
     """Whether the loop over K of a tile of packed operands is cut into pieces where there is something to ask for."""
     return (klen * mv >= PIECE) & (klen > nr)
@@ -149,7 +156,7 @@ class Beside:
             self.tile.fetch_columns(c, tnc)
         self.column.set(0)
         if self.later is not None:
-            with self.f.if_(self.later.active.ne(0) & self.cut.eq(0)):
+            with self.f.if_(self.cut.eq(0)):
                 self.later.ask()
 
     def ask(self, done: Val) -> None:
@@ -164,8 +171,7 @@ class Beside:
             at.add(LINE)
         self.at.set(at.get())
         if self.later is not None:
-            with f.if_(self.later.active.ne(0)):
-                self.later.ask()
+            self.later.ask()
 
 
 class Columns:
@@ -182,7 +188,7 @@ class Columns:
         f, nr, item = self.f, self.tile.spec.nr, self.tile.item
         n, n0, n1 = columns
         self.b, self.tkb, self.next = b, tkb, tnb + (n + nr) * 8
-        along = (f.word(tkb, f.min(f.i64(1), klen - 1)) - f.word(tkb)).eq(item)
+        along = step_of(f, tkb, klen).eq(item)
         many = (klen >= LEAST_LINES * self.terms) & ((n1 - n0) * klen * item >= LEAST_BYTES)
         self.asks = (n + nr < n1) & along & many & there.eq(0)
         return self.asks

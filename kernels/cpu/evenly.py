@@ -1,7 +1,7 @@
 """The K loop of a tile that reads an operand in place, where its terms lie at equal distances: with a constant stride.
 
-A table of offsets costs each term a load, its address and often a spilled register: of the two loads a cycle that bound a
-tile of few columns, 2 x 8 then has four left over from twelve. Terms of one index, or of some that are one, are a constant
+A table of offsets costs each term a load, its address and often a spilled register, where two loads a cycle bound a tile of few
+columns: 2 x 8 then has 16 in the 8 cycles of its multiply-adds. Terms of one index, or of some that are one, are a constant
 apart; so are those of the fastest of several. Several of them are a turn of the loop then, as of packed panels.
 
 What the loop may assume: ``G_EVEN`` divides the block of K, or is not less than it; a K of one term has no distance.
@@ -27,6 +27,11 @@ def _kept(f: Fn, value: Val) -> Val:
     return Val(f, f.b.call(same, [value.v]))
 
 
+def step_of(f: Fn, terms: Val, klen: Val) -> Val:
+    """Bytes from the first term to the second one, by the table of so many; 0: there is none."""
+    return f.word(terms, f.min(f.i64(1), klen - 1)) - f.word(terms)
+
+
 class Evenly:
     """Emits that loop for a `tile.TileEmitter`. ``run``: terms at equal distances, 0: tables say where they are; ``tka``,
     ``tkb``: these tables, of ``klen`` terms; ``later``: what is asked for between a few terms each."""
@@ -43,8 +48,7 @@ class Evenly:
         """Bytes from one term to the next; 0: there is none. Read for each tile that wants it: others are over in as much time."""
         if self.widths[side]:
             return self.f.i64(self.widths[side])
-        table = self.tables[side]
-        return self.f.word(table, self.f.min(self.f.i64(1), self.klen - 1)) - self.f.word(table)
+        return step_of(self.f, self.tables[side], self.klen)
 
     def strip(self, asks: Val | None) -> None:
         """Before a strip of columns: whether its tiles ask for rows of A; None: they never do."""
@@ -101,6 +105,5 @@ class Evenly:
             self.tile.turns_of_terms(first, end, turn)
             start.set(end)
             if later is not None:
-                with f.if_(later.active.ne(0)):
-                    later.ask()
+                later.ask()
             leave(end >= self.klen)

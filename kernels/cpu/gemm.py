@@ -24,12 +24,11 @@ from llvmlite import ir
 from .. import tiles
 from ..isa import ISA
 from ..tiles import PANEL_GAP
-from . import abi, cores, next_turn
+from . import abi
 from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_WORDS, Describer, Side, is_cut
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, COMING_BYTES, Describer, Side, is_cut, later_of
 from .emit import I64, Fn, Val, Var
-from .next_turn import NextTurn
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
@@ -88,11 +87,10 @@ class GemmNest:
         self.p0, self.p1, self.n0, self.n1 = self._share(tp, tn)
         o0, o1 = self._span(to, word(abi.G_OUTER_BLOCK), word(abi.G_OUTER_TOTAL))
         self.pack_args = f.stack(8 * abi.P_WORDS)
-        self.coming = f.stack(8 * (C_WORDS * 2 + next_turn.WORDS))
+        self.coming = f.stack(COMING_BYTES)
         self.describer = Describer(f, self.step, self.coming, self.tile.item)
         self.describer.nothing()
-        turns_ask = cores.here().turns_ask and not self.tile.turns
-        self.later = NextTurn(f, self.coming + 8 * C_WORDS * 2) if turns_ask else None
+        self.later = later_of(f, self.tile, self.coming)
         if self.later is not None:
             self.later.begin()
         if self.tile.asks_widely:

@@ -89,12 +89,13 @@ class NextTurn:
         f.store(some, self.at + 8 * ACTIVE)
 
     def ask(self) -> None:
-        """What is due."""
+        """What is due, if there is anything to ask for."""
         f = self.f
-        for side in range(SIDES):
-            left = self._word(side, ROWS)
-            with f.if_(left.ne(0)):
-                self._ask(side, left)
+        with f.if_(self.active.ne(0)):
+            for side in range(SIDES):
+                left = self._word(side, ROWS)
+                with f.if_(left.ne(0)):
+                    self._ask(side, left)
 
     def _ask(self, side: int, left: Val) -> None:
         f = self.f

@@ -12,10 +12,9 @@ from ..isa import ISA
 from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, later_of
 from .emit import I64, Fn, Val, Var
-from .evenly import Evenly
-from .next_turn import NextTurn
+from .evenly import Evenly, step_of
 from .stopwatch import Stopwatch
 from .stream import LINE, stream
 from .tile import FETCHED_FROM, TileEmitter, TileSpec
@@ -70,7 +69,7 @@ class TileLoop:
         self.coming, self.ahead, self.near = coming, None, None
         self.beside: Beside | None = None
         self.even: Evenly | None = None
-        self.later = NextTurn(f, coming + 8 * C_WORDS * 2) if cores.here().turns_ask and not tile.turns else None
+        self.later = later_of(f, tile, coming)
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
@@ -173,7 +172,7 @@ class TileLoop:
             return None
         wanted = self._is_far(n, klen)
         if self.spec.nr < FETCHED_FROM:
-            apart = self._step(tka, klen)
+            apart = step_of(f, tka, klen)
             wanted = wanted & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
         return wanted
 
@@ -189,11 +188,6 @@ class TileLoop:
             return None
         asks = self._is_far(n, klen) if self.near is None else self.near
         return asks | (n + self.spec.nr >= self.n1) if tile.asks_widely else asks
-
-    def _step(self, terms: Val, klen: Val) -> Val:
-        """Bytes from the first term to the second one; 0: there is none."""
-        f = self.f
-        return f.word(terms, f.min(f.i64(1), klen - 1)) - f.word(terms)
 
     def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
         """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
@@ -233,7 +227,7 @@ class TileLoop:
         with f.if_(more | far.ne(0)):
             coming = tnb + f.select(more, n + nr, self.n0) * 8
             first = f.word(tkb)
-            with f.if_else(self._step(tkb, klen).eq(item)) as (along, across):
+            with f.if_else(step_of(f, tkb, klen).eq(item)) as (along, across):
                 with along:
                     for j in range(nr):
                         column = b + f.word(coming, j) + first
