@@ -156,8 +156,7 @@ class Beside:
             self.tile.fetch_columns(c, tnc)
         self.column.set(0)
         if self.later is not None:
-            with self.f.if_(self.cut.eq(0)):
-                self.later.ask()
+            self.later.ask(self.cut.eq(0))
 
     def ask(self, done: Val) -> None:
         """What is due between two pieces; a column is one that the tile has."""

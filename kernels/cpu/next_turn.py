@@ -88,10 +88,10 @@ class NextTurn:
                 f.store(rows, self.at + 8 * ASKED_B)
         f.store(some, self.at + 8 * ACTIVE)
 
-    def ask(self) -> None:
-        """What is due, if there is anything to ask for."""
-        f = self.f
-        with f.if_(self.active.ne(0)):
+    def ask(self, here: Val | None = None) -> None:
+        """What is due, if there is anything to ask for, and it is asked for ``here``."""
+        f, wanted = self.f, self.active.ne(0)
+        with f.if_(wanted if here is None else wanted & here):
             for side in range(SIDES):
                 left = self._word(side, ROWS)
                 with f.if_(left.ne(0)):
