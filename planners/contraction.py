@@ -61,6 +61,8 @@ class BinaryContraction:
     near_right: frozenset[Index] = frozenset()
     left_dtype: str = ""
     right_dtype: str = ""
+    # Index of pieces of a sum, index within a piece, and entries of that behind the last piece, which are added as well.
+    tail: tuple[Index, Index, int] | None = None
 
     @lazy
     def names(self) -> tuple[Index, ...]:
@@ -90,6 +92,7 @@ class BinaryContraction:
             self.accumulate,
             self.again,
             self.anywhere,
+            self.tail,
         )
 
     @lazy
@@ -166,6 +169,7 @@ class BinaryContraction:
             near_right=self.near_left,
             left_dtype=self.right_dtype,
             right_dtype=self.left_dtype,
+            tail=self.tail,
         )
         found.__dict__["places"] = self.swapped_places
         return found
@@ -261,6 +265,7 @@ def asked(
     panels: tuple[bool, bool, bool, bool],
     again: bool = False,
     anywhere: bool = False,
+    tail: tuple[Index, Index, int] | None = None,
 ) -> BinaryContraction:
     """The contraction of terms (left, right, output) without sizes and layouts: an expression comes again with others.
 
@@ -290,6 +295,7 @@ def asked(
         nested=panels[3],
         again=again,
         anywhere=anywhere,
+        tail=tail,
     )
     found.question, found.ranks, found.terms, found.names  # before those with sizes
     return found

@@ -23,7 +23,7 @@ from .elements import REAL_PART, itemsize
 from .layout import dense_axes
 from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
-from .splitting import LEAST_TERMS, cut, pieces_of_k
+from .splitting import LEAST_OPERANDS, cut, pieces_of_k
 from .turned import LEAST_BYTES as LEAST_TURNED
 from .turned import term_of_product
 
@@ -82,6 +82,7 @@ class Operation:
     more: tuple[Value, ...] = ()
     beside: tuple[Value, ...] = ()
     compute: str = ""
+    tail: tuple[Index, Index, int] | None = None  # of a sum cut into pieces: `contraction.BinaryContraction.tail`
     strand: int = 0  # 0: all threads share it; else it is one of a strand's, which one thread does (`strands`)
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
     work: tuple[int, int] | None = None  # what `OperationList.work` found
@@ -190,6 +191,9 @@ class OperationList:
         if len(inputs) > 2:
             indices.update(*[value.term for value in inputs[1:-1]])
         points = math.prod(map(self.sizes.__getitem__, indices))
+        if operation.tail is not None:
+            piece, index, more = operation.tail
+            points += points // (self.sizes[piece] * self.sizes[index]) * more
         if kind == "sum":
             return points, moved
         if kind == "fused":
@@ -209,8 +213,9 @@ class OperationList:
             if parts is not None:
                 behind = operation.output
                 self.values.insert(self.values.index(behind) if behind.kind == "arena" else len(self.values), parts)
-                self.operations.append(Operation("gemm", operation.inputs, parts))
-                operation.kind, operation.inputs = rest, (parts,)
+                self.operations.append(Operation("gemm", operation.inputs, parts, tail=operation.tail))
+                operation.kind, operation.inputs, operation.tail = rest, (parts,), None
+                operation.work = 0, parts.size + behind.size  # what is added there is among the product's flops
             self.operations.append(operation)
         for number, value in enumerate(self.values):
             value.number = number
@@ -220,26 +225,35 @@ class OperationList:
         if operation.kind != "gemm" or operation.mixed:
             return None, ""
         if max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES:
-            parts = self._in_pieces(*operation.inputs, term) or self._along_lines(*operation.inputs, term)
+            parts = self._in_pieces(operation, term) or self._along_lines(*operation.inputs, term)
             if parts is not None:
                 return parts, "sum"
         return self._turned(operation), "copy"
 
-    def _in_pieces(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
+    def _in_pieces(self, operation: Operation, term: tuple[Index, ...]) -> Value | None:
         """The result of a product of two operands whose long sum is cut into pieces for the threads; None where that does
         not pay."""
-        item = itemsize(x.dtype)
-        if not x.kind == y.kind == "input" or x.size * y.size < LEAST_TERMS * item * item:
+        x, y = operation.inputs
+        if x.size + y.size < LEAST_OPERANDS:
             return None
-        chosen = pieces_of_k(x.axes, y.axes, term, itemsize=item, threads=self.request.threads)
+        free = not x.kind == y.kind == "input"
+        item = itemsize(x.dtype)
+        axes = [dense_axes(v.term[::-1], self.sizes, item) if v.axes is None else v.axes for v in (x, y)]
+        chosen = pieces_of_k(*axes, term, itemsize=item, threads=self.request.threads, free=free)
         if chosen is None:
             return None
-        index, count = chosen
-        piece = f"{index}'"
-        for value in (x, y):
-            value.axes = cut(value.axes, index, piece, count)
-            value.term = tuple(value.axes)
-        self.sizes[piece], self.sizes[index] = count, self.sizes[index] // count
+        if chosen.whole:
+            return self._value((*chosen.whole, *term), x, y)
+        piece = f"{chosen.index}'"
+        for value in self.values:  # also what the operands are made from
+            if chosen.index in value.term and value.axes is not None:
+                value.axes = cut(value.axes, chosen, piece)
+                value.term = tuple(value.axes)
+            elif chosen.index in value.term:
+                value.term = (piece, *value.term)
+        self.sizes[piece], self.sizes[chosen.index] = chosen.count, chosen.length
+        if chosen.tail:
+            operation.tail = piece, chosen.index, chosen.tail
         return self._value((piece, *term), x, y)
 
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:

@@ -54,6 +54,8 @@ class Part:
 def plan_parts(c: BinaryContraction, isa: ISA, threads: int, in_flight: int = 0) -> tuple[Part, ...]:
     """Chooses families and problems for ``c``, mostly one; every size, stride and dtype is served. ``in_flight`` as in
     `tiles.efficiency`."""
+    if c.tail is not None:
+        return tuple(part for piece in _with_tail(c) for part in _placed(*piece, isa, threads, in_flight))
     choice = choose(c, isa)
     long = next(_long_dims(c), None)
     if long is not None and (choice is None or long.indices[0] not in choice.along.indices):
@@ -107,6 +109,23 @@ def _halves(c: BinaryContraction, dim: Dim) -> Iterator[tuple[BinaryContraction,
         later = start > 0 and OUT not in dim.strides
         piece = replace(_resized(c, dim, size), accumulate=c.accumulate or later)
         yield piece, {t: start * dim.strides.get(t, 0) for t in (LEFT, RIGHT, OUT)}, size / dim.size
+
+
+def _with_tail(c: BinaryContraction) -> Iterator[tuple[BinaryContraction, Mapping[int, int], float]]:
+    """``c`` without its tail, and what adds that to the results of the first piece; as `_halves`."""
+    piece, index, size = c.tail
+    before = c.sizes[piece] * c.sizes[index]
+    yield replace(c, tail=None), _UNSHIFTED, before / (before + size)
+    left, right, out = (
+        {i: axis if i != index else Axis.strided(i, size, axis.stride) for i, axis in axes.items() if i != piece}
+        for axes in (c.left, c.right, c.out)
+    )
+    batch = tuple(i for i in c.batch if i != piece)
+    shifts = {t: c.sizes[piece] * axes[piece].stride for t, axes in ((LEFT, c.left), (RIGHT, c.right))}
+    tail = replace(
+        c, batch=batch, sizes={**c.sizes, index: size}, left=left, right=right, out=out, accumulate=True, tail=None
+    )
+    yield tail, {**shifts, OUT: 0}, size / (before + size)
 
 
 def _resized(c: BinaryContraction, dim: Dim, size: int) -> BinaryContraction:

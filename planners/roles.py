@@ -77,6 +77,7 @@ def question(
         (x.number in panels, y.number in panels, layouts in ("panels", "nested"), layouts == "nested"),
         output.kind == "arena",
         given and output.kind == "output",
+        operation.tail,
     )
 
 

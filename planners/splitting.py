@@ -3,21 +3,38 @@
 One summed index is cut in two, (piece, rest). The pieces are a batch index of the product, whose tasks then pack
 disjoint parts of both operands, and a `sum` step adds the partial products. Results are the same in every run: the
 order of the additions is the plan's, not the threads'.
+
+A size need not have a divisor: what is left behind all pieces, the *tail*, is added to the first partial product by a
+further part of the step (`parts`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Iterable, Mapping
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from ..plan import Axis, Index
 
 TASKS_PER_THREAD = 4  # as many tasks as a GEMM wants: a thread that is late gives its share to the others
 _PARTIAL_BYTES = 2 << 20  # of all partial products: they stay in the shared cache
-LEAST_TERMS = 1 << 24  # shorter products are done before splitting pays
-_LEAST_SIDE = 32
+LEAST_TERMS, LEAST_BYTES = 1 << 20, 1 << 20  # products with fewer of both are done before splitting pays
+LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
+# A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
+_FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
+_WHOLE_LINES = 16  # a piece with a tail behind it has a multiple of so many entries, which may lie side by side
 # Writing and adding the partial products moves at most this share of the elements that the operands have.
 _TRAFFIC = 8
+
+
+class SumCut(NamedTuple):
+    """How a sum is cut: summed indices that number pieces as a ``whole``, or else one ``index`` in ``count`` pieces of
+    ``length`` entries, with ``tail`` entries behind the last."""
+
+    whole: tuple[Index, ...]
+    count: int
+    index: Index = ""
+    length: int = 0
+    tail: int = 0
 
 
 def pieces_of_k(
@@ -27,38 +44,65 @@ def pieces_of_k(
     *,
     itemsize: int,
     threads: int,
-) -> tuple[Index, int] | None:
-    """Index to cut and number of pieces; None where the product has enough tasks without, or no size divides.
+    free: bool = False,
+) -> SumCut | None:
+    """How to cut the sum of a product; None where that has enough tasks without.
 
-    ``left``, ``right``: axes of operands whose layouts are known; ``kept``: indices of the output.
+    ``left``, ``right``: axes of operands; ``free``: one of them is an intermediate, so that there is no tail; ``kept``:
+    indices of the output.
     """
     if threads == 1:
         return None
     sizes = {i: axis.size for i, axis in (*left.items(), *right.items())}
-    if math.prod(sizes.values()) < LEAST_TERMS:
-        return None
     kept = set(kept)
     summed = [i for i in left if i in right and i not in kept]
     rows, columns = (kept & left.keys()) - right.keys(), (kept & right.keys()) - left.keys()
     sides = [math.prod(sizes[i] for i in side) for side in (rows, columns)]
     batch = math.prod(sizes[i] for i in kept if i in left and i in right)
     out, k = batch * math.prod(sides), math.prod(sizes[i] for i in summed)
-    least, most = TASKS_PER_THREAD * threads, 4 * TASKS_PER_THREAD * threads
-    if batch >= least or min(sides) < _LEAST_SIDE or out * k < LEAST_TERMS:
-        return None
-    for index in sorted(summed, key=lambda i: -min(abs(left[i].stride), abs(right[i].stride))):
-        count = next((p for p in range(least, most + 1) if sizes[index] % p == 0), 0)
-        small = count * out * itemsize <= _PARTIAL_BYTES and _TRAFFIC * count * out <= k * sum(sides)
-        if count and small:
-            return index, count
+    elements = batch * k * sum(sides)
+    least = TASKS_PER_THREAD * threads
+    if batch >= least or max(sides) == 1 or out * k < LEAST_TERMS and elements * itemsize < LEAST_BYTES:
+        return None  # dot products are shared by their kernels
+    if min(sides) < _FEW:
+        large = left if sides[0] > sides[1] else right
+        along_k = min(large, key=lambda i: abs(large[i].stride)) in summed
+        if max(sides) > (_ROWS_EACH * min(sides) if along_k else _MOST_ROWS):
+            return None
+    most = min(_PARTIAL_BYTES // (out * itemsize), elements // (_TRAFFIC * out))
+    order = sorted(summed, key=lambda i: -min(abs(left[i].stride), abs(right[i].stride)))
+    cuts = [_cut_evenly(index, sizes[index], least, tail=not free) for index in order]
+    cuts.append(_cut_whole(order, sizes, least))
+    return next((found for found in cuts if found is not None and found.count <= most), None)
+
+
+def _cut_whole(order: Sequence[Index], sizes: Mapping[Index, int], least: int) -> SumCut | None:
+    """The first indices of ``order`` that number ``least`` pieces; None where that would be far more."""
+    count = 1
+    for at, index in enumerate(order[:-1]):  # one is left to be summed
+        count *= sizes[index]
+        if count >= least:
+            return SumCut(tuple(order[: at + 1]), count) if count <= 8 * least else None
     return None
 
 
-def cut(axes: Mapping[Index, Axis], index: Index, piece: Index, count: int) -> dict[Index, Axis]:
-    """The axes with ``index`` cut into ``count`` pieces, named ``piece``; ``index`` keeps what is within one."""
+def _cut_evenly(index: Index, size: int, least: int, *, tail: bool) -> SumCut | None:
+    """``least`` pieces or up to four times as many, without a tail where there is a divisor; None for a short index."""
+    count = next((p for p in range(least, 4 * least + 1) if size % p == 0), 0)
+    if count:
+        return SumCut((), count, index, size // count)
+    length = size // least
+    if length < _WHOLE_LINES or not tail:
+        return None
+    length -= length % _WHOLE_LINES
+    return SumCut((), least, index, length, size - least * length)
+
+
+def cut(axes: Mapping[Index, Axis], found: SumCut, piece: Index) -> dict[Index, Axis]:
+    """The axes with the index cut into pieces, named ``piece``; the index keeps what is within one."""
+    _, count, index, length, _ = found
     whole = axes[index]
-    rest = whole.size // count
     return {
-        piece: Axis.strided(piece, count, whole.stride * rest),
-        **{i: axis if i != index else Axis.strided(i, rest, whole.stride) for i, axis in axes.items()},
+        piece: Axis.strided(piece, count, whole.stride * length),
+        **{i: axis if i != index else Axis.strided(i, length, whole.stride) for i, axis in axes.items()},
     }
