@@ -13,9 +13,9 @@ from .fused_structure import Graph, Structure, name
 from .tiles import COMPLEX, DTYPES
 
 MAPS = (2, 3, 4)  # operands of a product that is stored, all of one dtype
-SUMS = (3,)  # of one that is summed: sums of products of two are matrix products
+SUMS = (2, 3)  # of one that is summed; of two it is mostly a matrix product
 MOST_CAST = 3  # operands where some are cast
-CONJUGATED = ((2, 1, False), (3, 1, False), (3, 2, False), (3, 1, True), (3, 2, True))  # of so many, so many; summed
+CONJUGATED = ((2, 1, False), (2, 1, True), (3, 1, False), (3, 2, False), (3, 1, True), (3, 2, True))  # of so many, so many; summed
 CASTS = (("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"))  # stored in, computed in
 
 

@@ -12,6 +12,9 @@ Joined is what the roofline says takes less, by `GAIN` at least:
 - a complex tensor times a real one is worked on as real numbers, scaled results read alpha and beta, and what is in
   another byte order, or is conjugated after it is computed, is so on its way: none of these is joined;
 - and only what `kernels.fused_products` has a kernel for.
+
+A product of two operands that have the same indices, summed along rows that lie far apart, is such a pass by itself: a
+matrix product of it has no matrix, and would go down the rows a column at a time.
 """
 
 from __future__ import annotations
@@ -35,8 +38,15 @@ COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along 
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
 
 
+# Products of corresponding elements that are summed: bytes of both operands, those along which rows run, and terms.
+ROWS_BYTES, ROWS_RUN, ROWS_TERMS = 1 << 20, 64, 8192
+
+
 def join(listed: OperationList, machine: cost.Machine) -> None:
     """Joins operations of a list, none of which has a layout yet."""
+    for operation in listed.operations:
+        if operation.kind == "gemm" and adds_rows(operation, listed):
+            operation.kind, operation.compute, operation.work = "fused", _dtype(operation), None
     if all([operation.kind == "gemm" for operation in listed.operations]):
         return
     makers = read_once(listed, LEAST_GAIN * machine.memory_bandwidth / 2)
@@ -201,6 +211,33 @@ def sums(operation: Operation) -> bool:
     """Whether an input has an index that the result has not."""
     kept = operation.output.term
     return any([index not in kept for value in operation.inputs for index in value.term])
+
+
+def adds_rows(operation: Operation, listed: OperationList) -> bool:
+    """Whether a product is one of corresponding elements that no other kernel sums well: of rows of both that lie apart, or
+    of operands in different orders, where batched products are too long, or no vectors."""
+    (one, two), kept = operation.inputs, operation.output.term
+    if not kept or len(kept) == len(one.term) or set(one.term) != set(two.term) or one.size + two.size < ROWS_BYTES:
+        return False
+    known = [value for value in (one, two) if value.axes is not None]
+    if not known or not streams(operation) or kernel_of(operation) not in PRODUCTS:
+        return False
+    orders = [by_stride(value.axes) for value in known]
+    if orders[0][0] == orders[-1][0]:
+        return orders[0][0] in kept and _run_of_rows(known, orders, kept, listed.sizes) >= ROWS_RUN
+    terms = prod([listed.sizes[index] for index in one.term if index not in kept])
+    return len(kept) == 1 or terms > ROWS_TERMS
+
+
+def _run_of_rows(known: list[Value], orders: list[list[Index]], kept: Sequence[Index], sizes: Mapping[Index, int]) -> int:
+    """Bytes along which rows of the result lie side by side in all operands that are ``known``."""
+    run = 1
+    for index, other in zip(orders[0], orders[-1]):
+        apart = [abs(value.axes[index].stride) != run * itemsize(value.dtype) for value in known]
+        if index != other or index not in kept or any(apart):
+            break
+        run *= sizes[index]
+    return run * itemsize(known[0].dtype)
 
 
 def _moves(value: Value, index: Index) -> bool:
