@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Mapping
 
+from .machine_memory import block_bytes
+
 WITHIN = 4.0  # a measured constant further than this factor from the typical one is noise, or a broken clock
 CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_flight", "step_seconds", "call_seconds")
 COMPLEX = ("complex64", "complex128")
@@ -27,7 +29,7 @@ class Machine:
     peak: dict[str, float]
     cache_bandwidth: float = 60e9
     memory_bandwidth: float = 15e9
-    cache_bytes: int = 1 << 20
+    cache_bytes: int = block_bytes(1 << 20, level=2)
     in_flight: int = 0  # 0: as many as on a common core
     step_seconds: float = 1.5e-7
     call_seconds: float = 4e-7

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 _GROUPS = Path("/sys/fs/cgroup")
 _MACHINE = Path("/proc/meminfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_COMMON = {1: 32 << 10, 2: 512 << 10}  # bytes of the caches of a core, by level: the least for which blocks were measured
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -64,6 +65,18 @@ def caches(folder: Path = _CACHES) -> list[dict[str, Any]]:
 def last_cache(folder: Path = _CACHES) -> int:
     """Bytes of the last of them; 0 where the system does not tell."""
     return max([each["bytes"] for each in caches(folder)], default=0)
+
+
+@cache
+def cache_of_level(level: int, folder: Path = _CACHES) -> int:
+    """Bytes of the data cache of a level; 0 where the system does not tell."""
+    return max([each["bytes"] for each in caches(folder) if each["level"] == level], default=0)
+
+
+def block_bytes(most: int, *, level: int, folder: Path = _CACHES) -> int:
+    """Bytes of a block that is to stay in the cache of a level: ``most`` with 32 KB (1) or 512 KB (2) and more, from which on
+    larger blocks gain nothing, or where the size is not known; the same part of a smaller one."""
+    return most * min(cache_of_level(level, folder) or _COMMON[level], _COMMON[level]) // _COMMON[level]
 
 
 def _of_the_machine() -> int:

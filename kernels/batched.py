@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..machine_memory import block_bytes
 from .cpu import abi
 from .cpu import batched_abi as ba
 from .gemm import ZERO, Operand
@@ -27,7 +28,7 @@ _TILES = {
     (16, False): ((1, 1), (4, 1), (2, 2), (4, 2), (3, 3)),
     (16, True): ((1, 1), (3, 1), (2, 2)),
 }
-BLOCK_BYTES = 256 << 10  # of A, B and C per block of the batch: stays in L2 while tiles read it again
+BLOCK_BYTES = block_bytes(256 << 10, level=2)  # of A, B and C per block of the batch: stays in L2 while tiles read it again
 BLOCK_RUN = 512  # bytes of the batch at least: shorter pieces waste what memory fetches ahead
 MEMORY_BYTES = 16 << 20  # operands of more come from memory
 AHEAD = 512  # bytes

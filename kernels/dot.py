@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..machine_memory import block_bytes
 from .cpu import abi
 from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
@@ -23,7 +24,7 @@ from .nest_rows import FAR_BYTES
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
-BLOCK_BYTES = 256 << 10  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
+BLOCK_BYTES = block_bytes(256 << 10, level=2)  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
 IN_ORDER_BYTES = 256, 4096  # of adjacent rows that are read in order: of longer ones, hardware follows eight at once
 # Below this a second thread costs more than it brings.
 SHARED_TERMS = 1 << 16

@@ -9,6 +9,7 @@ from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.isa import ISA
 from ..kernels import tiles as tile_table
 from ..kernels.tiles import follows
+from ..machine_memory import block_bytes
 from ..records import lazy
 from .gemm_tables import LEAST_EVEN, GemmTables
 from .gemm_work import IN_PLACE_BYTES
@@ -19,9 +20,9 @@ from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 from .tasks import grain_of
 
-L1_BYTES = 24 << 10
-TURN_PACK_BYTES = 1 << 20  # of packed A, where a turn of the outer loops asks for what the next one packs
-B_PACK_BYTES = 512 << 10  # of packed B per task, in L2 beside packed A
+L1_BYTES = block_bytes(24 << 10, level=1)
+TURN_PACK_BYTES = block_bytes(1 << 20, level=2)  # of packed A, where a turn of the outer loops asks for what the next one packs
+B_PACK_BYTES = block_bytes(512 << 10, level=2)  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
 LONG_SECONDS = 5e-4
@@ -32,7 +33,8 @@ FAR_BYTES = 1 << 20
 NEAR_PANELS, NEAR_COLUMNS = 6, 64  # and one from cache, where its rows are asked for (docs/performance.md#rows-near),
 NEAR_FILLED, NEAR_ITEM = 0.7, 8  # of the lanes of its panels, at least: others are read by mask; bytes of an element, at most
 FEW_LANES = 8  # which find room in a cache set
-KC = {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}  # K block by item size: a B panel stays in L1
+# K block by item size: a B panel stays in L1.
+KC = {item: block_bytes(terms, level=1) for item, terms in {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}.items()}
 FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
 FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles

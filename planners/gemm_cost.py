@@ -17,6 +17,7 @@ from ..kernels.cpu import abi
 from ..kernels.gemm import PackProblem
 from ..kernels.isa import ISA
 from ..kernels.cpu.units import LINE
+from ..machine_memory import block_bytes
 from .gemm_work import GemmWork
 from .operations import itemsize
 
@@ -37,7 +38,7 @@ PACKED_PANEL = 25.0  # to begin a panel that is packed
 LONG_RUN = 32  # lengths from here on make no difference
 PAGED = 1.7  # times as long where rows lie at distances of whole pages, which share cache sets
 IN_PLACE_RATE = 60e9  # of lanes that are read where they are and used once, beside the FMAs
-CACHE_BYTES = 1 << 20
+CACHE_BYTES = block_bytes(1 << 20, level=2)
 SHARED_BYTES, SHARED_RATE = 8 << 20, 40e9  # what a cache that cores share holds of it, and bytes a second from there
 MEMORY_RATE = 20e9  # bytes a second, of what goes to memory or comes from there
 

@@ -13,10 +13,11 @@ from ..kernels.gemm import Operand, PackProblem, lower_pack
 from ..kernels.cpu.units import LINE
 from ..kernels.row import Row
 from ..kernels.tiles import ITEMSIZE, PANEL_GAP
+from ..machine_memory import block_bytes
 from ..records import lazy, quick
 from .operations import itemsize
 
-PACK_BYTES = 320 << 10  # of packed A per task: stays in L2 beside the B panel and C
+PACK_BYTES = block_bytes(320 << 10, level=2)  # of packed A per task: stays in L2 beside the B panel and C
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
 PAST_BYTES = 16 << 20  # of the panels of all batches, from which on they are stored past the caches
 GROUP = 16  # panels that the transposing path moves together

@@ -17,7 +17,8 @@ from ..plan import Axis, Index
 
 TASKS_PER_THREAD = 4  # as many tasks as a GEMM wants: a thread that is late gives its share to the others
 _PARTIAL_BYTES = 2 << 20  # of all partial products: they stay in the shared cache
-LEAST_TERMS, LEAST_BYTES = 1 << 20, 1 << 20  # products with fewer of both are done before splitting pays
+# Products with less of both are done before splitting pays: terms times bytes of an element, and bytes of both operands.
+LEAST_WORK, LEAST_BYTES = 5 << 20, 1 << 20
 LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
 # A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
 _FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
@@ -62,7 +63,7 @@ def pieces_of_k(
     out, k = batch * math.prod(sides), math.prod(sizes[i] for i in summed)
     elements = batch * k * sum(sides)
     least = TASKS_PER_THREAD * threads
-    if batch >= least or max(sides) == 1 or out * k < LEAST_TERMS and elements * itemsize < LEAST_BYTES:
+    if batch >= least or max(sides) == 1 or out * k * itemsize < LEAST_WORK and elements * itemsize < LEAST_BYTES:
         return None  # dot products are shared by their kernels
     if min(sides) < _FEW:
         large = left if sides[0] > sides[1] else right

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from ..kernels.cpu.units import LINE
+from ..machine_memory import block_bytes
 from .packing import PACK_BYTES
 from .shares import LATE
 from .splitting import TASKS_PER_THREAD
@@ -13,7 +14,7 @@ NEAR_BYTES = 512 << 10  # of B that a core keeps; more comes from the shared cac
 AGAIN_BYTES = 20 << 10  # of packed A that is computed with while such a B comes
 MOST_GRAIN = 32  # panels of a long run that are packed together
 MOST_PACKED = 1280 << 10  # of them: with more, L2 has no room
-WIDE_BYTES = 720 << 10  # of packed A beside such a B: as much as L2 has room for
+WIDE_BYTES = block_bytes(720 << 10, level=2)  # of packed A beside such a B: as much as L2 has room for
 
 
 def gemm_blocks(

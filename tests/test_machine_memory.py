@@ -1,6 +1,8 @@
 """What is left of the memory that a process may use: of the machine's and of its control group's, of either version."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +80,49 @@ def test_the_last_cache_is_the_largest(tmp_path):
     (tmp_path / "index9").mkdir()  # without a size
     assert machine_memory.last_cache(tmp_path) == 32 << 20
     assert machine_memory.last_cache(tmp_path / "index9") == 0
+
+
+def _with_caches(folder, sizes):
+    for level, size in sizes.items():
+        (folder / f"index{level}").mkdir()
+        for name, text in dict(type="Unified\n", level=f"{level}\n", size=size).items():
+            (folder / f"index{level}" / name).write_text(text)
+    return folder
+
+
+def test_blocks_shrink_with_the_cache_that_holds_them(tmp_path):
+    folder = _with_caches(tmp_path, {1: "16K\n", 2: "256K\n", 3: "8M\n"})
+    assert machine_memory.cache_of_level(2, folder) == 256 << 10
+    assert machine_memory.block_bytes(320 << 10, level=2, folder=folder) == 160 << 10
+    assert machine_memory.block_bytes(256, level=1, folder=folder) == 128
+
+
+@pytest.mark.parametrize("sizes", [{}, {3: "32M\n"}, {1: "32K\n", 2: "512K\n"}, {1: "48K\n", 2: "2M\n"}])
+def test_blocks_are_what_was_measured_in_others(tmp_path, sizes):
+    folder = _with_caches(tmp_path, sizes)
+    assert machine_memory.block_bytes(320 << 10, level=2, folder=folder) == 320 << 10
+    assert machine_memory.block_bytes(24 << 10, level=1, folder=folder) == 24 << 10
+
+
+_SMALL = """
+from pathlib import Path
+from einsum_engine import machine_memory
+machine_memory.caches.__defaults__ = machine_memory.cache_of_level.__wrapped__.__defaults__ = (Path({folder!r}),)
+machine_memory.block_bytes.__kwdefaults__["folder"] = Path({folder!r})
+import numpy as np, einsum_engine as engine
+from einsum_engine.planners import gemm_access, packing, tasks
+print(gemm_access.KC[8], packing.PACK_BYTES, tasks.WIDE_BYTES)
+rng = np.random.default_rng(0)
+a, b = rng.integers(-9, 9, (500, 700)).astype(float), rng.integers(-9, 9, (700, 600)).astype(float)
+for expression, x, y in (("ik,kj->ij", a, b), ("ki,kj->ij", a.T.copy(), b), ("ik,jk->ji", a, b.T.copy())):
+    for threads in (1, 2):
+        plan = engine.compile(expression, x, y, threads=threads)
+        assert np.array_equal(plan(x, y), np.einsum(expression, x, y, optimize=True))
+"""
+
+
+def test_a_process_with_small_caches_plans_smaller_blocks(tmp_path):
+    folder = _with_caches(tmp_path, {1: "16K\n", 2: "256K\n"})
+    done = subprocess.run([sys.executable, "-c", _SMALL.format(folder=str(folder))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["128", str(160 << 10), str(360 << 10)]
