@@ -109,7 +109,7 @@ def _entry_key(subscripts: str, options: CallOptions) -> Any:
 def _quick_key(subject: Any, given: CallOptions, options: Options, wrap: Any) -> Any:
     """What a quick function for the same subscripts and options is remembered by; None where there can be none."""
     # An optimiser object may find another order the next time: it is asked at every call.
-    if wrap is not None or not isinstance(subject, str) or not options.plain:
+    if wrap is not None or not isinstance(subject, str) or options.alpha != 1 or options.beta != 0:
         return None
     if not isinstance(options.optimize, (str, bool)):
         return None
@@ -136,13 +136,13 @@ def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptio
     if out is not None:
         target = adapt_out(out, contractor.expr.text)
         contractor.call(arrays, target, options.alpha, options.beta)
-        entry = None if key is None else contractor.into_entry(arrays, target)
+        entry = None if key is None else contractor.into_entry(arrays, target, options.alpha, options.beta)
         if entry is not None:
             _into_entries.put(key, entry)
         return out
     result = contractor.call(arrays, None, options.alpha, options.beta)
     if key is not None:
-        _remember(_entries, key, contractor, arrays, scalar=True)
+        _remember(_entries, key, contractor, arrays, options.alpha, scalar=True)
     return hand_back(result, wrap)
 
 
@@ -193,12 +193,12 @@ def _timed(options: Options, known: Sequence[np.dtype], subject: Any) -> Options
 
 
 def _remember(
-    entries: BoundedCache, key: Any, contractor: Contractor, arrays: Sequence[np.ndarray], scalar: bool
+    entries: BoundedCache, key: Any, contractor: Contractor, arrays: Sequence[np.ndarray], alpha: Any, scalar: bool
 ) -> None:
     """Let the quick function for these operands be the one that is tried first for ``key``."""
     kinds = tuple([(array.dtype, array.strides) for array in arrays])
-    route = contractor.route(kinds, same=contractor.same(arrays))
-    entry = route.entry(scalar, kinds) if route.calls >= 2 else None
+    route = contractor.route(kinds, None, alpha != 1, contractor.same(arrays))
+    entry = contractor.entry(route, kinds, alpha, scalar=scalar) if route.calls >= 2 else None
     if entry is not None:
         entries.put(key, entry)
 
@@ -406,7 +406,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     result = contractor.call(arrays)
     if wrap is not None:
         return wrap(result)
-    _remember(_raw_entries, axes, contractor, arrays, scalar=False)
+    _remember(_raw_entries, axes, contractor, arrays, 1, scalar=False)
     return result
 
 

@@ -92,14 +92,15 @@ class Compiled:
         operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
         _check_shapes(operands, expr)
         contractor = self._contractor if not conj else self._conjugated(conj)
+        own = alpha is None and beta is None
         alpha = options.alpha if alpha is None else parse_factor("alpha", alpha)
         beta = options.beta if beta is None else parse_factor("beta", beta)
         if out is None:
             return hand_back(contractor.call(operands, None, alpha, beta), wrap)
         target = adapt_out(out, expr.text)
         contractor.call(operands, target, alpha, beta)
-        if wrap is None and not conj and not self._constants and options.plain:
-            self._into = contractor.into_entry(operands, target) or _no_entry
+        if own and wrap is None and not conj:
+            self._into = contractor.into_entry(operands, target, alpha, beta, self._constants) or _no_entry
         return out
 
     def _traced(self, operands: Sequence[Any], out: Any, alpha: Any, beta: Any) -> Any:
@@ -148,15 +149,16 @@ class Compiled:
         entry = self._entry_of(route)
         if entry is None:
             return _no_entry
-        if route.same:
-            entry = self._either(entry)
-        return self._entry_with_constants(entry) if self._constants else entry
+        return self._either(entry) if route.same else entry
 
     def _entry_of(self, route: Any) -> Callable[..., Any] | None:
-        """The quick function of a route for all operands."""
+        """The quick function of a route, for the operands that are not constant."""
+        options = self._contractor.options
+        if options.beta != 0:
+            return None
         if self._constants and isinstance(route, NativeRoute):
             route.freeze(self._constants)
-        return route.entry(True, self._kinds) if self._contractor.options.plain else None
+        return self._contractor.entry(route, self._kinds, options.alpha, constants=self._constants)
 
     def _either(self, shared: Callable[..., Any]) -> Callable[..., Any]:
         """``shared``, and for calls with an array each a function that is made at the first of them."""
@@ -181,14 +183,6 @@ class Compiled:
         for position, array in self._constants.items():
             found[position] = first.setdefault(id(array), position)
         return tuple(found) if found != list(range(len(found))) else ()
-
-    def _entry_with_constants(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        count = len(self._variables)
-
-        def merged(*arrays: Any) -> Any:
-            return entry(*self._with_constants(arrays)) if len(arrays) == count else NotImplemented
-
-        return merged
 
     def _route(self, same: tuple[int, ...] | None = None) -> Any:
         options = self._contractor.options

@@ -11,14 +11,14 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from . import config, dtypes, measured
 from .cost import Machine
 from .errors import EngineTypeError, EngineValueError
-from .executor import address
+from .executor import NO_CONSTANTS, address
 from .explain import explain
 from .expr import Expr, Term, from_terms, quoted
 from .kernels.isa import active_isa
@@ -159,11 +159,43 @@ class Contractor:
         np.copyto(out, result if beta == 0 else result + beta * out, casting="unsafe")
         return out
 
-    def into_entry(self, arrays: Sequence[np.ndarray], out: np.ndarray) -> Any:
-        """A builtin ``f(*arrays, out)`` for exactly such arrays, NotImplemented for others; None while there is none."""
+    def entry(
+        self,
+        route: Any,
+        kinds: Sequence[Kind],
+        alpha: Any,
+        *,
+        scalar: bool = True,
+        constants: Mapping[int, np.ndarray] = NO_CONSTANTS,
+    ) -> Any:
+        """The quick function of a route for operands of these dtypes and strides, `NativeRoute.entry`. None where the
+        result is not the route's, or where ``alpha`` does not fit, which a call says."""
+        if not self.options.native:
+            return None
+        try:
+            alpha = alpha if alpha == 1 else self._scalar("alpha", alpha, route.dtype)
+        except EngineTypeError:
+            return None
+        return route.entry(scalar, kinds, alpha, constants)
+
+    def into_entry(
+        self,
+        arrays: Sequence[np.ndarray],
+        out: np.ndarray,
+        alpha: Any,
+        beta: Any,
+        constants: Mapping[int, np.ndarray] = NO_CONSTANTS,
+    ) -> Any:
+        """A builtin ``f(*arrays, out)`` for exactly such arrays, of which ``constants`` are left out; NotImplemented for
+        others. None while there is none."""
         kinds = tuple([(array.dtype, array.strides) for array in arrays])
-        route = self.route(kinds, (out.dtype, out.strides), same=self.same(arrays))
-        return route.into_entry if isinstance(route, NativeRoute) else None
+        scaled = not (alpha == 1 and beta == 0)
+        route = self.route(kinds, (out.dtype, out.strides), scaled, same=self.same(arrays))
+        if not self.options.native or not isinstance(route, NativeRoute):
+            return None
+        if scaled:
+            alpha, beta = self._scalar("alpha", alpha, route.dtype), self._scalar("beta", beta, out.dtype)
+        return route.into_entry(alpha, beta, constants)
 
     def same(self, arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
         """For each operand the first position that is the same array; empty where each is another one.

@@ -14,7 +14,8 @@ import threading
 import time
 from collections import deque
 from functools import cache, lru_cache
-from typing import Callable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,6 +39,7 @@ _ALIGNMENT = 64
 _STOP = struct.pack(f"{abi.STEP_WORDS}q", *[abi.STOP if word == abi.KIND else 0 for word in range(abi.STEP_WORDS)])
 _PLACES = struct.Struct("6q")  # of the operands of a row
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
+NO_CONSTANTS: Mapping[int, np.ndarray] = MappingProxyType({})
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 # One for all plans: what depends on constants is computed by one thread at a time, and by its signal handlers within.
 _freezing = anew(globals(), "_freezing", threading.RLock)
@@ -95,19 +97,32 @@ class NativePlan:
 
     @property
     def entry(self) -> Callable | None:
+        """`make_entry` for all arrays of the request."""
+        return self.make_entry()
+
+    def make_entry(
+        self,
+        constants: Mapping[int, np.ndarray] = NO_CONSTANTS,
+        order: str | None = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+    ) -> Callable | None:
         """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
+        ``constants``, arrays by position, are no arguments: they are what was planned for, and stay where they lie.
+        ``order``, C or F, makes a fresh result in that order although the request has strides. ``alpha`` and ``beta``
+        are those of all calls; others than 1 and 0 need a plan that is scaled.
         Of a program, ``arrays`` are what comes before its first result: inputs, constants, the other results.
 
-        None where there is none: scaling, a plan so long that it returns to Python between steps, an arena that is
-        larger than the common one, dtypes that are not NumPy's own, another Python or NumPy than the entry knows.
+        None where there is none: a plan so long that it returns to Python between steps, an arena that is larger than
+        the common one, dtypes that are not NumPy's own, another Python or NumPy than the entry knows.
         """
         plan, request = self.plan, self.plan.request
+        out_strides = request.out_strides if order is None else None
         nbytes = math.prod(plan.expr.output_shape) * as_numpy(plan.dtype).itemsize
-        large = request.out_strides is None and nbytes >= recycle.SMALLEST and recycle.results.ready()
-        plain = not request.scaled and not request.byteswapped
-        if self._long or not plain or not _numpy_only(plan):
+        large = out_strides is None and nbytes >= recycle.SMALLEST and recycle.results.ready()
+        if self._long or request.byteswapped or not _numpy_only(plan):
             return None
         if plan.constant_bytes and self._constants is None:
             return None
@@ -117,14 +132,21 @@ class NativePlan:
             return None
         frame = self._frame(common)
         frame.context[abi.CTX_POOL] = self._pool_address()
+        frame.set_scalars(alpha, beta)
+        for position, array in constants.items():
+            frame.bases[position] = address(array)
+        count = len(plan.expr.inputs)
+        given = [position for position in range(count) if position not in constants]
         return fastcall.make_entry(
             isa=self._isa,
-            dtypes=list(map(np.dtype, request.dtypes)),
-            shapes=plan.expr.shapes,
-            strides=request.strides,
+            dtypes=[np.dtype(request.dtypes[position]) for position in given],
+            shapes=[plan.expr.shapes[position] for position in given],
+            strides=[request.strides[position] for position in given],
             out_dtype=np.dtype(plan.dtype),
             out_shape=plan.expr.output_shape,
-            out_strides=request.out_strides,
+            out_strides=out_strides,
+            out_order=order or "C",
+            places=[frame.context_address + 8 * (abi.CTX_WORDS + position) for position in (*given, count)],
             context=frame.context_address,
             table=self._table_address,
             lock=0 if common is None else address(common.lock),
@@ -133,7 +155,7 @@ class NativePlan:
             written=self.written,
             handler=recycle.results.handler if large else None,
             pool=fastcall.place(recycle.results.words) if large else 0,
-            keep=(frame, self._rows, plan, common),
+            keep=(frame, self._rows, plan, common, tuple(constants.values())),
         )
 
     def profiles(self) -> Iterator[tuple[Plan, Profile]]:

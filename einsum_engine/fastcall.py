@@ -106,6 +106,8 @@ def make_entry(
     out_dtype: np.dtype,
     out_shape: tuple[int, ...],
     out_strides: tuple[int, ...] | None = None,
+    out_order: str = "C",
+    places: Sequence[int],
     context: int,
     table: int,
     lock: int,
@@ -118,7 +120,9 @@ def make_entry(
     """A builtin ``f(*arrays) -> array`` or NotImplemented; None where the entry cannot be used.
 
     With ``out_strides`` it is ``f(*arrays, out) -> out``. The output and the operands ``written`` are not taken where
-    they are read-only or share memory with another array.
+    they are read-only or share memory with another array. ``out_order``, C or F, is that of a result that it makes.
+
+    ``places`` are addresses of the words of the context that say where each operand lies, and then the output.
 
     ``handler`` is the memory handler that makes the result (None: NumPy's), ``pool`` the address of its words.
 
@@ -151,6 +155,7 @@ def make_entry(
     values[entry_abi.E_OUT_RANK] = len(out_shape)
     values[entry_abi.E_OUT_SHAPE] = first + 8 * expected
     values[entry_abi.E_EXPECTED] = first + 8 * entry_abi.E_WORDS
+    values[entry_abi.E_OUT_ORDER], values[entry_abi.E_OUT_PLACE] = int(out_order == "F"), places[-1]
     values[entry_abi.E_OUT_GIVEN] = int(out_strides is not None)
     values[entry_abi.E_WRITES] = int(len(written) > 0)
     values[entry_abi.E_OUT_BYTES] = out_dtype.itemsize * math.prod(out_shape)
@@ -158,7 +163,7 @@ def make_entry(
         values[entry_abi.E_HANDLER], values[entry_abi.E_POOL] = id(handler), pool
     where = first + 8 * (expected + max(len(out_shape), 1))
     for at, (dtype, shape, stride) in enumerate(arrays):
-        values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride), int(at in written)
+        values += id(dtype), len(shape), where, *_bounds(dtype.itemsize, shape, stride), int(at in written), places[at]
         where += 8 * (len(shape) + len(stride))
     values += layouts
     struct.pack_into(f"{len(values)}q", record, 0, *values)

@@ -69,9 +69,9 @@ class Options:
     profile: bool = False
 
     @property
-    def plain(self) -> bool:
-        """Whether the result is the plan's, without factors and in native byte order."""
-        return self.alpha == 1 and self.beta == 0 and (self.dtype is None or self.dtype.isnative)
+    def native(self) -> bool:
+        """Whether the result is the plan's, in native byte order."""
+        return self.dtype is None or self.dtype.isnative
 
     def replace(self, **changes: Any) -> "Options":
         """A copy with some fields changed."""

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from .errors import EngineTypeError
-from .executor import NativePlan, address, bind
+from .executor import NO_CONSTANTS, NativePlan, address, bind
 from .expr import Expr, kept
 from .memory import empty
 from .plan import Plan
@@ -24,7 +24,7 @@ from .views import dense_strides
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def _no_entry(route: Any, scalar: bool, kinds: Any) -> None:
+def _no_entry(route: Any, scalar: bool, kinds: Any, *more: Any) -> None:
     """The general path is all there is."""
 
 
@@ -45,7 +45,7 @@ def _no_profiles(route: Any) -> tuple[()]:
 class NativeRoute:
     """One native call of a bound plan."""
 
-    __slots__ = ("plan", "native", "shape", "dtype", "order", "direct", "calls", "_quick")
+    __slots__ = ("plan", "native", "shape", "dtype", "order", "direct", "calls", "_factors", "_quick", "_other")
 
     def __init__(
         self, plan: Plan, native: Any, shape: tuple[int, ...], dtype: np.dtype, order: str, direct: bool
@@ -53,47 +53,70 @@ class NativeRoute:
         self.plan, self.native = plan, native
         self.shape, self.dtype, self.order = shape, dtype, order
         self.direct = direct
-        # Counts to 2: the quick function takes a while to make, which a single call does not pay for.
+        # Counts to 2, those in a row with the same factors: the quick function takes a while to make, which a single
+        # call does not pay for.
         self.calls = 0
-        self._quick: Any = None
+        self._factors: Any = None
+        self._quick: Any = None  # of calls with all operands and without factors
+        self._other: Any = None  # what another one was made for, and that
 
     @property
     def same(self) -> tuple[int, ...]:
         return self.plan.request.same
 
     def fresh(self, arrays: Sequence[np.ndarray], alpha: Any = 1) -> np.ndarray:
-        if self._quick is not None and alpha == 1:
+        if self._quick is not None:
             result = self._quick(*arrays)
             if result is not NotImplemented:
                 return result if self.shape else np.asarray(result)
-        elif self.calls < 2:
-            self.calls += 1
-            if self.calls == 2:
-                self.entry(True, None)
+        elif self._again(alpha, 0):
+            self._quick = self.native.make_entry(order=self.order)
         out = empty(self.shape, self.dtype, self.order)
         self.native.run(arrays, out, alpha, 0)
         return out
 
-    def entry(self, scalar: bool, kinds: Any) -> Any:
+    def _again(self, alpha: Any, beta: Any) -> bool:
+        """Counts a call; whether it is the second in a row with these factors, and there are none."""
+        if (alpha, beta) != self._factors:
+            self._factors, self.calls = (alpha, beta), 0
+        if self.calls == 2:
+            return False
+        self.calls += 1
+        return self.calls == 2 and not self.plan.request.scaled
+
+    def entry(self, scalar: bool, kinds: Any, alpha: Any = 1, constants: Mapping[int, np.ndarray] = NO_CONSTANTS) -> Any:
         """A function of the operands alone that is as quick as can be: NotImplemented where they do not match.
 
-        Results without axes are scalars, or with ``scalar=False`` arrays. None where the plan has no such function.
+        ``constants``, arrays by operand position, are no arguments of it. Results without axes are scalars, or with
+        ``scalar=False`` arrays. None where the plan has no such function.
         """
-        if self._quick is None and self.order == "C" and not self.direct:
-            self._quick = self.native.entry
-        if self._quick is None:
+        quick = None if self.direct else self._made(self.order, constants, alpha, 0)
+        if quick is None:
             return None
-        entry = guarded(self._quick, self.same)
+        entry = guarded(quick, self.same, constants)
         return entry if self.shape or scalar else giving_arrays(entry)
+
+    def _made(self, order: str | None, constants: Mapping[int, np.ndarray], alpha: Any, beta: Any) -> Any:
+        """The native function: that of calls with all operands and without factors, or the other one made last."""
+        if not constants and not self.plan.request.scaled:
+            if self._quick is None:
+                self._quick = self.native.make_entry(order=order)
+            return self._quick
+        # as texts: 0.0 and -0.0 are equal
+        key = bool(constants), repr((alpha, beta))
+        found = self._other
+        if found is None or found[0] != key:
+            found = self._other = (key, self.native.make_entry(constants, order, alpha, beta))
+        return found[1]
 
     def profiles(self) -> Iterator[tuple[Plan, Profile]]:
         """Of the bound plan."""
         return self.native.profiles()
 
-    @property
-    def into_entry(self) -> Any:
+    def into_entry(self, alpha: Any, beta: Any, constants: Mapping[int, np.ndarray] = NO_CONSTANTS) -> Any:
         """The quick function of `into`, which takes the operands and the output; None before the second call."""
-        return guarded(self._quick, self.same) if self.direct and self._quick is not None else None
+        quick = self._made(None, constants, alpha, beta) if self.direct and self.calls == 2 else None
+        return None if quick is None else guarded(quick, self.same, constants)
 
     def freeze(self, constants: Mapping[int, np.ndarray]) -> None:
         """Do now what depends on the constant operands alone; ``constants`` are arrays by operand position."""
@@ -102,10 +125,8 @@ class NativeRoute:
 
     def into(self, arrays: Sequence[np.ndarray], out: np.ndarray, alpha: Any, beta: Any) -> None:
         """``out = alpha * result + beta * out``, which overlaps no operand."""
-        if self._quick is None and self.calls < 2:
-            self.calls += 1
-            if self.calls == 2:
-                self._quick = self.native.entry
+        if self._quick is None and self._again(alpha, beta):
+            self._quick = self.native.make_entry()
         if self._quick is None or self._quick(*arrays, out) is NotImplemented:
             self.native.run(arrays, out, alpha, beta)
 
@@ -120,15 +141,20 @@ def giving_arrays(entry: Callable[..., Any]) -> Callable[..., Any]:
     return array
 
 
-def guarded(entry: Callable[..., Any], same: tuple[int, ...]) -> Callable[..., Any]:
+def guarded(
+    entry: Callable[..., Any], same: tuple[int, ...], constants: Mapping[int, np.ndarray] = NO_CONSTANTS
+) -> Callable[..., Any]:
     """``entry``, for calls in which the operands that ``same`` says so are one object; NotImplemented for others.
 
-    It is called with the operands and perhaps an output. Without ``same`` it is the entry itself.
+    It is called with the operands that are not ``constants``, and perhaps an output. Where ``same`` says nothing about
+    those it is the entry itself.
     """
-    pairs = [(first, position) for position, first in enumerate(same) if first != position]
+    given = [position for position in range(len(same)) if position not in constants]
+    place = {position: at for at, position in enumerate(given)}
+    pairs = [(place[same[position]], place[position]) for position in given if same[position] != position]
     if not pairs:
         return entry
-    count = len(same)
+    count = len(given)
 
     def guard(*arrays: Any) -> Any:
         if len(arrays) < count:
@@ -295,7 +321,7 @@ class ViewRoute:
             array = diagonal(array, self.term)
         return array.transpose(self.permutation)
 
-    def entry(self, scalar: bool, kinds: Any) -> Any:
+    def entry(self, scalar: bool, kinds: Any, *more: Any) -> Any:
         """As that of `NativeRoute`, for operands of the dtype in ``kinds``."""
         if not self.output:
             return None

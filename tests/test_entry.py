@@ -297,10 +297,44 @@ def test_threads_share_an_entry():
     assert entry(*operands) is not NotImplemented
 
 
-def test_there_is_none_where_the_result_is_scaled():
+def test_factors_are_those_of_the_entry():
     equation, sizes = CASES["matrix"]
     operands = plan_cases.operands(equation, sizes, "float32")
-    assert executor.bind(plan_cases.plan(equation, operands, scaled=True)).entry is None
+    expected = np.einsum(equation, *operands)
+    native = executor.bind(plan_cases.plan(equation, operands, scaled=True))
+    entries = {alpha: native.make_entry(alpha=alpha) for alpha in (1, 2.0, -0.5)}
+    for alpha, entry in entries.items():
+        assert np.allclose(entry(*operands), alpha * expected, rtol=1e-5)
+    out = np.full(expected.shape, np.nan, np.float32)
+    native = executor.bind(plan_cases.plan(equation, operands, scaled=True, out=out))
+    assert np.allclose(native.make_entry(alpha=3.0)(*operands, out), 3 * expected, rtol=1e-5)
+    assert np.allclose(native.make_entry(alpha=2.0, beta=-1.0)(*operands, out), -expected, rtol=1e-5)
+
+
+def test_constants_are_no_arguments():
+    """They are read where they lie, which the entry knows; what is left is checked as ever."""
+    operands = plan_cases.operands(*CASES["chain"], "float32")
+    expected = np.einsum(CASES["chain"][0], *operands)
+    native = executor.bind(plan_cases.plan(CASES["chain"][0], operands))
+    for constant in (0, 1, 2):
+        entry = native.make_entry({constant: operands[constant].copy()})
+        left = [array for position, array in enumerate(operands) if position != constant]
+        before = _counts(left)
+        gc.collect()
+        for _ in range(3):
+            assert np.array_equal(entry(*left), expected)
+        assert _counts(left) == before
+        assert entry(*operands) is NotImplemented and entry(left[0]) is NotImplemented
+        assert entry(left[0], left[1].astype(np.float64)) is NotImplemented
+
+
+def test_results_in_the_order_of_fortran():
+    operands = plan_cases.operands("bmk,bkn->bmn", dict(b=3, m=4, k=5, n=6), "float64")
+    expected = np.einsum("bmk,bkn->bmn", *operands)
+    out = np.empty(expected.shape, order="F")
+    native = executor.bind(plan_cases.plan("bmk,bkn->bmn", operands, out=out))
+    result = native.make_entry(order="F")(*operands)
+    assert result.flags.f_contiguous and result.flags.owndata and np.array_equal(result, expected)
 
 
 def test_an_output_is_written_and_returned():

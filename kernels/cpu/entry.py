@@ -34,13 +34,12 @@ def build_entry(module: ir.Module, name: str, isa: ISA) -> None:
             matches.set(1)
     with f.if_(matches.get().ne(0)):
         context = f.word(record, ea.E_CONTEXT)
-        bases = f.word(context, abi.CTX_BASES)
         _check_helpers(f, context, matches)
-        _check_operands(f, record, args, count, bases, matches)
+        _check_operands(f, record, args, count, matches)
         with f.if_(matches.get().ne(0) & f.word(record, ea.E_WRITES).ne(0)):
-            _check_written(f, record, args, count, bases, matches)
+            _check_written(f, record, args, count, matches)
         with f.if_(matches.get().ne(0)):
-            result.set(_run(f, record, args, count - given, bases, given))
+            result.set(_run(f, record, args, count - given, given))
         f.atomic_store(0, lock)
     with f.if_(result.get().eq(f.word(record, ea.E_NOT_IMPLEMENTED))):
         _increment(f, result.get())
@@ -63,7 +62,7 @@ def _check_helpers(f: Fn, context: Val, matches: Var) -> None:
             matches.set(0)
 
 
-def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
+def _check_operands(f: Fn, record: Val, args: Val, count: Val, matches: Var) -> None:
     array_type, expected = f.word(record, ea.E_ARRAY_TYPE), f.word(record, ea.E_EXPECTED)
     with f.range(0, count) as i:
         array = f.word(args, i)
@@ -80,12 +79,12 @@ def _check_operands(f: Fn, record: Val, args: Val, count: Val, bases: Val, match
                     differs = differs | f.word(strides, axis).ne(f.word(layout, axis + rank))
                     with f.if_(differs):
                         same.set(0)
-                f.store(f.word(array + ea.DATA), bases + i * 8)
+                f.store(f.word(array + ea.DATA), f.word(want, ea.X_PLACE))
         with f.if_(same.get().eq(0)):
             matches.set(0)
 
 
-def _check_written(f: Fn, record: Val, args: Val, count: Val, bases: Val, matches: Var) -> None:
+def _check_written(f: Fn, record: Val, args: Val, count: Val, matches: Var) -> None:
     """What the plan writes, the output that was given and operands, may be written and shares no memory with any
     other array (by their bounds)."""
     expected = f.word(record, ea.E_EXPECTED)
@@ -95,15 +94,20 @@ def _check_written(f: Fn, record: Val, args: Val, count: Val, bases: Val, matche
             flags = f.convert(f.load(I32, f.word(args, at) + ea.FLAGS), "sext", I64)
             with f.if_((flags & ea.WRITEABLE).eq(0)):
                 matches.set(0)
-            low, high = (f.word(bases, at) + f.word(one, w) for w in (ea.X_LOW, ea.X_HIGH))
+            low, high = (_place(f, one) + f.word(one, w) for w in (ea.X_LOW, ea.X_HIGH))
             with f.range(0, count) as i:
                 want = expected + i * (8 * ea.X_WORDS)
-                start, end = (f.word(bases, i) + f.word(want, w) for w in (ea.X_LOW, ea.X_HIGH))
+                start, end = (_place(f, want) + f.word(want, w) for w in (ea.X_LOW, ea.X_HIGH))
                 with f.if_(i.ne(at) & (start < high) & (low < end)):
                     matches.set(0)
 
 
-def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
+def _place(f: Fn, want: Val) -> Val:
+    """Where an array lies that was checked."""
+    return f.word(f.word(want, ea.X_PLACE))
+
+
+def _fresh(f: Fn, record: Val, operands: Val, out: Var) -> None:
     """A new array; 0 where there is no memory. A large one comes from the pool, from a place beside the operands."""
     handler, old = f.word(record, ea.E_HANDLER), f.var(0)
     with f.if_(handler.ne(0)):
@@ -112,14 +116,15 @@ def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
             want = f.word(record, ea.E_EXPECTED) + i * (8 * ea.X_WORDS)
             large = f.word(want, ea.X_HIGH) - f.word(want, ea.X_LOW) >= f.word(record, ea.E_OUT_BYTES)
             with f.if_(large & (count.get() < ra.MOST_BESIDE)):
-                f.store(f.word(bases, i), pool + (count.get() + ra.R_BESIDE) * 8)
+                f.store(_place(f, want), pool + (count.get() + ra.R_BESIDE) * 8)
                 count.add(1)
         f.store(count.get(), pool + 8 * ra.R_BESIDE_COUNT)
         old.set(f.call(f.word(record, ea.E_SET_HANDLER), [handler], I64))
     descr = f.word(record, ea.E_OUT_DESCR)
     _increment(f, descr)
     rank = f.convert(f.word(record, ea.E_OUT_RANK), "trunc", I32)
-    arguments = [rank, f.word(record, ea.E_OUT_SHAPE), descr, f.const(I32, 0)]
+    fortran = f.convert(f.word(record, ea.E_OUT_ORDER), "trunc", I32)
+    arguments = [rank, f.word(record, ea.E_OUT_SHAPE), descr, fortran]
     out.set(f.call(f.word(record, ea.E_EMPTY), arguments, I64))
     with f.if_(out.get().eq(0), likely=False):
         f.call(f.word(record, ea.E_CLEAR), [])
@@ -128,7 +133,7 @@ def _fresh(f: Fn, record: Val, operands: Val, bases: Val, out: Var) -> None:
         f.call(f.word(record, ea.E_DECREF), [old.get()])
 
 
-def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -> Val:
+def _run(f: Fn, record: Val, args: Val, operands: Val, given: Val) -> Val:
     """Walks the table into the output given or a new one; where there is no memory, others say so."""
     out, nothing = f.var(0), Var(f, f.word(record, ea.E_NOT_IMPLEMENTED))
     with f.if_else(given.ne(0)) as (then, otherwise):
@@ -136,10 +141,10 @@ def _run(f: Fn, record: Val, args: Val, operands: Val, bases: Val, given: Val) -
             out.set(f.word(args, operands))
             _increment(f, out.get())
         with otherwise:
-            _fresh(f, record, operands, bases, out)
+            _fresh(f, record, operands, out)
     with f.if_(out.get().ne(0)):
         nothing.set(0)
-        f.store(f.word(out.get() + ea.DATA), bases + operands * 8)
+        f.store(f.word(out.get() + ea.DATA), f.word(record, ea.E_OUT_PLACE))
         save = f.word(record, ea.E_SAVE)
         state = f.var(0)
         with f.if_(save.ne(0)):

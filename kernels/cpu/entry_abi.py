@@ -29,9 +29,12 @@ E_POOL = 23  # address: words of the pool of results (`results`)
 E_OUT_BYTES = 24
 E_CLEAR = 25  # PyErr_Clear
 E_WRITES = 26  # 1: X_WRITTEN is set of some array
-E_WORDS = 27
+E_OUT_ORDER = 27  # 1: the result is made in Fortran's order
+E_OUT_PLACE = 28  # address: the word for where the output lies
+E_WORDS = 29
 
 # expected of one array; X_LAYOUT: address of shape and strides (rank words each); X_LOW, X_HIGH: first byte and end of
-# its memory, from its first element; X_WRITTEN: the plan writes it
-X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH, X_WRITTEN = range(6)
-X_WORDS = 6
+# its memory, from its first element; X_WRITTEN: the plan writes it; X_PLACE: address of the word for where it lies (the
+# words of constants are there before)
+X_DESCR, X_RANK, X_LAYOUT, X_LOW, X_HIGH, X_WRITTEN, X_PLACE = range(7)
+X_WORDS = 7
