@@ -7,7 +7,7 @@ together they are the one place that knows planners and the executor.
 from __future__ import annotations
 
 from functools import lru_cache, partial, wraps
-from operator import index
+from operator import index, is_not
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Sequence, Unpack
@@ -16,6 +16,7 @@ import numpy as np
 
 from . import dtypes, serialize
 from .arrays import adapt, adapt_all, adapt_out
+from .callkeys import alternating, remembered, with_options
 from .compiled import Compiled, hand_back, rebuild
 from .contract_traced import contract_traced, readable, traced_among
 from .contractor import Contractor, Kind, same_arrays
@@ -87,52 +88,42 @@ def einsum(subscripts: Any = (), *operands: Any, out: Any = None, **options: Unp
     array([[ 5., 14.],
            [14., 50.]])
     """
-    if subscripts.__class__ is str:
-        entries = _entries if out is None else _into_entries
-        try:
-            entry = entries.get(_entry_key(subscripts, options) if options else subscripts)
-        except TypeError:
-            # An option that cannot be part of a key, such as a path as a list.
-            entry = None
-        if entry is not None:
-            result = entry(*operands) if out is None else entry(*operands, out)
-            if result is not NotImplemented:
-                return result
+    try:
+        if subscripts.__class__ is str:
+            key, arrays = subscripts, operands
+        else:
+            key, arrays = alternating(subscripts, operands)
+        if options:
+            key = with_options(key, options)
+        entry = (_entries if out is None else _into_entries).get(key)
+    except (TypeError, ValueError):
+        # Something that cannot be part of a key, such as a path as an array.
+        entry = None
+    if entry is not None:
+        result = entry(*arrays) if out is None else entry(*arrays, out)
+        if result is not NotImplemented:
+            return result
     return _einsum(subscripts, operands, out, options)
 
 
-def _entry_key(subscripts: str, options: CallOptions) -> Any:
-    # With their types: True and 1 are equal, and not both are a value of each option.
-    return (subscripts, registry_version(), *options.items(), *map(type, options.values()))
-
-
-def _quick_key(subject: Any, given: CallOptions, options: Options, wrap: Any) -> Any:
-    """What a quick function for the same subscripts and options is remembered by; None where there can be none."""
-    # An optimiser object may find another order the next time: it is asked at every call.
-    if wrap is not None or not isinstance(subject, str) or options.alpha != 1 or options.beta != 0:
-        return None
-    if not isinstance(options.optimize, (str, bool)):
-        return None
-    key = _entry_key(subject, given) if given else subject
-    try:
-        hash(key)
-    except TypeError:
-        # An option such as conj=[0].
-        return None
-    return key
-
-
-def _einsum(subscripts: Any, operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
+def _einsum(subscripts: Any, given_operands: Sequence[Any], out: Any, given: CallOptions) -> Any:
     options = parse_options(given, "einsum", also=("out",))
-    subject, operands = _subject(subscripts, operands)
+    subject, operands = _subject(subscripts, given_operands)
     if traced_among((*operands, out)):
         with readable("einsum", operands) as arrays:
             contractor = _contractor(subject, arrays, options)
             return contract_traced(contractor, arrays, out, options.alpha, options.beta)
     text = subject if isinstance(subject, str) else ""
     arrays, conj, wrap = adapt_all(operands, text)
+    # An operand that comes conjugated is another expression, of which its memory says nothing.
+    key = None if conj else remembered(subscripts, given_operands, given, options)
+    entry = None if key is None or out is not None or not any(map(is_not, arrays, operands)) else _entries.get(key)
+    if entry is not None:
+        # Lists and arrays of other libraries are NumPy's by now.
+        result = entry(*arrays)
+        if result is not NotImplemented:
+            return result if wrap is None else wrap(np.asarray(result))
     contractor = _contractor(subject, arrays, options, conj)
-    key = _quick_key(subject, given, options, wrap)
     if out is not None:
         target = adapt_out(out, contractor.expr.text)
         contractor.call(arrays, target, options.alpha, options.beta)

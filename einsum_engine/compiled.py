@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_not
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
@@ -58,7 +59,7 @@ class Compiled:
         self._kinds = tuple(kinds)
         # Which operands are one array; of constants, those of the same content are.
         self._same = self._same_constants(same or range(len(expr.inputs))) if self._constants else same
-        self._variables = tuple(set(range(len(expr.inputs))) - self._constants.keys())
+        self._variables = tuple(sorted(set(range(len(expr.inputs))) - self._constants.keys()))
         self._variants: dict[tuple[int, ...], Contractor] = {}
         self._entry: Callable[..., Any] = _not_yet
         self._into: Callable[..., Any] = _no_entry
@@ -90,9 +91,16 @@ class Compiled:
         if traced_among((*arrays, out)):
             return self._traced(arrays, out, alpha, beta)
         operands, conj, wrap = adapt_all(self._with_constants(arrays), expr.text)
+        own = alpha is None and beta is None
+        if own and out is None and not conj:
+            given = [operands[position] for position in self._variables]
+            if any(map(is_not, given, arrays)):
+                # Lists and arrays of other libraries are NumPy's by now.
+                result = self._entry(*given)
+                if result is not NotImplemented:
+                    return result if wrap is None else wrap(np.asarray(result))
         _check_shapes(operands, expr)
         contractor = self._contractor if not conj else self._conjugated(conj)
-        own = alpha is None and beta is None
         alpha = options.alpha if alpha is None else parse_factor("alpha", alpha)
         beta = options.beta if beta is None else parse_factor("beta", beta)
         if out is None:
@@ -223,7 +231,7 @@ class Compiled:
         }
         """
         shapes = self._contractor.expr.shapes
-        operands = [np.empty(shapes[at], self._kinds[at][0]) for at in sorted(self._variables)]
+        operands = [np.empty(shapes[at], self._kinds[at][0]) for at in self._variables]
         return program_of(self._contractor, self._with_constants, operands)
 
     @property

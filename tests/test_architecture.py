@@ -39,6 +39,7 @@ GROUPS = {
     "einsum_engine.bench.": "bench",
     "einsum_engine.api": "api",
     "einsum_engine.compiled": "api",
+    "einsum_engine.callkeys": "api",
     "einsum_engine.contractor": "api",
     "einsum_engine.contract_traced": "api",
     "einsum_engine.measured": "api",

@@ -122,3 +122,122 @@ def test_factors_that_do_not_fit_are_refused_in_each_call():
         with pytest.raises(engine.EngineTypeError, match="alpha=0.5 does not fit dtype int64"):
             f(a, b, c)
         assert np.array_equal(f(a * 1.0, b * 1.0, c * 1.0), 0.5 * np.einsum(CHAIN, a, b, c))
+
+
+# ---- einsum ------------------------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "a name": dict(optimize="greedy"),
+    "a path": dict(optimize=[(0, 1), (0, 1)]),
+    "a path of tuples": dict(optimize=((1, 2), (0, 1))),
+    "a path of numpy": dict(optimize=["einsum_path", (0, 1), (0, 1)]),
+    "a dtype": dict(dtype=np.float64),
+    "a dtype and a path": dict(dtype=np.float64, optimize=[[0, 1], [0, 1]]),
+    "conj": dict(conj=[0, 2]),
+    "an order": dict(order="F"),
+    "a limit": dict(memory_limit="8GiB"),
+    "a factor": dict(alpha=2.0),
+    "a factor of numpy": dict(alpha=np.float64(2)),
+}
+
+
+@pytest.fixture
+def general(monkeypatch):
+    """The calls of `einsum` that were not a builtin's."""
+    seen = []
+    way = engine.api._einsum
+    monkeypatch.setattr(engine.api, "_einsum", lambda *call: seen.append(call) or way(*call))
+    engine.clear_cache()
+    return seen
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_third_call_with_options_is_one_builtin(general, name):
+    arrays, options = matrices(), OPTIONS[name]
+    expected = np.einsum(CHAIN, *arrays) * options.get("alpha", 1)
+    for _ in range(4):
+        assert np.array_equal(engine.einsum(CHAIN, *arrays, **options), expected)
+    assert len(general) == 2
+    out = np.empty_like(expected)
+    for _ in range(4):
+        assert engine.einsum(CHAIN, *arrays, out=out, **options) is out
+        assert np.array_equal(out, expected)
+    assert len(general) == 4
+
+
+@pytest.mark.parametrize("output", [[[0, 3]], []])
+def test_a_third_call_with_lists_of_indices_is_one_builtin(general, output):
+    a, b, c = matrices()
+    for options in ({}, {"optimize": [(0, 1), (0, 1)]}):
+        del general[:]
+        for _ in range(4):
+            result = engine.einsum(a, [0, 1], b, [1, 2], c, (2, 3), *output, **options)
+            assert np.array_equal(result, np.einsum(CHAIN, a, b, c))
+        assert len(general) == 2
+    assert np.array_equal(engine.einsum(a, [0, 1], b, [1, 2], c, (2, 3), [3, 0]), np.einsum("ij,jk,kl->li", a, b, c))
+
+
+def test_lists_as_operands_are_read_and_then_handed_to_the_builtin():
+    engine.clear_cache()
+    a, b, c = matrices()
+    f = engine.compile(CHAIN, a, b, c)
+    for _ in range(4):
+        assert np.array_equal(engine.einsum(CHAIN, a, b.tolist(), c), np.einsum(CHAIN, a, b, c))
+        assert np.array_equal(f(a.tolist(), b, c), np.einsum(CHAIN, a, b, c))
+        total = engine.einsum("ij,ij->", a, b.tolist())
+        assert type(total) is np.float64 and total == (a * b).sum()
+    with pytest.raises(engine.EngineValueError, match="index 'j' is 5 in operand 0 axis 1 but 2 in operand 1 axis 0"):
+        engine.einsum(CHAIN, a, [[1.0] * 5] * 2, c)
+
+
+def test_each_factor_has_its_own():
+    a, b, c = matrices()
+    expected, out = np.einsum(CHAIN, a, b, c), np.zeros((5, 5))
+    for _ in range(3):
+        for alpha in (2.0, 2, -2.0, np.float64(-1), 1j * 0 + 3, True):
+            for _ in range(3):
+                assert np.array_equal(engine.einsum(CHAIN, a, b, c, alpha=alpha), alpha * expected)
+        for _ in range(3):
+            before = out.copy()
+            engine.einsum(CHAIN, a, b, c, alpha=2.0, beta=0.5, out=out)
+            assert np.allclose(out, 2 * expected + before / 2)
+    for _ in range(3):
+        for alpha in (0.0, -0.0):
+            for _ in range(3):
+                result = engine.einsum("i,i->i", np.ones(3), np.ones(3), alpha=alpha)
+                assert np.array_equal(np.signbit(result), [np.signbit(alpha)] * 3)
+
+
+BAD = (
+    (dict(conj=(0,)), dict(conj=(0.0,)), engine.EngineTypeError),
+    (dict(conj=0), dict(conj=0.0), engine.EngineTypeError),
+    (dict(optimize=[(0, 1), (0, 1)]), dict(optimize=[(0, 1), b"01"]), engine.EngineError),
+    (dict(conj=[np.int64(0)]), dict(conj=[b"\0" * 8]), engine.EngineTypeError),
+    (dict(strict=True), dict(strict=1), engine.EngineTypeError),
+    (dict(alpha=1), dict(alpha="1"), engine.EngineTypeError),
+    (dict(beta=0.0), dict(beta=1.0), engine.EngineValueError),
+    (dict(order="F"), dict(order="f", nothing=1), engine.EngineTypeError),
+)
+
+
+@pytest.mark.parametrize("good,bad,kind", BAD)
+def test_what_is_wrong_stays_wrong_after_what_is_equal(good, bad, kind):
+    arrays = matrices()
+    for _ in range(3):
+        engine.einsum(CHAIN, *arrays, **good)
+        with pytest.raises(kind):
+            engine.einsum(CHAIN, *arrays, **bad)
+
+
+def test_wrong_lists_of_indices_stay_wrong():
+    a, b, _ = matrices()
+    bad = (
+        ([0, 1], b, [1.0, 2]), ([0, 1], b, [1, 2], None), ([0, 1], b), ([0, 1], b, [1, 2], [0, 2], [0]),
+        (np.array([0, 1.0]), b, [1, 2]), ([0, 1], b, [1, 2, 3]),
+    )  # fmt: skip
+    for _ in range(3):
+        assert np.array_equal(engine.einsum(a, [0, 1], b, [1, 2]), a @ b)
+        assert np.array_equal(engine.einsum(a, np.array([0, 1]), b, [1, 2]), a @ b)
+        for rest in bad:
+            with pytest.raises(engine.EngineError):
+                engine.einsum(a, *rest)
