@@ -27,6 +27,7 @@ from .memory import empty
 from .options import Options
 from .plan import Plan
 from .planners.build import PlanRequest, build_plan
+from .planners.constant_first import constants_first
 from .planners.order import Order, find_order, leaner_orders
 from .profile import Profile
 from .records import lazy
@@ -83,17 +84,20 @@ class Contractor:
         """The contraction order, searched once."""
         if self._order is None:
             options, limit = self.options, self.options.memory_limit
-            self._order = find_order(
-                self._terms,
-                self._core.output,
-                self.expr.sizes,
-                optimize=options.optimize,
-                memory_limit="max_input" if limit.max_input else limit.elements,
-                max_time=options.max_time,
-                text=self.expr.text,
-                minimize=options.minimize,
-            )
+            problem = self._terms, self._core.output, self.expr.sizes
+            goal = {"optimize": options.optimize, "minimize": options.minimize}
+            elements = "max_input" if limit.max_input else limit.elements
+            order = find_order(*problem, memory_limit=elements, max_time=options.max_time, text=self.expr.text, **goal)
+            if self.constants and self._searched(order):
+                order = constants_first(order, *problem, self.constants, limited=elements is not None, **goal)
+            self._order = order
         return self._order
+
+    def _searched(self, order: Order) -> bool:
+        """Whether an order was left to a search that may take its time, with no limit that only a plan can tell."""
+        options = self.options
+        free = options.max_time is None and options.memory_limit.nbytes is None
+        return free and isinstance(options.optimize, str) and order.optimizer != "left-to-right"
 
     @lazy
     def _alike(self) -> tuple[int, ...]:
