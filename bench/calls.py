@@ -26,6 +26,22 @@ _UNTIMED, _TIMED = 3, 9
 _VARIANTS = (("network 0", "network 3 (0 permuted)"), ("network 1", "network 4 (1 permuted, mended)"))
 _VARIANT_FACTOR = 1.1
 
+# Name, number of 2x2 matrices in the product, those that are constant: a call with them takes at most so much of one without.
+_CONSTANT = (
+    ("2x2 by 2x2, the second constant", 2, (1,)),
+    ("20 matrices of 2x2, all but one constant", 20, tuple(n for n in range(20) if n != 7)),
+)
+_CONSTANT_FACTOR = 1.05
+
+# Options of a product of two 2x2 matrices, and whether NumPy is given them too: compiled, and what `einsum` takes more.
+_OPTIONS = (
+    ({"order": "F"}, True),
+    ({"alpha": 2.0}, False),
+    ({"optimize": [(0, 1)]}, False),
+    ({"optimize": "greedy"}, False),
+)
+_OPTION_SECONDS = 1.5e-6
+
 _STEP_SECONDS = 100e-6
 _NEW_SECONDS = 2e-3
 _EXTRA_SECONDS = 1e-6
@@ -39,6 +55,8 @@ def measure(engine: Any, settings: Settings, progress: Callable[[Iterable[Any]],
     parts: list[Callable[[], list[Figure]]] = [
         *first,
         partial(_small_calls, engine, settings),
+        *(partial(_with_constants, engine, settings, *each) for each in _CONSTANT),
+        *(partial(_with_options, engine, settings, *each) for each in _OPTIONS),
         partial(_cached_plan, engine, settings, "network 0", expressions["network 0"]),
         *second,
         *(partial(_variants, engine, settings, size) for size in ("small", "large")),
@@ -74,6 +92,38 @@ def _small_calls(engine: Any, settings: Settings) -> list[Figure]:
         _figure("2x2 by 2x2, compiled", seconds["compiled"]),
         _figure("2x2 by 2x2, np.einsum / compiled", seconds["numpy"] / seconds["compiled"], "x", 1.0, most=False),
         _figure("2x2 by 2x2, einsum over compiled", seconds["einsum"] - seconds["compiled"], asked=_EXTRA_SECONDS),
+    ]
+
+
+def _with_constants(
+    engine: Any, settings: Settings, name: str, count: int, constants: tuple[int, ...]
+) -> list[Figure]:
+    letters = [chr(ord("a") + number) for number in range(count + 1)]
+    expr = ",".join(map("".join, zip(letters, letters[1:]))) + f"->{letters[0]}{letters[-1]}"
+    arrays = tuple(np.eye(2) + number for number in range(count))
+    given = tuple(array for number, array in enumerate(arrays) if number not in constants)
+    make = partial(engine.compile, expr, *arrays, threads=settings.threads)
+    functions = {"without": (make(), arrays), "with": (make(constants=constants), given)}
+    seconds = program_calls.timed(functions, settings)
+    return [
+        _figure(f"{name}: compiled", seconds["with"]),
+        _figure(f"{name}: call with constants / without", seconds["with"] / seconds["without"], "x", _CONSTANT_FACTOR),
+    ]
+
+
+def _with_options(engine: Any, settings: Settings, options: dict[str, Any], numpy: bool) -> list[Figure]:
+    arrays = (np.arange(4.0).reshape(2, 2), np.ones((2, 2)))
+    functions = {
+        "compiled": engine.compile(_SMALLEST, *arrays, threads=settings.threads, **options),
+        "einsum": partial(engine.einsum, _SMALLEST, **options),
+        "numpy": partial(np.einsum, _SMALLEST, **options if numpy else {}),
+    }
+    seconds = _timed(functions, arrays, settings)
+    text = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    name = f"2x2 by 2x2 with {text}"
+    return [
+        _figure(f"{name}, np.einsum / compiled", seconds["numpy"] / seconds["compiled"], "x", 1.0, most=False),
+        _figure(f"{name}, einsum over compiled", seconds["einsum"] - seconds["compiled"], asked=_OPTION_SECONDS),
     ]
 
 

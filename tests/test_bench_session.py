@@ -209,6 +209,12 @@ def test_calls_are_measured(machine, monkeypatch):
     assert all(each.value is not None and each.table == cases.CALLS for each in found.values())
     assert found["2x2 by 2x2, np.einsum / compiled"].asked == 1.0
     assert found["network 2, planning of a step (19 steps)"].value > 0
+    constants = [each for name, each in found.items() if name.endswith("call with constants / without")]
+    assert len(constants) == len(calls._CONSTANT) and all(each.most and each.unit == "x" for each in constants)
+    for options in ("order='F'", "alpha=2.0", "optimize=[(0, 1)]", "optimize='greedy'"):
+        ratio = found[f"2x2 by 2x2 with {options}, np.einsum / compiled"]
+        over = found[f"2x2 by 2x2 with {options}, einsum over compiled"]
+        assert ratio.value > 0 and not ratio.most and over.asked == 1.5e-6
     variants = [each for name, each in found.items() if name.startswith("permuted variants")]
     assert len(variants) == 4 and all(each.value >= 1 and each.asked == 1.1 and each.most for each in variants)
     assert found["fresh process: from nothing to the first result, warm cache"].value == 0.6
