@@ -1,10 +1,10 @@
 """What quick functions of `einsum` are remembered by: subscripts and options as they were given, before any check.
 
 Equal keys must mean equal calls, bad ones included: a call with ``conj=(0.0,)`` is an error, also after one with
-``conj=(0,)``, and 0.0 is no -0.0. So options are spelled by `marshal`, which tells types apart at any depth and takes a
-tenth of a microsecond (format 2: later ones have references, which depend on how many hold an object). It spells what has
-a buffer as bytes; a key with such values in it is looked up, but never remembered (`is_exact`). Where there are values
-that it does not know, such as dtypes, each stands beside its type.
+``conj=(0,)``, and 0.0 is no -0.0. So each option stands beside its type, and where there are lists and numbers with a
+point, options are spelled by `marshal`, which tells types apart at any depth and takes a tenth of a microsecond (format 2:
+later ones have references, which depend on how many hold an object). It spells what has a buffer as bytes; a key with
+such values in it is looked up, but never remembered (`is_exact`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ _SPELLED = _LISTS | _NUMBERS | {float, complex}
 
 def with_options(subject: Hashable, options: Mapping[str, Any]) -> Hashable:
     """``subject`` with the options of a call; it may have parts that are not hashable. ValueError where there is none."""
-    if _KNOWN.issuperset(map(type, options.values())):
-        return subject, registry_version(), dumps(options, 2)
+    for value in options.values():
+        if value.__class__ in _SPELLED:
+            return subject, registry_version(), *_spelled(options)
+    return (subject, registry_version(), *options.items(), *map(type, options.values()))
+
+
+def _spelled(options: Mapping[str, Any]) -> Sequence[Hashable]:
+    """Options of which some are spelled; the others stand beside their types."""
     types = tuple(map(type, options.values()))
-    if not _SPELLED.isdisjoint(types):
-        options = {
-            name: dumps(value, 2) if type(value) in _SPELLED else value for name, value in options.items()
-        }
-    return (subject, registry_version(), *options.items(), *types)
+    if _KNOWN.issuperset(types):
+        return (dumps(options, 2),)
+    return *[dumps(each, 2) if type(each) in _SPELLED else each for each in options.values()], *options, *types
 
 
 def alternating(first: Any, rest: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:

@@ -39,6 +39,7 @@ _ALIGNMENT = 64
 _STOP = struct.pack(f"{abi.STEP_WORDS}q", *[abi.STOP if word == abi.KIND else 0 for word in range(abi.STEP_WORDS)])
 _PLACES = struct.Struct("6q")  # of the operands of a row
 _KEPT_BYTES = 256 << 10  # arenas up to this size stay with their plan, larger ones are shared with other plans
+_SCALED_BYTES = 4 << 10  # the same of entries with factors, of which one plan may have many
 NO_CONSTANTS: Mapping[int, np.ndarray] = MappingProxyType({})
 _UNSCALED = np.array([1.0, 0.0, 0.0, 0.0])  # real and imaginary part of alpha and of beta
 # One for all plans: what depends on constants is computed by one thread at a time, and by its signal handlers within.
@@ -110,7 +111,8 @@ class NativePlan:
         """A builtin for exactly the arrays of the request, NotImplemented for any others: ``f(*arrays)`` returns a fresh
         result in C order, or, where the request has ``out_strides``, ``f(*arrays, out)`` returns ``out``.
 
-        ``constants``, arrays by position, are no arguments: they are what was planned for, and stay where they lie.
+        ``constants``, arrays by position, are no arguments: they are what was planned for, and stay where they lie, in
+        memory that no argument shares.
         ``order``, C or F, makes a fresh result in that order although the request has strides. ``alpha`` and ``beta``
         are those of all calls; others than 1 and 0 need a plan that is scaled.
         Of a program, ``arrays`` are what comes before its first result: inputs, constants, the other results.
@@ -127,7 +129,8 @@ class NativePlan:
         if plan.constant_bytes and self._constants is None:
             return None
         nbytes = plan.arena_bytes - plan.constant_bytes
-        common = recycle.common(nbytes, _kind(plan)) if nbytes > _KEPT_BYTES else None
+        own = _SCALED_BYTES if request.scaled else _KEPT_BYTES
+        common = recycle.common(nbytes, _kind(plan)) if nbytes > own else None
         if nbytes > _KEPT_BYTES and common is None:
             return None
         frame = self._frame(common)
@@ -152,7 +155,7 @@ class NativePlan:
             lock=0 if common is None else address(common.lock),
             # a helper thread that is only starting needs the GIL before it can take its share
             release_gil=self._parallel or self._loops or self._seconds > _TINY_SECONDS,
-            written=self.written,
+            written=[given.index(position) for position in self.written],
             handler=recycle.results.handler if large else None,
             pool=fastcall.place(recycle.results.words) if large else 0,
             keep=(frame, self._rows, plan, common, tuple(constants.values())),

@@ -465,3 +465,20 @@ def test_threads_make_the_entry_of_a_compiled_object_together():
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         assert len(found) == 4 and all(np.array_equal(each, x @ y) for each in found)
+
+
+def test_entries_with_factors_share_the_common_arena():
+    """One plan may have many of them, each of which would have an arena of its own."""
+    equation, sizes = WIDE[0][0], dict(a=60, b=80, c=90, d=50)
+    operands = plan_cases.operands(equation, sizes, "float32")
+    native = executor.bind(plan_cases.plan(equation, operands, scaled=True))
+    assert executor._SCALED_BYTES < native.plan.arena_bytes < executor._KEPT_BYTES
+    entries = {alpha: native.make_entry(alpha=alpha) for alpha in (2.0, -3.0)}
+    common, expected = recycle.common(1, "float32"), np.einsum(equation, *[a.astype(np.int64) for a in operands])
+    for alpha, entry in entries.items():
+        assert np.array_equal(entry(*operands), alpha * expected)
+    common.lock[0] = 1
+    try:
+        assert all(entry(*operands) is NotImplemented for entry in entries.values())
+    finally:
+        common.lock[0] = 0
