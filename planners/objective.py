@@ -1,7 +1,8 @@
 """What a search for a contraction order minimises: flops, or the time that the engine predicts.
 
 `TimeObjective` is also an objective for the searches of others: ``minimize=`` of cotengra's optimisers and
-refinements, and of opt_einsum's ``DynamicProgramming``.
+refinements, and of opt_einsum's ``DynamicProgramming``. opt_einsum's ``BranchBound`` and ``RandomGreedy`` look up
+"flops" or "size" and ask nothing else of what they are given.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ class TimeObjective:
 
     def get_dynamic_programming_minimize(self) -> str:
         """cotengra: the nearest objective that its own exact search knows, the larger of multiplications and writes."""
-        return f"limit-{self.factor:.6g}"
+        return f"limit-{self.factor:.6f}"  # no exponent: cotengra cuts at every hyphen
+
+    def split(self, separator: str) -> list[str]:
+        """cotengra: its exact search takes its objective for a text, which it cuts into a name and a factor."""
+        return self.get_dynamic_programming_minimize().split(separator)
 
     @property
     def factor(self) -> float:

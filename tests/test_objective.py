@@ -1,6 +1,7 @@
 """`minimize=`: orders of the least predicted time, in every search that knows it and in those of other packages."""
 
 import pickle
+from dataclasses import replace
 from importlib.util import find_spec
 from math import log2, prod
 
@@ -215,6 +216,89 @@ def test_einsum_takes_an_optimizer_with_it():
     a, b, c = (np.random.default_rng(n).random((8, 8)) for n in range(3))
     search = cotengra.HyperOptimizer(minimize=engine.time_objective(), max_repeats=4, parallel=False, optlib="random")
     assert np.allclose(engine.einsum("ij,jk,kl->il", a, b, c, optimize=search), a @ b @ c)
+
+
+# What of cotengra and opt_einsum takes an objective, and the error of what does not (docs/api.md has both).
+QUICK = dict(methods=["greedy"], max_repeats=4, parallel=False, optlib="random", on_trial_error="raise")
+BY_TIME = {
+    "HyperOptimizer": lambda goal: cotengra.HyperOptimizer(minimize=goal, **QUICK),
+    "ReusableHyperOptimizer": lambda goal: cotengra.ReusableHyperOptimizer(minimize=goal, **QUICK),
+    "AutoOptimizer, large": lambda goal: cotengra.AutoOptimizer(minimize=goal, optimal_cutoff=0, **QUICK),
+    "AutoHQOptimizer, large": lambda goal: cotengra.AutoHQOptimizer(minimize=goal, optimal_cutoff=0, **QUICK),
+    "DynamicProgramming": lambda goal: opt_einsum.DynamicProgramming(minimize=goal),
+}
+NEARLY = {
+    "OptimalOptimizer": lambda goal: cotengra.OptimalOptimizer(minimize=goal, accel=False),
+    "AutoOptimizer": lambda goal: cotengra.AutoOptimizer(minimize=goal, **QUICK),
+    "AutoHQOptimizer": lambda goal: cotengra.AutoHQOptimizer(minimize=goal, **QUICK),
+}
+REFUSED = {
+    "BranchBound": (lambda goal: opt_einsum.BranchBound(minimize=goal), KeyError),
+    "RandomGreedy": (lambda goal: opt_einsum.RandomGreedy(minimize=goal), ValueError),
+}
+REFINEMENTS = {
+    "subtree_reconfigure": {},
+    "subtree_reconfigure_forest": dict(num_trees=2, num_restarts=2, parallel=False),
+    "simulated_anneal": dict(tsteps=2, numiter=2, seed=0),
+    "parallel_temper": dict(tsteps=2, numiter=2, seed=0, parallel=False),
+    "slice": dict(target_slices=2),
+    "slice_and_reconfigure": dict(target_size=64),
+    "slice_and_reconfigure_forest": dict(target_size=64, num_trees=2, parallel=False),
+}
+
+
+def ordered(search, network):
+    """The path that an optimiser of either package finds, as the engine takes it from there."""
+    terms, output, sizes = network
+    order = find_order(terms, output, sizes, optimize=search)
+    check(network, order)
+    return order.path
+
+
+@pytest.mark.filterwarnings("ignore:Couldn't import")
+@pytest.mark.parametrize("name", BY_TIME)
+def test_optimizers_of_others_go_by_it(name, monkeypatch):
+    """They ask it for the time of what they find; a score of cotengra's is that of its tree, as is tested below."""
+    network, asked, ask = letters(random_network(2, 8, 12)), [], TimeObjective.__call__
+
+    def spy(goal, *trial):
+        asked.append(goal)
+        return ask(goal, *trial)
+
+    monkeypatch.setattr(TimeObjective, "__call__", spy)
+    ordered(BY_TIME[name](GOAL), network)
+    assert asked and all(goal is GOAL for goal in asked)
+
+
+@pytest.mark.filterwarnings("ignore:Couldn't import")
+@pytest.mark.parametrize("name", NEARLY)
+def test_exact_searches_of_cotengra_go_by_the_nearest_that_they_know(name):
+    if "Auto" in name and find_spec("cotengrust"):
+        pytest.skip("cotengrust takes text alone")
+    for seed in range(5):
+        network = letters(random_network(seed, 7, 9))
+        near = GOAL.get_dynamic_programming_minimize()
+        assert ordered(NEARLY[name](GOAL), network) == ordered(cotengra.OptimalOptimizer(minimize=near), network)
+
+
+def test_the_nearest_is_a_name_and_a_factor_whatever_the_machine():
+    for rate in (1e-3, 1.0, 1e15):
+        slow = replace(cost.typical_machine("avx2", 256, True), memory_bandwidth=rate)
+        name, factor = replace(GOAL, machine=slow).split("-")
+        assert name == "limit" and float(factor) == pytest.approx(replace(GOAL, machine=slow).factor, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_those_that_know_flops_and_size_alone_refuse_it(name):
+    make, error = REFUSED[name]
+    with pytest.raises(error):
+        make(GOAL)
+
+
+@pytest.mark.parametrize("name", REFINEMENTS)
+def test_refinements_of_trees_take_it(name):
+    tree = cotengra.HyperOptimizer(**QUICK).search(*letters(random_network(2, 14, 20)))
+    assert getattr(tree, name)(minimize=GOAL, **REFINEMENTS[name]).is_complete()
 
 
 @pytest.mark.parametrize("seed", range(8))
