@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +152,29 @@ def test_modules_that_are_named_exist(path):
     assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
 
 
+# Folder -> the pages that say what each of its modules is for.
+LISTS = {
+    "einsum_engine": ("architecture.md", "programs.md"),
+    "planners": ("architecture.md", "programs.md"),
+    "kernels": ("architecture.md", "kernels.md"),
+    "bench": ("bench.md",),
+}
+
+
+def listed(text: str) -> set[str]:
+    """Paths, or ends of paths, of the modules that a page names, as patterns: those of a family are in `<family>.py`."""
+    names = set(re.findall(r"`([\w/*<>]+\.py)`", text))
+    return {name.replace("<family>", family) for name in names for family in FAMILIES}
+
+
+@pytest.mark.parametrize("folder", LISTS)
+def test_every_module_is_listed(folder):
+    names = set().union(*(listed((DOCS / page).read_text()) for page in LISTS[folder]))
+    files = [str(file.relative_to(ROOT)) for file in (ROOT / folder).rglob("*.py") if file.name != "__init__.py"]
+    assert files
+    assert sorted(file for file in files if not any(fnmatch(f"/{file}", f"*/{name}") for name in names)) == []
+
+
 def test_index_lists_every_page():
     index = (DOCS / "index.md").read_text()
     assert [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in index] == []
@@ -166,6 +190,11 @@ def test_kernels_page_has_every_word_of_the_step_table():
     lengths = {name for name in words if name.endswith("_WORDS")}
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (DOCS / "kernels.md").read_text(), re.MULTILINE)
     assert {name: int(value) for value, name in rows} == {name: words[name] for name in words.keys() - lengths}
+
+
+@pytest.mark.parametrize("page, says", [("kernels.md", r"^## A step: (\d+) words$"), ("tour.md", r"it is (\d+) words of$")])
+def test_pages_know_the_length_of_a_step(page, says):
+    assert re.findall(says, (DOCS / page).read_text(), re.MULTILINE) == [str(abi.STEP_WORDS)]
 
 
 def test_kernels_page_names_every_family():
