@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence, Unpack
 
 import numpy as np
 
-from . import dtypes, serialize
+from . import dtypes, recycle, serialize
 from .arrays import adapt, adapt_all, adapt_out
 from .callkeys import alternating, remembered, with_options
 from .compiled import Compiled, hand_back, rebuild
@@ -195,8 +195,9 @@ def _remember(
 
 
 def clear_cache() -> None:
-    """Forget all plans that `einsum` and `tensordot` made, for instance after an environment variable was changed."""
-    for cache in (_contractors, _entries, _raw_entries, _into_entries):
+    """Forget all plans that `einsum` and `tensordot` made, for instance after an environment variable was changed, and
+    let go of memory that is kept for results and intermediates to come."""
+    for cache in (_contractors, _entries, _raw_entries, _into_entries, recycle.results, recycle.arenas):
         cache.clear()
 
 

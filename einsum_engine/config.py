@@ -1,7 +1,7 @@
 """Environment variables, all in one table, and the facts of the machine that they override.
 
 Values are read when they are used, not when the package is imported, so a test or a program may set a variable
-at any time. An empty variable counts as absent.
+at any time; `Option.seen` says when that is. An empty variable counts as absent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _name(text: str) -> str:
 class Option:
     """One environment variable.
 
-    ``parse`` turns the text into a value or raises ValueError; ``expects`` says in words what it takes.
+    ``parse`` turns the text into a value or raises ValueError; ``expects`` says in words what it takes, ``seen`` when a
+    change of it counts: each time that this happens.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Option:
     expects: str
     default: Any
     help: str
+    seen: str
 
     def read(self) -> Any:
         """The value now; the default where the variable is absent or empty."""
@@ -96,6 +98,8 @@ class Option:
             ) from None
 
 
+_PLAN, _KERNEL = "a plan is made", "a kernel is loaded that the process does not have"
+
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -105,6 +109,7 @@ OPTIONS: dict[str, Option] = {
             expects="the name of an instruction set",
             default=None,
             help="instruction set that kernels are made for: avx512, avx2, sse2 or neon (default: the widest here)",
+            seen=_PLAN,
         ),
         Option(
             name="EINSUM_ENGINE_NUM_THREADS",
@@ -112,6 +117,7 @@ OPTIONS: dict[str, Option] = {
             expects="an integer of at least 1",
             default=None,
             help="threads of a call that does not say threads= (default: OMP_NUM_THREADS, else the CPUs available)",
+            seen=_PLAN,
         ),
         Option(
             name="OMP_NUM_THREADS",
@@ -119,6 +125,7 @@ OPTIONS: dict[str, Option] = {
             expects="an integer of at least 1, or a list of them",
             default=None,
             help="the same, where EINSUM_ENGINE_NUM_THREADS is not set",
+            seen=_PLAN,
         ),
         Option(
             name="EINSUM_ENGINE_CACHE_DIR",
@@ -126,6 +133,7 @@ OPTIONS: dict[str, Option] = {
             expects="a folder",
             default=None,
             help="folder of compiled kernels (default: einsum_engine under XDG_CACHE_HOME or ~/.cache)",
+            seen=f"{_KERNEL}; the first plan is made",
         ),
         Option(
             name="XDG_CACHE_HOME",
@@ -133,6 +141,7 @@ OPTIONS: dict[str, Option] = {
             expects="an absolute folder",
             default=None,
             help="parent of the default cache folder; a relative one is ignored, as the XDG specification says",
+            seen=f"{_KERNEL}; the first plan is made",
         ),
         Option(
             name="EINSUM_ENGINE_MEASURE",
@@ -140,6 +149,7 @@ OPTIONS: dict[str, Option] = {
             expects="0 or 1",
             default=True,
             help="0 predicts times for a typical core; else constants measured here at first use are read (default: 1)",
+            seen="a plan is made, the first of an expression or a compiled object",
         ),
         Option(
             name="EINSUM_ENGINE_SVML",
@@ -147,6 +157,7 @@ OPTIONS: dict[str, Option] = {
             expects="0 or 1",
             default=True,
             help="0 computes all functions by code of this package, also where Intel's SVML is installed (default: 1)",
+            seen=_KERNEL,
         ),
         Option(
             name="EINSUM_ENGINE_POOL_BYTES",
@@ -154,6 +165,7 @@ OPTIONS: dict[str, Option] = {
             expects="a number of bytes such as 512MiB",
             default=512 << 20,
             help="bound on the large result buffers kept for reuse; 0 turns the pool off (default: 512MiB)",
+            seen="a plan is made; a large result is made or has died, of cached plans every 50 ms at most",
         ),
         Option(
             name="EINSUM_ENGINE_ARENA_BYTES",
@@ -161,6 +173,7 @@ OPTIONS: dict[str, Option] = {
             expects="a number of bytes such as 512MiB",
             default=512 << 20,
             help="the same for memory of intermediates, in arenas of more than 256 KiB; 0 keeps none (default: 512MiB)",
+            seen="a plan is made, for arenas of up to 16 MiB; a call takes one from the pool or gives it back",
         ),
         Option(
             name="EINSUM_ENGINE_DUMP",
@@ -168,6 +181,7 @@ OPTIONS: dict[str, Option] = {
             expects="a folder",
             default=None,
             help="folder that LLVM IR and assembly of every kernel compiled are written to (default: nowhere)",
+            seen="a kernel is compiled",
         ),
         Option(
             name="EINSUM_ENGINE_DEBUG",
@@ -175,6 +189,7 @@ OPTIONS: dict[str, Option] = {
             expects="an integer of at least 0",
             default=0,
             help="1 prints the table of each plan that is made, 2 also each kernel that is compiled (default: 0)",
+            seen="a plan is made; a kernel is compiled",
         ),
     )
 }

@@ -4,7 +4,8 @@ The pages of a fresh large array are faulted in one by one, which takes longer t
 large result goes back to a bounded pool when the last array that uses it dies, and the next result of about that
 size takes it, warm. Arenas have a pool of their own: who switches off that of results, because they are written into
 ``out=`` or kept, still computes in warm memory. EINSUM_ENGINE_POOL_BYTES and EINSUM_ENGINE_ARENA_BYTES bound the pools
-(0: off); they let go of their memory when the machine or the control group runs short.
+(0: off); they let go of their memory when the machine or the control group runs short. They look at that when a result
+has died and when new memory was taken, no thread does besides: `clear_cache` lets go of what an idle process holds.
 
 Results are aligned to cache lines, so that kernels can store past the caches, and begin with a page, or where an
 array that is read beside them begins within one. So loads are ahead of the stores of a loop: one that has the last 12
@@ -25,11 +26,13 @@ import ctypes
 import math
 import os
 import threading
+from contextlib import suppress
 from typing import Iterable, Sequence
 
 import numpy as np
 
 from . import config, fastcall, machine_memory
+from .errors import EngineValueError
 from .kernels.cpu import library, result_abi as words
 from .kernels.isa import active_isa
 from .locks import anew
@@ -143,16 +146,21 @@ class BufferPool:
 
     def clear(self) -> None:
         """Lets go of all buffers."""
-        if self.words is not None:
+        if self.__dict__.get("words") is not None:  # what was never made holds none
             _CLEAR(library.address("results_clear", active_isa()))(self.words.ctypes.data)
 
     def look(self) -> None:
-        """Lets go of all buffers if memory is short."""
-        if self.ready() and machine_memory.share_left() < _LOW_MEMORY:
+        """Lets go of all buffers if memory is short, and has the bound that the configuration says now.
+
+        It runs between any two lines of the program, which are not told of a value that cannot be read: the next plan is.
+        """
+        with suppress(EngineValueError):
+            self.ready()
+        if machine_memory.share_left() < _LOW_MEMORY:
             self.clear()
 
     def _stop_looking(self) -> None:
-        self.words[words.R_NEXT_LOOK] = np.iinfo(np.int64).max
+        self.words[[words.R_NEXT_LOOK, words.R_NEXT_NEW]] = np.iinfo(np.int64).max
 
     def forked(self) -> None:
         """The child's word may be that of a thread that it does not have."""

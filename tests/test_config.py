@@ -4,12 +4,13 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import einsum_engine as engine
-from einsum_engine import config
+from einsum_engine import config, recycle
 from einsum_engine.errors import EngineTypeError, EngineValueError
-from einsum_engine.kernels.cpu import pool_abi
+from einsum_engine.kernels.cpu import pool_abi, result_abi
 
 GOOD = {
     "EINSUM_ENGINE_ISA": (" AVX2 ", "avx2"),
@@ -85,6 +86,41 @@ def test_table_shows_names_and_values(monkeypatch):
     assert set(lines) == set(config.OPTIONS)
     assert lines["EINSUM_ENGINE_DEBUG"].split()[1] == "2"
     assert "(not set)" in lines["EINSUM_ENGINE_ISA"]
+
+
+def _called(f, *arrays) -> int:
+    """Bytes that the pool of results holds after calls whose results die, of which the first one looks."""
+    for _ in range(2):
+        recycle.results.words[result_abi.R_NEXT_LOOK] = 0
+        f(*arrays)
+        [None for _ in range(1000)]  # where the main thread does what is pending
+    return recycle.results.nbytes
+
+
+def test_plans_keep_their_threads_and_go_by_the_pool_of_now(monkeypatch):
+    """The last column of docs/configuration.md, for two of the variables."""
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "1")
+    a, b = np.ones((600, 20)), np.ones((20, 600))
+    f = engine.compile("ij,jk->ik", a, b)
+    assert f.plan.threads == 1 and f.plan.output_bytes >= recycle.SMALLEST
+    for text, kept in (("", True), ("0", False), ("4MiB", True), ("0", False)):
+        monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", text)
+        assert (_called(f, a, b) > 0) == kept
+    monkeypatch.setenv("EINSUM_ENGINE_POOL_BYTES", "lots")
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "2")
+    assert _called(f, a, b) == 0 and f.plan.threads == 1  # nobody asked for a plan, who would be told
+    with pytest.raises(EngineValueError, match="EINSUM_ENGINE_POOL_BYTES='lots'"):
+        engine.compile("ij,jk->ki", a, b)(a, b)
+    monkeypatch.delenv("EINSUM_ENGINE_POOL_BYTES")
+    assert engine.compile("ij,jk->ik", a, b).plan.request.threads == 2
+
+
+def test_clear_cache_lets_go_of_results():
+    a, b = np.ones((600, 20)), np.ones((20, 600))
+    engine.einsum("ij,jk->ik", a, b)
+    assert recycle.results.nbytes
+    engine.clear_cache()
+    assert not recycle.results.nbytes
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_index_lists_every_page():
 
 def test_configuration_page_is_the_table_of_variables():
     rows = [line for line in (DOCS / "configuration.md").read_text().splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{option.name}` | {option.expects} | {option.help} |" for option in config.OPTIONS.values()]
+    assert rows == [f"| `{option.name}` | {option.expects} | {option.help} | {option.seen} |" for option in config.OPTIONS.values()]
 
 
 def test_kernels_page_has_every_word_of_the_step_table():

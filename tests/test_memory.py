@@ -406,6 +406,19 @@ def test_little_memory_lets_go_of_buffers(monkeypatch):
     assert _looks(pool) and asked and not pool.nbytes
 
 
+def test_new_memory_has_it_look_too(monkeypatch):
+    """A program may keep all results. What is handed out again makes nothing scarce."""
+    pool, asked = recycle.BufferPool(), []
+    used = [pool.take(1 << 20), pool.take(1 << 22)]
+    del used
+    monkeypatch.setattr(machine_memory, "share_left", lambda: asked.append(1) or 0.05)
+    pool.words[words.R_NEXT_NEW] = 0
+    again = [pool.take(1 << 20), *(None for _ in range(1000))]
+    assert again and not asked and pool.nbytes
+    new = [pool.take(1 << 21), *(None for _ in range(1000))]
+    assert new and asked and not pool.nbytes
+
+
 def test_ctrl_c_while_it_looks_for_memory_reaches_the_program(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt

@@ -13,6 +13,7 @@ R_LIMIT, R_BYTES, R_COUNT = 13, 14, 15  # bytes that may be kept, bytes and bloc
 R_CLOCK, R_NEXT_LOOK, R_PENDING, R_LOOK = 16, 17, 18, 19  # clock_gettime; ns; Py_AddPendingCall, and of what function
 R_COPY, R_SET = 20, 21  # memcpy, memset
 R_LOOKER = 22  # what that function is called with
+R_NEXT_NEW = 23  # as R_NEXT_LOOK, which is for what dies, for what takes new memory: that of one does not put off the other's
 R_BLOCKS = 24  # block and bytes of each, the oldest first
 MOST_BESIDE, MOST_BLOCKS = 8, 64
 R_WORDS = R_BLOCKS + 2 * MOST_BLOCKS

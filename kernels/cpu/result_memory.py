@@ -88,7 +88,7 @@ def _malloc(module: ir.Module, evict: Fn) -> Fn:
     wanted = size + ra.ROOM
     block, nbytes = f.var(0), f.var(0)
     nbytes.set(wanted)
-    place = _place(f, ctx)
+    place, fresh = _place(f, ctx), f.var(1)
     with f.if_(f.atomic_swap(ctx + 8 * ra.R_LOCK, 1).eq(0)):
         count = f.word(ctx, ra.R_COUNT)
         at = f.var(0)
@@ -100,6 +100,7 @@ def _malloc(module: ir.Module, evict: Fn) -> Fn:
             with f.if_((held >= wanted) & (held <= wanted + wanted // ra.SLACK)):
                 block.set(f.word(row, ra.R_BLOCKS))
                 nbytes.set(held)
+                fresh.set(0)
                 with f.range(at.get() * 2, count * 2 - 2) as word:
                     f.store(f.word(ctx + word * 8, ra.R_BLOCKS + 2), ctx + (word + ra.R_BLOCKS) * 8)
                 f.store(count - 1, ctx + 8 * ra.R_COUNT)
@@ -117,6 +118,8 @@ def _malloc(module: ir.Module, evict: Fn) -> Fn:
         data.set(((block.get() + (16 + ra.PAGE - 1)) & -ra.PAGE) + place)
         f.store(block.get(), data.get() - 16)
         f.store(nbytes.get(), data.get() - 8)
+    with f.if_(fresh.get().ne(0)):  # a program that keeps its results never gives one back
+        _look(f, ctx, ra.R_NEXT_NEW)
     f.ret(data.get())
     return f
 
@@ -143,13 +146,13 @@ def _free(module: ir.Module, evict: Fn) -> Fn:
     return f
 
 
-def _look(f: Fn, ctx: Val) -> None:
+def _look(f: Fn, ctx: Val, due: int) -> None:
     """Has the main thread look at the memory that is left, now and then."""
     time = f.stack(16)
     f.call(f.word(ctx, ra.R_CLOCK), [f.const(I32, _CLOCK_MONOTONIC), time], I32)
     now = f.word(time) * 1_000_000_000 + f.word(time, 1)
-    with f.if_(now >= f.word(ctx, ra.R_NEXT_LOOK)):
-        f.store(now + LOOK_NS, ctx + 8 * ra.R_NEXT_LOOK)
+    with f.if_(now >= f.word(ctx, due)):
+        f.store(now + LOOK_NS, ctx + 8 * due)
         f.call(f.word(ctx, ra.R_PENDING), [f.word(ctx, ra.R_LOOK), f.word(ctx, ra.R_LOOKER)], I32)
 
 
@@ -193,7 +196,7 @@ def _build_free(module: ir.Module, name: str) -> None:
     ctx, data, _ = f.args
     with f.if_(data.ne(0)):
         f.call(give, [ctx, data])
-        _look(f, ctx)
+        _look(f, ctx, ra.R_NEXT_LOOK)
     f.ret()
 
 
