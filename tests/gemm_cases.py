@@ -321,39 +321,39 @@ def loops(p: GemmProblem, memory: Mapping[int, np.ndarray]) -> tuple[list[int], 
     item = tiles.ITEMSIZE[p.dtype]
     kinds = {A: _kind(p.a_source or p.dtype), B: _kind(p.b_source or p.dtype), C: _kind(p.dtype)}
 
-    def element(slot: int, at: int):
-        return memory[slot][at : at + kinds[slot].itemsize].view(kinds[slot])[0].item()
+    def elements(slot: int, at) -> list:
+        bytes_of = np.asarray(at)[:, None] + np.arange(kinds[slot].itemsize)
+        found = memory[slot][bytes_of].view(kinds[slot])[:, 0]
+        conj = p.dtype in tiles.COMPLEX and (p.conj_a, p.conj_b, False)[slot]
+        return (found.conj() if conj else found).tolist()
 
-    def product(a: int, b: int):
-        x, y = element(A, a), element(B, b)
-        if p.dtype in tiles.COMPLEX:
-            return (x.conjugate() if p.conj_a else x) * (y.conjugate() if p.conj_b else y)
-        return x * y
-
-    k_range = range(len(p.tk_a))
+    k = np.arange(len(p.tk_a))
+    before = len(p.valid) if p.a_nested else 1  # panels that have the blocks of K before
+    terms_a = k // p.kc * p.kc * before + k % p.kc
     found: list[tuple] = []
     for o in product_of(*(range(count) for count, *_ in p.outer)):
         moved = [sum(int(loop[1 + t][i]) for loop, i in zip(p.outer, o)) for t in range(3)]
         base = [moved[t] + operand.offset for t, operand in enumerate((p.a, p.b, p.c))]
-        for m, n in product_of(range(len(p.tm_c)), range(len(p.tn_c))):
+        if p.b_mode == "panels":
+            at_b = [n // p.nr * p.b_stride + (k * p.nr + n % p.nr) * item for n in range(len(p.tn_c))]
+        else:
+            at_b = [start + p.tk_b for start in p.tn_b]
+        columns = [elements(B, base[B] + at) for at in at_b]
+        for m in range(len(p.tm_c)):
             panel, lane = divmod(m, p.mr)
             if lane >= p.valid[panel]:
                 continue
             if p.a_mode == "panels":
-                before = len(p.valid) if p.a_nested else 1  # panels that have the blocks of K before
-                terms = [k // p.kc * p.kc * before + k % p.kc for k in k_range]
-                at_a = [base[A] + panel * p.a_stride + (k * p.mr + lane) * item for k in terms]
+                at_a = panel * p.a_stride + (terms_a * p.mr + lane) * item
             else:
-                at_a = [base[A] + int(p.tm_a[m] + p.tk_a[k]) for k in k_range]
-            if p.b_mode == "panels":
-                at_b = [base[B] + n // p.nr * p.b_stride + (k * p.nr + n % p.nr) * item for k in k_range]
-            else:
-                at_b = [base[B] + int(p.tn_b[n] + p.tk_b[k]) for k in k_range]
-            at_c = base[C] + int(p.tm_c[m] + p.tn_c[n])
-            terms = [product(a, b) for a, b in zip(at_a, at_b)]
-            if p.accumulate:
-                terms.append(element(C, at_c))
-            found.append((at_c, max(terms) if p.dtype == "bool" else sum(terms), sum(map(abs, terms))))
+                at_a = p.tm_a[m] + p.tk_a
+            line = elements(A, base[A] + at_a)
+            for n, column in enumerate(columns):
+                at_c = base[C] + int(p.tm_c[m] + p.tn_c[n])
+                terms = [x * y for x, y in zip(line, column)]
+                if p.accumulate:
+                    terms += elements(C, [at_c])
+                found.append((at_c, max(terms) if p.dtype == "bool" else sum(terms), sum(map(abs, terms))))
     where, values, sizes = zip(*found)
     return list(where), oracle.Answer(
         value=np.array(values, object), magnitude=np.array(sizes, object), terms=len(p.tk_a) + int(p.accumulate)

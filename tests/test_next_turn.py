@@ -17,6 +17,7 @@ from einsum_engine.kernels.cpu.units import ASK_TERMS
 from einsum_engine.kernels.launch import Launch
 from einsum_engine.planners import next_turn as planned
 
+every_dtype = pytest.mark.parametrize("dtype", tiles.DTYPES)
 every_isa = pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
 MODES = ("dd", "pp", "dp", "pd")
 
@@ -92,7 +93,7 @@ def test_requests_lie_evenly_and_what_stays_is_not_asked_for(monkeypatch):
 
 @every_isa
 @pytest.mark.parametrize("modes", MODES)
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64"])
+@every_dtype
 def test_results_of_outer_loops(asking, row, dtype, modes):
     """Of turns that say anything of what the next one has, in one block of K and in pieces, with runs of terms and without."""
     tile = tiles.tiles(row, dtype)[0]
@@ -115,12 +116,13 @@ def test_results_of_outer_loops(asking, row, dtype, modes):
 @every_isa
 @pytest.mark.parametrize("shares", [(), ((0, 1, 0, 9), (1, 4, 0, 9))])
 @pytest.mark.parametrize("a", ["panels", "nested"])
-def test_panels_that_come_from_far(asking, row, a, shares):
+@every_dtype
+def test_panels_that_come_from_far(asking, row, dtype, a, shares):
     """The next block of K, and the next panels, are asked for, also where there are none; nothing is read there."""
-    tile = tiles.tiles(row, "float32")[0]
-    height = tile[0] * tiles.elements(row, "float32")
+    tile = tiles.tiles(row, dtype)[0]
+    height = tile[0] * tiles.elements(row, dtype)
     for k, kc in ((7, 3), (600, 256), (40, 64)):
-        case = Case(dtype="float32", tile=tile, valid=(height,) * 3 + (1,), n=9, k=k, kc=kc, a=a, b="panels", flush="end")
+        case = Case(dtype=dtype, tile=tile, valid=(height,) * 3 + (1,), n=9, k=k, kc=kc, a=a, b="panels", flush="end")
         case = replace(case, blocks=(1, 1, 9), shares=shares)
         ready = build(case, row)
         ready = replace(ready, problem=replace(ready.problem, far_a=True))
