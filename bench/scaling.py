@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any, Callable, Iterable, Sequence
 
 from ..kernels.calibrate import Loops, multiply_adds
@@ -23,7 +24,11 @@ _BOUND = (
     (_CHAIN, 1536, "float32"),
 )
 _TCCG = ("tccg 20", "tccg 30")
-_PRIMES = (503, 521, 751, 997, 1021)
+_LARGE_PRIMES = (503, 521, 751, 997, 1021)
+# Dtype -> primes that all three sizes of a product are, and those that K alone is, between `_EVEN` rows and columns.
+_PRIMES = {"float32": _LARGE_PRIMES, "float64": _LARGE_PRIMES, "complex64": (503, 751), "int64": (503, 521)}
+_PRIMES_OF_K = {"float32": (503, 1021), "float64": (503, 1021), "complex64": (751,), "int64": (503,)}
+_EVEN = 768
 _MULTIPLE = 16
 _THREADS_FACTOR, _PRIME_FACTOR = 1.8, 0.9
 
@@ -38,7 +43,7 @@ def measure(
     parts: list[Callable[[], list[Figure]]] = []
     if settings.threads > 1:
         parts += [partial(_threads, engine, settings, case, loops) for case in bound_cases()]
-    parts += [partial(_prime, engine, settings, prime, dtype) for dtype in ("float32", "float64") for prime in _PRIMES]
+    parts += [partial(_prime, engine, settings, *each) for each in prime_products()]
     found = [figure for part in progress(parts) for figure in part()]
     return found + _means(found)
 
@@ -50,6 +55,18 @@ def bound_cases() -> list[Case]:
         for expr, size, dtype in _BOUND
     ]
     return cases + [case for case in tccg_cases() if case.name.startswith(_TCCG) and case.dtype == "float32"]
+
+
+def prime_products() -> list[tuple[str, tuple[int, ...], tuple[int, ...], str]]:
+    """Name, sizes m, k and n, the multiples of 16 that these are held against, and dtype, of each product."""
+    found = []
+    for dtype, primes in _PRIMES.items():
+        found += [(f"gemm {prime} {dtype}", (prime,) * 3, (nearest_multiple(prime),) * 3, dtype) for prime in primes]
+    for dtype, primes in _PRIMES_OF_K.items():
+        for prime in primes:
+            name, sides = f"gemm {_EVEN} x {prime} x {_EVEN} {dtype}", (_EVEN, nearest_multiple(prime), _EVEN)
+            found.append((name, (_EVEN, prime, _EVEN), sides, dtype))
+    return found
 
 
 def _figure(name: str, value: float | None, asked: float | None) -> Figure:
@@ -81,18 +98,18 @@ def _threads(engine: Any, settings: Settings, case: Case, loops: Callable[[str, 
     return [_figure(name, gained, asked), _figure(f"{name}, over the FMA peak's", gained * rates[0] / rates[1], None)]
 
 
-def _prime(engine: Any, settings: Settings, prime: int, dtype: str) -> list[Figure]:
-    near = nearest_multiple(prime)
+def _prime(
+    engine: Any, settings: Settings, name: str, primes: tuple[int, ...], near: tuple[int, ...], dtype: str
+) -> list[Figure]:
     candidates = []
-    for size in (prime, near):
-        shapes = uniform_shapes(_PRODUCT, size)
-        case = Case(family=SCALING, name=f"gemm {size}", expr=_PRODUCT, shapes=shapes, dtype=dtype)
+    for m, k, n in (primes, near):
+        case = Case(family=SCALING, name=f"gemm {m} {k} {n}", expr=_PRODUCT, shapes=((m, k), (k, n)), dtype=dtype)
         arrays = operands(case)
         function = engine.compile(_PRODUCT, *arrays, threads=settings.threads)
         candidates.append(Candidate(name=case.name, function=function, args=tuple(arrays)))
     _alternate(candidates, settings)
-    rates = [size**3 / each.median for size, each in zip((prime, near), candidates)]
-    return [_figure(f"gemm {prime} {dtype}, GFLOP/s over those of {near}", rates[0] / rates[1], _PRIME_FACTOR)]
+    rates = [prod(sizes) / each.median for sizes, each in zip((primes, near), candidates)]
+    return [_figure(f"{name}, GFLOP/s over those of {near[1]}", rates[0] / rates[1], _PRIME_FACTOR)]
 
 
 def nearest_multiple(size: int) -> int:

@@ -240,7 +240,9 @@ def test_planning_is_measured_in_bursts(monkeypatch):
 def test_threads_and_primes_are_measured(monkeypatch):
     monkeypatch.setattr(scaling, "_BOUND", (("ij,jk->ik", 64, "float32"),))
     monkeypatch.setattr(scaling, "_TCCG", ("none",))
-    monkeypatch.setattr(scaling, "_PRIMES", (61,))
+    monkeypatch.setattr(scaling, "_PRIMES", {"float32": (61,), "int64": (61,)})
+    monkeypatch.setattr(scaling, "_PRIMES_OF_K", {"complex64": (37,)})
+    monkeypatch.setattr(scaling, "_EVEN", 32)
     loops = {n: SimpleNamespace(amount=amount, seconds=len, repeats=lambda seconds: 7) for n, amount in ((1, 1), (2, 3))}
     seconds = {"1": 8.0, "2": 5.0, "peak 1": 2.0, "peak 2": 3.0}
 
@@ -250,18 +252,31 @@ def test_threads_and_primes_are_measured(monkeypatch):
 
     monkeypatch.setattr(scaling, "_alternate", timed)
     found = scaling.measure(einsum_engine, short(threads=2), loops=lambda dtype, threads: loops[threads])
-    assert [each.name for each in found[:4]] == [
+    assert [each.name for each in found[:5]] == [
         "ij,jk->ik 64 float32, 1 to 2 threads",
         "ij,jk->ik 64 float32, 1 to 2 threads, over the FMA peak's",
         "gemm 61 float32, GFLOP/s over those of 64",
-        "gemm 61 float64, GFLOP/s over those of 64",
+        "gemm 61 int64, GFLOP/s over those of 64",
+        "gemm 32 x 37 x 32 complex64, GFLOP/s over those of 32",
     ]
     gained, beside = found[:2]
     assert (gained.value, gained.asked) == (1.6, 1.8)
     assert beside.value == pytest.approx(1.6 / 2) and beside.asked is None, "three times as much in 3 seconds, not 2"
     assert all(each.value > 0 for each in found)
-    assert [each.asked for each in found[2:]] == [0.9, 0.9, 1.8, 0.9]
+    assert [each.asked for each in found[2:]] == [0.9, 0.9, 0.9, 1.8, 0.9]
+    assert found[4].value == pytest.approx(37 / 32), "as long for more"
     assert not any("threads" in each.name for each in scaling.measure(einsum_engine, short(threads=1)))
+
+
+def test_primes_are_checked_in_every_kind_of_arithmetic():
+    products = scaling.prime_products()
+    assert {dtype for *_, dtype in products} == {"float32", "float64", "complex64", "int64"}
+    assert len({name for name, *_ in products}) == len(products)
+    for _, sizes, near, dtype in products:
+        moved = [(size, other) for size, other in zip(sizes, near) if size != other]
+        assert moved and all(size % each for size, _ in moved for each in range(2, size)) and all(other % 16 == 0 for other in near)
+    alone = [dtype for _, (m, k, n), near, dtype in products if (m, n) == (near[0], near[2]) and k != near[1]]
+    assert set(alone) == {dtype for *_, dtype in products}
 
 
 def test_compute_bound_cases_are(machine):
