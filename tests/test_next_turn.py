@@ -115,14 +115,15 @@ def test_results_of_outer_loops(asking, row, dtype, modes):
 
 @every_isa
 @pytest.mark.parametrize("shares", [(), ((0, 1, 0, 9), (1, 4, 0, 9))])
-@pytest.mark.parametrize("a", ["panels", "nested"])
+@pytest.mark.parametrize("a, b", [("panels", "panels"), ("nested", "panels"), ("panels", "direct")])
 @every_dtype
-def test_panels_that_come_from_far(asking, row, dtype, a, shares):
-    """The next block of K, and the next panels, are asked for, also where there are none; nothing is read there."""
+def test_panels_that_come_from_far(asking, row, dtype, a, b, shares):
+    """The next block of K, and the next panels, are asked for, also where there are none; nothing is read there. Beside columns
+    that are read in place, between a few terms each."""
     tile = tiles.tiles(row, dtype)[0]
     height = tile[0] * tiles.elements(row, dtype)
     for k, kc in ((7, 3), (600, 256), (40, 64)):
-        case = Case(dtype=dtype, tile=tile, valid=(height,) * 3 + (1,), n=9, k=k, kc=kc, a=a, b="panels", flush="end")
+        case = Case(dtype=dtype, tile=tile, valid=(height,) * 3 + (1,), n=9, k=k, kc=kc, a=a, b=b, flush="end")
         case = replace(case, blocks=(1, 1, 9), shares=shares)
         ready = build(case, row)
         ready = replace(ready, problem=replace(ready.problem, far_a=True))
