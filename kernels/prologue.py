@@ -41,7 +41,7 @@ class StagedMap:
     ``side`` (`abi.STAGED_A` or ``STAGED_B``) of a product, then inputs.
 
     ``strides``: of each, in bytes, 0 where it is broadcast; those of the result are nested, none 0 where the size is more
-    than 1.
+    than 1. ``nr``: columns of the tile, where it is B; ``threads``: that share the tasks of the product.
     """
 
     structure: Structure
@@ -49,6 +49,7 @@ class StagedMap:
     strides: tuple[tuple[int, ...], ...]
     side: int
     nr: int
+    threads: int = 1
 
 
 class StageTables:
@@ -57,7 +58,7 @@ class StageTables:
     def __init__(self, problem: GemmProblem, staged: StagedMap, shift: int = 0) -> None:
         self.e, self.is_a = staged, staged.side == abi.STAGED_A
         problem = replace(problem, shares=())  # tables go by blocks
-        self.p, self.columns = (_wide(problem), 0) if self.is_a else _in_strips(problem, staged.nr)
+        self.p, self.columns = (_wide(problem, staged.threads), 0) if self.is_a else _in_strips(problem, staged.nr)
         self.item = ITEMSIZE[problem.dtype]
         p = self.p
         exist = (np.arange(p.mr) < p.valid[:, None]).ravel()
@@ -225,11 +226,11 @@ def _adjacent(offsets: np.ndarray, item: int) -> int:
     return int(np.count_nonzero(np.diff(offsets) == item))
 
 
-def _wide(p: GemmProblem) -> GemmProblem:
-    """The problem with blocks of A that are long in memory, and have few terms instead."""
-    item, lanes = ITEMSIZE[p.dtype], p.blocks[1] * p.mr
-    panels = p.blocks[1] if p.parallel or lanes * item >= LONG_RUN else min(p.panels, -(-LONG_RUN // (p.mr * item)))
-    terms = len(p.tk_a)
+def _wide(p: GemmProblem, threads: int) -> GemmProblem:
+    """The problem with blocks of A that are long in memory, and have few terms instead; at least one for each thread."""
+    item, terms, panels = ITEMSIZE[p.dtype], len(p.tk_a), p.blocks[1]
+    shared = -(-p.panels // -(-threads // p.tasks[0]))  # panels of a task
+    panels = max(panels, min(shared, -(-LONG_RUN // (p.mr * item))))
     kc = min(p.kc, max(FEWEST_TERMS, STAGE_BYTES // (panels * p.mr * item)))
     kc = -(-terms // -(-terms // kc))
     return replace(p, blocks=(p.blocks[0], panels, p.blocks[2]), kc=kc, stream=p.stream and kc >= terms)

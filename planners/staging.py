@@ -1,15 +1,13 @@
 """Which map of an operand is made by the product that reads it: block by block, in the scratch memory of each worker
 (`kernels.prologue`), so that what it computes is never in memory.
 
-That saves a write and a read of the operand. It costs more to read what the map reads: in blocks of the product, not in
-order, a few rows of all lanes at a time on the lanes side, a few whole rows on the other side. There, a product with many
-columns would rather read its operand in larger blocks. So it pays where the map reads fewer bytes than it computes, as
-weights of a byte do, or where columns are few.
+Maps are those of a program before an einsum, and the element-wise products of an einsum before one that sums (`joined`).
 
-Measured, one thread, float32, steps apart and as one: `x @ (w.astype("float32") * scale)` of int8 w, 4096 x 4096 and 8 rows
-of x, takes 7.4 and 5.5 ms, 64 rows 30.6 and 25.9; 1024 x 1024 and 64 rows 2.0 and 1.4. `exp(a) @ b` of 1024 x 1024 x 16 takes
-1.06 and 0.66 ms. Of float32, `x @ exp(w)` takes the same either way (8.3 and 8.8 ms), and `exp(a) @ b` with 64 columns is
-slower (1.7 and 1.9): both stay steps. An operand of less than a cache is read again for nothing.
+That saves a write and a read of the operand. It costs more to read what the map reads: in blocks of the product, not in
+order, a few rows of all lanes at a time on the lanes side, a few whole rows on the other side, how much more depends on the
+core. With many columns a product would rather read its operand packed, or in larger blocks. So it pays where the map
+reads fewer bytes than it computes, as weights of a byte do, or where columns are few (docs/performance-fused.md). An
+operand of less than a cache is read again for nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from math import prod
 from typing import Sequence
 
 from .. import cost
-from ..kernels.cpu import abi
+from ..kernels.cpu import abi, cores
 from ..kernels.epilogue import nested
 from ..kernels.gemm import GemmProblem
 from ..kernels.isa import ISA
@@ -28,17 +26,18 @@ from ..kernels.row import Operand
 from ..kernels.tiles import ITEMSIZE, tiles
 from ..records import changed
 from .gemm import GemmPlan
+from .gemm_cost import moved_seconds, product_seconds
+from .gemm_work import GemmWork
 from .groups import Contraction, FusedGroup, bytes_of, written
+from .memo import Planned
 from .operations import Operation, OperationList, itemsize
 from .places import MemoryView
 from .sides import LEFT, RIGHT
 
 MOST_COLUMNS = 8  # of a tile: each reads B in a stream of its own
-LANES_SIDE = 3.0  # times as long as in order takes what the map reads, where it makes the lanes side
-OTHER_SIDE = 1.5
-TERM = 6e-12  # seconds: what a product of few lanes and a staged B takes more, for each of its terms
+TERM = 2e-12  # seconds, of each term of a product: a block is read from L2, where it was packed, or by fewer columns
 PIECE = 5e-9  # of each run of the map
-LEAST = 0.03  # of the predicted time of the product, to be gained at least
+LEAST = 0.05  # of the predicted time of the product, to be gained at least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,11 +67,22 @@ class Staged:
         (each,) = operation.parts
         operation.parts = (each._replace(part=replace(each.part, plan=self._plan(each.part.plan))),)
 
+    def seconds(self, machine: cost.Machine) -> float:
+        """What it is predicted to add to the time of the product: bytes that this does not move."""
+        added = max(0, self._moved)
+        return added / machine.bandwidth(added)
+
+    def work(self, plan: GemmPlan) -> GemmWork:
+        """Of the product, which goes by the blocks that are made and packs none of them."""
+        p, is_a = self.tables.p, self.tables.is_a
+        a_mode, b_mode = plan.work.pack_modes
+        modes, in_place = (None if is_a else a_mode, b_mode if is_a else None), plan.work.in_place or not is_a
+        return plan.work._replace(nr=p.nr, kc=p.kc, blocks=p.blocks, pack_modes=modes, in_place=in_place)
+
     def _plan(self, plan: GemmPlan) -> GemmPlan:
         first, second = plan.describe
         shown = ("staged", second) if self.tables.is_a != plan.swapped else (first, "staged")
-        work = plan.work._replace(nr=self.tables.p.nr)
-        made = changed(plan, problem=self.tables.problem, describe=shown, work=work)
+        made = changed(plan, problem=self.tables.problem, describe=shown, work=self.work(plan))
         made.__dict__.pop("row", None)  # of the problem that was planned
         return made
 
@@ -98,7 +108,7 @@ def staged(
     group: FusedGroup, place: MemoryView, operations: Sequence[Operation], isa: ISA, machine: cost.Machine
 ) -> tuple[Operation, Staged] | str:
     """The one of ``operations`` that reads ``place``, with the map ``group`` that computes it; or why the map is a step."""
-    readers = [(o, at) for o in operations for at, value in enumerate(o.inputs) if value.source is place.memory]
+    readers = [(o, at) for o in operations for at, value in enumerate(o.inputs) if value.memory is place.memory]
     if len(readers) != 1:
         return "several operations read it"
     operation, at = readers[0]
@@ -115,12 +125,13 @@ def staged(
         strides=tuple(each.view.strides for each in (store, *places)),
         side=abi.STAGED_A if (at == 0) != part.plan.swapped else abi.STAGED_B,
         nr=_columns(problem, isa),
+        threads=part.plan.threads if part.plan.parallel else 1,
     )
     tables = StageTables(problem, described, part.shifts[LEFT if at == 0 else RIGHT])
     if not tables.fits:
         return "it is packed by a step before, or lanes are not adjacent"
     found = Staged(group=group, tables=tables, places=places)
-    return _slower(found, operation.parts[0].times.total, machine) or (operation, found)
+    return _slower(found, operation.parts[0], isa, machine) or (operation, found)
 
 
 def _columns(p: GemmProblem, isa: ISA) -> int:
@@ -129,14 +140,17 @@ def _columns(p: GemmProblem, isa: ISA) -> int:
     return max(found, default=p.nr)
 
 
-def _slower(found: Staged, product: float, machine: cost.Machine) -> str:
+def _slower(found: Staged, product: Planned, isa: ISA, machine: cost.Machine) -> str:
     """Why a step of its own is predicted to be faster; nothing where it is not."""
-    tables, p = found.tables, found.tables.p
+    tables, plan, core = found.tables, product.part.plan, cores.here()
     if tables.repeated > 1:
         return "it would be computed more than once"
     result, read = bytes_of(found.group.stores[0].place), sum(map(bytes_of, found.places))
-    gain = (2 * result - ((LANES_SIDE if tables.is_a else OTHER_SIDE) - 1) * read) / machine.memory_bandwidth
+    gain = 2 * min(result / machine.memory_bandwidth, moved_seconds(result))  # of one that is written and read
+    gain -= ((core.stage_lanes if tables.is_a else core.stage_columns) - 1) * read / machine.memory_bandwidth
     gain -= PIECE * prod(tables.e.shape) / tables.run
-    if not tables.is_a:
+    gain += product_seconds(plan.work, isa, machine) - product_seconds(found.work(plan), isa, machine)
+    p = tables.p
+    if not tables.is_a or p.a_mode == "pack":
         gain -= TERM * p.outer_total * p.panels * p.mr * len(p.tn_c) * len(p.tk_b) * len(p.tko_b)
-    return "" if gain > LEAST * product else "it takes longer than a step before"
+    return "" if gain > LEAST * product.times.total else "it takes longer than a step before"

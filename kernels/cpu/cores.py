@@ -46,6 +46,8 @@ class Core:
     cache, most of them in place of those of a later panel, into the second (docs/performance.md#rows-near); 0: for these alone.
     ``lanes_load``: time from one vector of packed A to the next, as they come from L2, in multiply-adds of a core that has
     two units for them.
+    ``stage_lanes``, ``stage_columns``: times as long as in order takes what a map reads, if a product makes an operand by it,
+    block by block, on the side of the lanes or on the other one (docs/performance-fused.md#staged-products).
     ``slow_divider``: a quotient that need not be rounded right takes less time by products, and most of those by a number
     of their row."""
 
@@ -66,6 +68,8 @@ class Core:
     columns_in_place: int = 0
     rows_near: int = 0
     lanes_load: float = 2.6
+    stage_lanes: float = 3.0
+    stage_columns: float = 1.5
     slow_divider: bool = False
 
     def asks_for_rows(self, nbytes: int) -> bool:
@@ -94,6 +98,8 @@ MAKERS = {
         columns_in_place=160 << 10,
         rows_near=12,
         lanes_load=4.2,
+        stage_lanes=1.2,
+        stage_columns=1.2,
         slow_divider=True,
     )
 }
