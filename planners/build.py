@@ -25,7 +25,7 @@ from ..plan import Plan, Step
 from ..records import changed, partly
 from .arena import Lifetime, allocate, worker_scratch
 from .gemm import GemmPlan
-from .joining import join, mapped
+from .joining import give_products, join
 from .layouts import LayoutSolver
 from .memo import Times
 from .nests import NestPlan
@@ -61,9 +61,9 @@ def build_plan(request: PlanRequest, machine: cost.Machine | None = None) -> Pla
 def lay_out(
     listed: OperationList, isa: isa_table.ISA, machine: cost.Machine, whole: bool = False
 ) -> tuple[OperationList, Slices | None]:
-    """Joins operations, gives all values layouts and all operations parts, and products their epilogues. ``whole``: they
-    are a plan of their own, and may be cut into strands or slices. The operations as they are planned, and the slices that
-    these are one of."""
+    """Joins operations, gives all values layouts and all operations parts, and products what they do besides. ``whole``:
+    they are a plan of their own, and may be cut into strands or slices. The operations as they are planned, and the slices
+    that these are one of."""
     request = listed.request
     slices = (find_slices(listed, machine) or find_thread_slices(listed, machine)) if whole else None
     if slices is not None:
@@ -76,10 +76,8 @@ def lay_out(
     elif whole and request.fuse:
         find_strands(listed, seconds)
     LayoutSolver(listed, isa, machine, seconds).solve()
-    for maker, operation in mapped(listed, machine) if request.fuse else ():
-        from .joined import give_epilogue  # loads what programs are made of
-
-        give_epilogue(maker, operation, listed, machine)
+    if request.fuse:
+        give_products(listed, isa, machine)
     return listed, slices
 
 
@@ -355,13 +353,15 @@ class PlanBuilder:
 
     def _with_maps(self, operation: Operation, step: Step, found: Any, before: Any) -> Step:
         """The step of a product with its epilogue and prologue says what these do, read and write."""
-        inputs = (*step.inputs, *[self.position[id(value)] for value in operation.beside])
+        made = () if before is None else before.group.outputs  # which is nowhere as a whole
+        read = [value for value in operation.inputs if value not in made and value.source not in made]
+        inputs = tuple([self.position[id(value)] for value in (*read, *operation.beside)])
         output = self.position[id(operation.more[0])] if found is not None else step.output
         values = [self.list.values[place] for place in (*inputs, output)]
         layouts = described(values, step.layouts[len(step.inputs) + 1 :])
         expr, seconds = step.expr, step.seconds
         if before is not None:
-            expr = f"{before.group.text()} + {expr}"
+            expr, seconds = f"{before.group.text()} + {expr}", seconds + before.seconds(self.machine)
         if found is not None:
             expr = f"{expr} + {found.group.text()}"
             seconds += found.seconds(self.machine) * (step.flops / max(1, self.list.work(operation)[0]))

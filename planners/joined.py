@@ -1,7 +1,8 @@
-"""What `joining` finds, as the groups that programs are made of: a fused kernel, or the epilogue of a product.
+"""What `joining` finds, as the groups that programs are made of: a fused kernel, or the epilogue or prologue of a product.
 
 A `FusedGroup` says what a Hadamard product, a scaling, a sum of products or a cast computes. It is planned as a map of
-a program is, and by the same code it becomes the epilogue of the GEMM whose result it reads.
+a program is, and by the same code it becomes the epilogue of the GEMM whose result it reads, or the prologue of the one
+that reads what it computes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Mapping
 
 from .. import cost
 from ..kernels.epilogue import nested
+from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from ..views import View
 from .epilogue import Fused, epilogue
@@ -17,6 +19,8 @@ from .groups import Contraction, FusedGroup, Member, Ref, Stored, fused_plan
 from .operations import Operation, OperationList, Value, itemsize
 from .parts import Part
 from .places import MemoryView
+from .staging import staged
+
 
 def fused_part(operation: Operation, sizes: Mapping[Index, int], threads: int) -> Part:
     """The plan of a fused operation, whose values all have strided layouts."""
@@ -89,6 +93,22 @@ def give_epilogue(maker: Operation, operation: Operation, listed: OperationList,
     listed.operations.remove(maker)
     listed.operations[listed.operations.index(operation)] = maker
     return True
+
+
+def give_prologue(maker: Operation, operation: Operation, listed: OperationList, isa: ISA, machine: cost.Machine) -> None:
+    """Makes an operation on an operand of a GEMM its prologue, if it can be and takes less so; both have their plans."""
+    value = maker.output
+    if operation.beside or not all(axis.linear for axis in value.axes.values()):
+        return
+    group = group_of(maker, listed.sizes)
+    found = staged(group, group.stores[0].place, [operation], isa, machine)
+    if isinstance(found, str):
+        return
+    _, before = found
+    before.taken_by(operation, listed)
+    listed.prologues[id(operation)] = before
+    value.size = value.nbytes = 0  # it is nowhere as a whole
+    listed.operations.remove(maker)
 
 
 def _same_place(one: Mapping[Index, Axis], other: Mapping[Index, Axis]) -> bool:

@@ -26,6 +26,7 @@ from typing import Mapping, Sequence
 
 from .. import cost
 from ..kernels.fused_products import CASTS, PRODUCTS, Product
+from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from .operations import Operation, OperationList, Value, itemsize
 
@@ -33,6 +34,7 @@ GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
 EPILOGUE_GAIN = 0.04  # of the predicted time of the product
 LEAST_EPILOGUE = 4e-6  # seconds
+LARGE_PROLOGUE = 1  # times the cache: what is smaller is read again for nothing
 CROSSWISE = 6e-10  # seconds: of an element that a map reads along another index than it writes, beside its bytes
 COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along faster indices of its operand
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
@@ -163,8 +165,6 @@ def read_once(listed: OperationList, least: float) -> dict[int, Operation]:
 def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
     """Products, and the operation on the result of each that had better be its epilogue: one that only it reads,
     element by element. All have their plans."""
-    if all([operation.kind == "gemm" for operation in listed.operations]):
-        return []
     makers, found = read_once(listed, LEAST_EPILOGUE * machine.memory_bandwidth / 2), {}
     for operation in listed.operations if makers else ():
         if operation.kind in ("gemm", "sum"):
@@ -184,6 +184,38 @@ def mapped(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation
                 if gain > max(LEAST_EPILOGUE, EPILOGUE_GAIN * sum(times)):
                     found[operation.output.number] = maker, operation
     return list(found.values())
+
+
+def mapped_before(listed: OperationList, machine: cost.Machine) -> list[tuple[Operation, Operation]]:
+    """Operations element by element, and the product that alone reads what each makes, which may be a prologue of it: that
+    is too large to stay in cache. All have their plans."""
+    makers, found = read_once(listed, LARGE_PROLOGUE * machine.cache_bytes), []
+    for operation in listed.operations if makers else ():
+        for value in operation.inputs if operation.kind == "gemm" else ():
+            maker = makers.get(value.number)
+            if maker is None or maker.kind == "gemm" or value.constant or maker.strand != operation.strand:
+                continue
+            if streams(maker) and not sums(maker) and kernel_of(maker) in PRODUCTS:
+                found.append((maker, operation))
+    return found
+
+
+def give_products(listed: OperationList, isa: ISA, machine: cost.Machine) -> None:
+    """Makes operations the prologues and epilogues of products. What may be an epilogue is none; a product has its prologue
+    before its epilogue, which goes by its blocks."""
+    if all([operation.kind == "gemm" for operation in listed.operations]):
+        return
+    behind, before = mapped(listed, machine), mapped_before(listed, machine)
+    if not (behind or before):
+        return
+    from .joined import give_epilogue, give_prologue  # loads what programs are made of
+
+    epilogues = {id(operation) for _, operation in behind}
+    for maker, operation in before:
+        if id(maker) not in epilogues:
+            give_prologue(maker, operation, listed, isa, machine)
+    for maker, operation in behind:
+        give_epilogue(maker, operation, listed, machine)
 
 
 def streams(operation: Operation) -> bool:

@@ -325,6 +325,7 @@ class ProgramBuilder(PlanBuilder):
         for operation in listed.operations:
             self.list.owners[id(operation)] = listed
         self.list.epilogues |= listed.epilogues
+        self.list.prologues |= listed.prologues
         return listed.operations
 
     def _maps_before(
