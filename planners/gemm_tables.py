@@ -12,7 +12,7 @@ import numpy as np
 
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
-from ..kernels.cpu.units import ASK_TERMS
+from ..kernels.cpu.units import ASK_TERMS, LINE
 from ..kernels.gemm import GemmProblem, Operand
 from ..kernels.isa import ISA
 from ..plan import Axis, Index, Layout
@@ -28,6 +28,8 @@ BATCH_LOOPS = 2  # loops over the batch index, so that their tables are short
 LEAST_EVEN = 8  # terms at equal distances: fewer take longer to begin than tables to read
 FAR_BYTES = 4 << 20  # of panels of B that were packed before, from which on they come from memory
 FAR_A_BYTES = 1 << 20  # of panels of A, from which on they come from beyond the cache of a core
+PARTS_BYTES = 800  # of a column of C with parts of lines at both ends, from which on stores past the caches pay
+PARTS_OF_BYTES = 16 << 20  # and of all of C: more is not in cache when the next column comes (one thread)
 _NOWHERE = Operand(slot=0, offset=0)
 
 
@@ -152,6 +154,13 @@ class GemmTables:
         right = NO_ROWS if d.b_mode == "panels" else rows_of((*self.n_dims, *self.k_dims), RIGHT, self.items[RIGHT])
         return asked_rows((left, right, rows_of((*self.m_dims, *self.n_dims), OUT, self.item)), total(self.b_dims))
 
+    @property
+    def _in_parts(self) -> bool:
+        """Whether columns of C begin and end within lines, and have few: past the caches each part of a line would go to
+        memory by itself, where the next column soon has the rest."""
+        ragged = any([dim.step(OUT) % LINE for dim in self.n_dims if dim.size > 1])
+        return ragged and total(self.m_dims) * self.item < PARTS_BYTES and self.bytes_of_c <= PARTS_OF_BYTES
+
     def problem(self, decided: Decided, parallel: bool) -> GemmProblem:
         """The problem, its operands nowhere yet. Asked for twice, it is the same twice."""
         c, d = self.c, decided
@@ -209,7 +218,7 @@ class GemmTables:
             chunk=d.chunk,
             turn=self.turn,
             across=d.across,
-            stream=d.stream,
+            stream=d.stream and not (d.in_turns and self._in_parts),
             close=d.close,
             blocks=d.blocks,
             shares=d.shares,

@@ -190,6 +190,13 @@ def test_tasks_of_a_single_turn_ask_for_nothing(asking):
     assert step.args.words[abi.G_OUTER_BLOCK] == 1 and abi.G_ASKS not in step.args.tables and step.args.words[abi.G_STREAM]
 
 
+@pytest.mark.parametrize("columns, batch, past", [(52, 1000, 0), (64, 1000, 1), (300, 200, 1), (52, 2000, 1)])
+def test_columns_with_parts_of_lines_stay_in_the_caches(asking, columns, batch, past):
+    """Those of few lines, where nothing is asked for, up to 16 MB; whole lines leave past the caches."""
+    asked, words = _asked("bmk,bkn->bmn", (batch, 73, 6), (batch, 6, columns))
+    assert asked is None and words[abi.G_STREAM] & 1 == past
+
+
 @pytest.mark.parametrize("text, shapes", [
     ("mk,kn->mn", [(4096, 64), (64, 64)]),  # no batch
     ("bmk,bkn->bmn", [(8, 64, 64), (8, 64, 64)]),  # all of it stays in cache
