@@ -1,4 +1,5 @@
-"""Families made by rule: permutations of one tensor, one large matrix product, batches of small ones, gates on a state vector."""
+"""Families made by rule: permutations of one tensor, one large matrix product, batches of small ones, long sums, gates on a
+state vector."""
 
 from __future__ import annotations
 
@@ -26,6 +27,26 @@ _INTEGER_SIZES = (512, 1024)
 _BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70))
 _BATCH_TERMS = {"": "bmk,bkn->bmn", " transposed": "bmk,bnk->bmn", " batch last": "mkb,nbk->bmn"}
 _BATCH_ELEMENTS = 12 << 20
+
+# Expressions that are mostly a sum, and their sizes: results small beside operands, and products of corresponding elements.
+_SUMS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("ka,kb->ab", dict(k=262144, a=48, b=40)),
+    ("ka,kb->ab", dict(k=262147, a=48, b=40)),  # a prime
+    ("ka,kb->ab", dict(k=262144, a=16, b=16)),
+    ("ka,kb->ab", dict(k=1048573, a=6, b=10)),  # a prime
+    ("ak,bk->ab", dict(k=100003, a=24, b=24)),  # a prime
+    ("ak,bk->ab", dict(k=262144, a=4, b=50)),
+    ("ak,kb->ab", dict(k=1024, a=16, b=1024)),
+    ("k,kb->b", dict(k=1024, b=1024)),
+    ("cdefghijkla,cdefghijklb->ab", dict.fromkeys("cdefghijkl", 4) | dict(a=2, b=2)),
+    ("ka,kb,kc->abc", dict(k=20000, a=10, b=10, c=10)),
+    ("kb,kb->b", dict(k=30000, b=100)),
+    ("kb,kb->b", dict(k=3000, b=1000)),
+    ("abc,abc->c", dict(a=67, b=151, c=26)),
+    ("abc,cab->b", dict(a=60, b=150, c=200)),
+    ("kb,bk->b", dict(k=2000, b=600)),
+    ("ak,ak,kb->ab", dict(k=3000, a=3000, b=16)),
+)
 
 _QUBITS = 22
 _GATES = ((0,), (10,), (17,), (20,), (21,), (3, 10), (16, 19), (20, 21))
@@ -115,6 +136,17 @@ def _batch(sizes: tuple[int, int, int], kind: str, dtype: str) -> Case:
     )
 
 
+def sum_cases(large: bool = False) -> list[Case]:
+    """Long sums with small results, and sums of products of corresponding elements, float32 and float64."""
+    return [_sum(terms, sizes, dtype) for dtype in _ITEMSIZES for terms, sizes in _SUMS]
+
+
+def _sum(terms: str, sizes: dict[str, int], dtype: str) -> Case:
+    shapes = tuple(tuple(sizes[index] for index in term) for term in terms.split("->")[0].split(","))
+    together = "x".join(str(size) for size in sizes.values())
+    return Case(family=f"sums_f{dtype[-2:]}", name=f"sum {terms} {together}", expr=terms, shapes=shapes, dtype=dtype)
+
+
 def gate_cases(large: bool = False) -> list[Case]:
     """Gates on one and two qubits of a state vector of 22, complex64: 2 x 2 and 4 x 4 matrices, 32 MiB in and out."""
     return [_gate(qubits, dtype) for dtype in _GATE_DTYPES for qubits in _GATES]
@@ -139,4 +171,5 @@ def _gate(qubits: tuple[int, ...], dtype: str) -> Case:
 register_family("permutations", permutation_cases)
 register_family("gemm", gemm_cases)
 register_family("batches", batch_cases)
+register_family("sums", sum_cases)
 register_family("gates", gate_cases)

@@ -33,6 +33,7 @@ LONG_RUN = 16384  # bytes of A that are adjacent, in a block: shorter ones come 
 FEWEST_TERMS = 32  # of such a block
 STRIP_BYTES = 32 << 10  # of B at a time
 OTHER_BYTES = 384 << 10  # of A beside it
+MOST_TERMS = 2048  # that are added one after the other: rounding grows with them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +244,7 @@ def _in_strips(p: GemmProblem, nr: int) -> tuple[GemmProblem, int]:
     p = replace(p, nr=nr)
     kc = p.kc
     if p.a_mode == "pack":
-        kc = min(terms, max(kc, OTHER_BYTES // (p.panels * p.mr * item)))
+        kc = min(terms, max(kc, min(MOST_TERMS, OTHER_BYTES // (p.panels * p.mr * item))))
     if not p.a_nested:  # it lies in blocks of so many
         kc = -(-terms // -(-terms // kc))
     most = STRIP_BYTES // (kc * item)
