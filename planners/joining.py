@@ -220,7 +220,7 @@ def give_products(listed: OperationList, isa: ISA, machine: cost.Machine) -> Non
 
 def streams(operation: Operation) -> bool:
     """Whether it is a product of all operands, summed, that a fused kernel may do."""
-    if operation.mixed or operation.scaled or operation.output.conj:
+    if operation.mixed or operation.scaled or operation.output.conj or operation.tail is not None:
         return False
     if any([value.swapped_bytes for value in operation.inputs]):
         return False

@@ -8,6 +8,7 @@ import pytest
 import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa, tiles
+from einsum_engine.planners import joining
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import SumCut, cut, pieces_of_k
@@ -146,3 +147,17 @@ def test_flops_are_those_of_the_sum():
     """Neither the tail nor adding the pieces changes what a plan says that is done."""
     plans = [engine.compile("ka,kb->ab", (k, 40), (k, 40), threads=t).plan for k in (40_000, 40_009) for t in (1, 2)]
     assert [plan.flops for plan in plans] == [2 * k * 1600 for k in (40_000, 40_000, 40_009, 40_009)]
+
+
+def test_a_product_with_a_tail_is_not_joined_with_what_adds_its_pieces(monkeypatch):
+    """A fused kernel would leave the tail out."""
+    monkeypatch.setattr(joining, "GAIN", -10.0)
+    monkeypatch.setattr(joining, "LEAST_GAIN", -1.0)
+    monkeypatch.setattr(joining, "COLUMNS", 0.0)
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(-9, 9, (2003, 1000)).astype(float), rng.integers(-9, 9, 2003).astype(float)
+    plan = build_plan(engine.compile("ka,k->a", a, b, threads=2).plan.request)
+    assert [step.family for step in plan.steps][-1] == "sum"
+    out = np.empty(1000)
+    bind(plan).run([a, b], out)
+    np.testing.assert_array_equal(out, b @ a)
