@@ -92,7 +92,7 @@ class _Joining:
             return 0.0
         inputs = [*maker.inputs, *(each for each in operation.inputs if each is not maker.output)]
         one = Operation("fused", tuple(inputs), operation.output, compute=_computed(maker, operation))
-        if kernel_of(one) not in PRODUCTS:
+        if kernel_of(one) not in PRODUCTS or _is_product(one):
             return 0.0
         if self._points(inputs) > max(self._points(maker.inputs), self._points(operation.inputs)):
             return 0.0
@@ -243,6 +243,11 @@ def sums(operation: Operation) -> bool:
     """Whether an input has an index that the result has not."""
     kept = operation.output.term
     return any([index not in kept for value in operation.inputs for index in value.term])
+
+
+def _is_product(one: Operation) -> bool:
+    """Whether it is a product of two operands, without a cast, that is summed: how these are computed is `adds_rows`'s."""
+    return len(one.inputs) == 2 and sums(one) and {value.dtype for value in one.inputs} == {one.output.dtype}
 
 
 def adds_rows(operation: Operation, listed: OperationList) -> bool:

@@ -237,6 +237,8 @@ class OperationList:
         if x.size + y.size < LEAST_OPERANDS:
             return None
         free = not x.kind == y.kind == "input"
+        if free and self.request.layouts != "solve":  # asked for by name
+            return None
         item = itemsize(x.dtype)
         axes = [dense_axes(v.term[::-1], self.sizes, item) if v.axes is None else v.axes for v in (x, y)]
         chosen = pieces_of_k(*axes, term, itemsize=item, threads=self.request.threads, free=free)

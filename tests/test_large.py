@@ -220,12 +220,12 @@ def test_a_transpose_of_more_than_2_31_elements():
 
 def test_an_intermediate_of_more_than_2_31_elements():
     _needs(SIDE**2)
-    a, b, c = _sparse(SIDE, 0), _sparse(SIDE, 1), _sparse(SIDE, 2)
-    c[:] = 1
+    a, b, c = _sparse(SIDE, 0), _sparse(SIDE, 1), np.ones(SIDE, np.int8)
+    operands = np.stack([a, a], 1), np.stack([b, 2 * b]), c  # a sum of two: an outer product would be made block by block
     with machine(**QUICK_MEMORY):
-        f = engine.compile("i,j,j->i", a, b, c, optimize=[(0, 1), (0, 1)])
+        f = engine.compile("ix,xj,j->i", *operands, optimize=[(0, 1), (0, 1)])
     assert f.plan.arena_bytes > 2**31
-    assert np.array_equal(f(a, b, c), (a * b.sum(dtype=np.int8)).astype(np.int8))
+    assert np.array_equal(f(*operands), (3 * a * b.sum(dtype=np.int8)).astype(np.int8))
 
 
 def test_an_index_space_of_more_than_2_63_points_is_refused():

@@ -12,7 +12,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi
-from einsum_engine.planners import gemm_access, layouts, squares
+from einsum_engine.planners import gemm_access, layouts, operations, squares
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.sides import LEFT, RIGHT, Dim
 from einsum_engine.planners.squares import squares_of_k
@@ -29,6 +29,7 @@ def always(monkeypatch):
         monkeypatch.setattr(gemm_access, name, 0)
     for name in ("WORTH_SECONDS", "WORTH_KNOWN", "WORTH_FLIP"):  # lanes on the other side have none
         monkeypatch.setattr(layouts, name, math.inf)
+    monkeypatch.setattr(operations, "LEAST_OPERANDS", math.inf)  # no sum is cut into pieces
     with made_anew():
         yield
 
