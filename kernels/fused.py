@@ -144,12 +144,13 @@ class _Partial:
             self.stride += -(-item * count // LINE) * LINE
 
     def _kept(self) -> list[tuple[Dim, dict[int, int]]]:
-        """Loops that are not reduced, and the strides of partial results in them."""
+        """Loops that are not reduced, and the strides of partial results in them, which lie as the first of the results
+        does: what is one loop of that is one of these."""
         kept, count = [], 1
-        for dim in self.p.dims:
-            if not self.p.is_reduced(dim):
-                kept.append((dim, {n: count * item for n, item in self.items.items()}))
-                count *= dim[0]
+        loops = [dim for dim in self.p.dims if not self.p.is_reduced(dim)]
+        for dim in sorted(loops, key=lambda dim: abs(dim[1 + self.results[0]])):
+            kept.append((dim, {n: count * item for n, item in self.items.items()}))
+            count *= dim[0]
         return kept
 
     def _temp(self, temp: Operand) -> dict[int, Operand]:

@@ -29,6 +29,7 @@ from ..kernels.fused_products import CASTS, PRODUCTS, Product
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from .operations import Operation, OperationList, Value, itemsize
+from .splitting import ROWS_BYTES
 
 GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
@@ -40,8 +41,8 @@ COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along 
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
 
 
-# Products of corresponding elements that are summed: bytes of both operands, those along which rows run, and terms.
-ROWS_BYTES, ROWS_RUN, ROWS_TERMS = 1 << 20, 64, 8192
+# Products of corresponding elements that are summed: bytes along which rows run, and terms.
+ROWS_RUN, ROWS_TERMS = 64, 8192
 
 
 def join(listed: OperationList, machine: cost.Machine) -> None:

@@ -23,7 +23,7 @@ from .elements import REAL_PART, itemsize
 from .layout import dense_axes
 from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
-from .splitting import LEAST_OPERANDS, cut, pieces_of_k
+from .splitting import LEAST_OPERANDS, ROWS_BYTES, SumCut, cut, pieces_of_a_line, pieces_of_k
 from .turned import LEAST_BYTES as LEAST_TURNED
 from .turned import term_of_product
 
@@ -225,7 +225,7 @@ class OperationList:
         if operation.kind != "gemm" or operation.mixed:
             return None, ""
         if max([value.size for value in operation.inputs]) >= shared_lines.LEAST_BYTES:
-            parts = self._in_pieces(operation, term) or self._along_lines(*operation.inputs, term)
+            parts = self._in_lines(operation, term) or self._in_pieces(operation, term) or self._along_lines(*operation.inputs, term)
             if parts is not None:
                 return parts, "sum"
         return self._turned(operation), "copy"
@@ -242,9 +242,28 @@ class OperationList:
         item = itemsize(x.dtype)
         axes = [dense_axes(v.term[::-1], self.sizes, item) if v.axes is None else v.axes for v in (x, y)]
         chosen = pieces_of_k(*axes, term, itemsize=item, threads=self.request.threads, free=free)
+        return None if chosen is None else self._cut(operation, chosen, term)
+
+    def _in_lines(self, operation: Operation, term: tuple[Index, ...]) -> Value | None:
+        """The result of a product of corresponding elements whose rows are less than a line, with some terms beside them that
+        are added later; None where that does not pay."""
+        x, y = operation.inputs
+        known = x.kind == y.kind == "input" and x.dtype == y.dtype and not (x.swapped_bytes or y.swapped_bytes)
+        if not known or not term or x.size + y.size < ROWS_BYTES:
+            return None
+        item = itemsize(x.dtype)
+        chosen = pieces_of_a_line(x.axes, y.axes, term, itemsize=item)
         if chosen is None:
             return None
-        if chosen.whole:
+        parts = self._cut(operation, chosen, term)
+        order = sorted(x.axes, key=lambda i: abs(x.axes[i].stride))
+        parts.axes = dense_axes([i for i in order if i in parts.term], self.sizes, item)
+        return parts
+
+    def _cut(self, operation: Operation, chosen: SumCut, term: tuple[Index, ...]) -> Value:
+        """The result of a product whose sum is cut, and the cut of what it reads."""
+        x, y = operation.inputs
+        if not chosen.index:
             return self._value((*chosen.whole, *term), x, y)
         piece = f"{chosen.index}'"
         for value in self.values:  # also what the operands are made from
@@ -256,7 +275,7 @@ class OperationList:
         self.sizes[piece], self.sizes[chosen.index] = chosen.count, chosen.length
         if chosen.tail:
             operation.tail = piece, chosen.index, chosen.tail
-        return self._value((piece, *term), x, y)
+        return self._value((*chosen.whole, piece, *term), x, y)
 
     def _along_lines(self, x: Value, y: Value, term: tuple[Index, ...]) -> Value | None:
         """The result of a product of large operands whose lanes run along a sum; None without a gain."""

@@ -4,6 +4,9 @@ One summed index is cut in two, (piece, rest). The pieces are a batch index of t
 disjoint parts of both operands, and a `sum` step adds the partial products. Results are the same in every run: the
 order of the additions is the plan's, not the threads'.
 
+A product of corresponding elements whose result has rows of less than a line is cut the other way: a few terms that lie
+behind each other number the pieces, so that vectors run along them and the row.
+
 A size need not have a divisor: what is left behind all pieces, the *tail*, is added to the first partial product by a
 further part of the step (`parts`).
 """
@@ -13,12 +16,14 @@ from __future__ import annotations
 import math
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
+from ..kernels.cpu.units import LINE
 from ..plan import Axis, Index
 
 TASKS_PER_THREAD = 4  # as many tasks as a GEMM wants: a thread that is late gives its share to the others
 _PARTIAL_BYTES = 2 << 20  # of all partial products: they stay in the shared cache
 # Products with less of both are done before splitting pays: terms times bytes of an element, and bytes of both operands.
 LEAST_WORK, LEAST_BYTES = 5 << 20, 1 << 20
+ROWS_BYTES = 1 << 20  # of both operands of a product of corresponding elements that is summed by a fused kernel
 LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
 # A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
 _FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
@@ -28,14 +33,15 @@ _TRAFFIC = 8
 
 
 class SumCut(NamedTuple):
-    """How a sum is cut: summed indices that number pieces as a ``whole``, or else one ``index`` in ``count`` pieces of
-    ``length`` entries, with ``tail`` entries behind the last."""
+    """How a sum is cut: summed indices that number pieces as a ``whole``, and one ``index`` in ``count`` pieces of
+    ``length`` entries, with ``tail`` entries behind the last; ``inner``: entries of a piece are ``count`` apart."""
 
     whole: tuple[Index, ...]
     count: int
     index: Index = ""
     length: int = 0
     tail: int = 0
+    inner: bool = False
 
 
 def pieces_of_k(
@@ -101,9 +107,35 @@ def _cut_evenly(index: Index, size: int, least: int, *, tail: bool) -> SumCut | 
 
 def cut(axes: Mapping[Index, Axis], found: SumCut, piece: Index) -> dict[Index, Axis]:
     """The axes with the index cut into pieces, named ``piece``; the index keeps what is within one."""
-    _, count, index, length, _ = found
-    whole = axes[index]
+    _, count, index, length, _, inner = found
+    step = axes[index].stride
+    apart, near = (step, step * count) if inner else (step * length, step)
     return {
-        piece: Axis.strided(piece, count, whole.stride * length),
-        **{i: axis if i != index else Axis.strided(i, length, whole.stride) for i, axis in axes.items()},
+        piece: Axis.strided(piece, count, apart),
+        **{i: axis if i != index else Axis.strided(i, length, near) for i, axis in axes.items()},
     }
+
+
+def pieces_of_a_line(left: Mapping[Index, Axis], right: Mapping[Index, Axis], kept: Iterable[Index], *, itemsize: int) -> SumCut | None:
+    """How to cut the sum of a product of corresponding elements, so that a row of the result and the pieces are a line or
+    more in both operands; None where a row is, or where they do not lie so."""
+    if left.keys() != right.keys():
+        return None
+    orders = [sorted(axes, key=lambda i: abs(axes[i].stride)) for axes in (left, right)]
+    kept, whole, run = set(kept), [], itemsize
+    for index, other in zip(*orders):
+        size = left[index].size
+        if index != other or left[index].stride != run or right[index].stride != run:
+            return None
+        if index in kept and whole or index not in kept and run == itemsize:  # a dot product
+            return None
+        if index not in kept:
+            need = -(-LINE // run)
+            if size > 4 * need:
+                count = next((p for p in range(need, 4 * need + 1) if size % p == 0), 0)
+                return SumCut(tuple(whole), count, index, size // count, inner=True) if count else None
+            whole.append(index)
+        run *= size
+        if run >= LINE:
+            return SumCut(tuple(whole), 1) if whole else None
+    return None

@@ -6,6 +6,8 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine.kernels import tiles
+from einsum_engine.planners.layout import dense_axes
+from einsum_engine.planners.splitting import SumCut, pieces_of_a_line
 
 SIZES = dict(a=60, b=50, c=64)
 CASES = {  # expression, and whether other kernels take it
@@ -48,6 +50,54 @@ def test_results(case, dtype):
     np.testing.assert_array_equal(engine.einsum(expression, *views), expected)
 
 
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("expression, sizes", [
+    ("kb,kb->b", dict(k=300_000, b=4)),
+    ("kb,kb->b", dict(k=150_000, b=3)),
+    ("kcb,kcb->b", dict(k=90_000, c=5, b=2)),
+    ("klmb,klmb->kb", dict(k=7, l=15_000, m=2, b=3)),
+])  # fmt: skip
+def test_rows_of_less_than_a_line_have_terms_beside_them(expression, sizes, dtype):
+    """They are added by a step behind."""
+    arrays = _operands(expression, dtype, sizes)
+    wide = np.complex128 if dtype.startswith("complex") else np.int64
+    expected = np.einsum(expression, *[each.astype(wide) for each in arrays]).astype(dtype)
+    for threads in (1, 2):
+        call = engine.compile(expression, *arrays, threads=threads)
+        families = [step.family for step in call.plan.steps]
+        if sum(each.nbytes for each in arrays) >= 1 << 20:
+            short = sizes["b"] * arrays[0].itemsize < 64
+            assert families[0] == "fused" and (families[-1] == "sum") == short, families
+        np.testing.assert_array_equal(call(*arrays), expected)
+    views = [array[::-1] for array in arrays]
+    np.testing.assert_array_equal(engine.einsum(expression, *views), expected[::-1] if expression.endswith("kb") else expected)
+
+
+@pytest.mark.parametrize("expression", ["abc,abc->bc", "bac,bac->bc", "abc,abc,abc->bc"])
+def test_threads_share_sums_to_few_results(expression):
+    """Each has results of its own, which lie as those of the plan: a further row adds them."""
+    sizes = dict(a=3000, b=10, c=20)
+    arrays = _operands(expression, "float64", sizes)
+    call = engine.compile(expression, *arrays, threads=2)
+    shared = expression.startswith("abc")
+    assert [step.family for step in call.plan.steps] == ["fused"] * (1 + shared)
+    np.testing.assert_array_equal(call(*arrays), np.einsum(expression, *arrays))
+
+
+def test_pieces_of_a_line():
+    def found(left, right, kept, **sizes):
+        return pieces_of_a_line(dense_axes(left[::-1], sizes, 8), dense_axes(right[::-1], sizes, 8), kept, itemsize=8)
+
+    assert found("kb", "kb", "b", k=1000, b=2) == SumCut((), 4, "k", 250, inner=True)
+    assert found("klb", "klb", "b", k=1000, l=4, b=2) == SumCut(("l",), 1)
+    assert found("klb", "klb", "b", k=1000, l=2, b=2) == SumCut(("l",), 2, "k", 500, inner=True)
+    assert found("klb", "klb", "b", k=1000, l=5, b=2) == SumCut(("l",), 1)
+    assert found("kb", "kb", "b", k=1009, b=2) is None, "a prime"
+    assert found("kb", "kb", "b", k=1000, b=8) is None, "a line"
+    assert found("bk", "bk", "b", k=1000, b=8) is None, "a dot product"
+    assert found("kb", "bk", "b", k=1000, b=2) is None, "other orders"
+
+
 @pytest.mark.parametrize("conj", [[0], [1], [0, 1]])
 @pytest.mark.parametrize("dtype", tiles.COMPLEX)
 def test_conjugated(dtype, conj):
@@ -58,8 +108,8 @@ def test_conjugated(dtype, conj):
 
 
 def test_what_no_vector_holds_stays_a_product():
-    """Rows of the result of less than a line, and small operands."""
-    for shape in ((100_000, 4), (300, 100)):
+    """Rows of the result of less than a line that no terms make one, and small operands."""
+    for shape in ((100_003, 4), (300, 100)):
         call = engine.compile("ab,ab->b", shape, shape)
         assert "fused" not in [step.family for step in call.plan.steps]
 
