@@ -246,10 +246,10 @@ class OperationList:
 
     def _in_lines(self, operation: Operation, term: tuple[Index, ...]) -> Value | None:
         """The result of a product of corresponding elements whose rows are less than a line, with some terms beside them that
-        are added later; None where that does not pay."""
+        are added later; None where that does not pay, or no fused kernel is to do it (`joining.adds_rows`)."""
         x, y = operation.inputs
         known = x.kind == y.kind == "input" and x.dtype == y.dtype and not (x.swapped_bytes or y.swapped_bytes)
-        if not known or not term or x.size + y.size < ROWS_BYTES:
+        if not known or not term or not self.request.fuse or x.size + y.size < ROWS_BYTES:
             return None
         item = itemsize(x.dtype)
         chosen = pieces_of_a_line(x.axes, y.axes, term, itemsize=item)

@@ -1,11 +1,15 @@
 """Products of corresponding elements, summed along rows that lie apart: one pass, not a matrix product."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
 
 import einsum_engine as engine
+from einsum_engine.executor import bind
 from einsum_engine.kernels import tiles
+from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import SumCut, pieces_of_a_line
 
@@ -82,6 +86,16 @@ def test_threads_share_sums_to_few_results(expression):
     shared = expression.startswith("abc")
     assert [step.family for step in call.plan.steps] == ["fused"] * (1 + shared)
     np.testing.assert_array_equal(call(*arrays), np.einsum(expression, *arrays))
+
+
+def test_without_fused_kernels_rows_are_not_cut():
+    """As under a limit in bytes: another kernel would have more to write for nothing."""
+    a, b = _operands("kb,kb->b", "float64", dict(k=300_000, b=4))
+    plan = build_plan(replace(engine.compile("kb,kb->b", a, b, threads=1).plan.request, fuse=False))
+    assert [step.family for step in plan.steps] == ["gemm"]
+    out = np.empty(4)
+    bind(plan).run([a, b], out)
+    np.testing.assert_array_equal(out, np.einsum("kb,kb->b", a, b))
 
 
 def test_pieces_of_a_line():
