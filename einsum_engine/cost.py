@@ -14,16 +14,18 @@ from typing import Mapping
 from .machine_memory import block_bytes
 
 WITHIN = 4.0  # a measured constant further than this factor from the typical one is noise, or a broken clock
-CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_flight", "step_seconds", "call_seconds")
+CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_flight")
+CONSTANTS += ("step_seconds", "call_seconds", "meeting_seconds")
 COMPLEX = ("complex64", "complex128")
 LATENCY = 4  # cycles of a multiply-add
+WORTH_MEETING = 4.0  # times as long as threads need to meet is what a step saves that they share
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """Rates of one thread with one instruction set: flops per second by dtype, bytes read and written per second for
     data in cache and in memory; vector multiply-adds under way at the peak, latency times rate; what each step and each call
-    adds, in seconds."""
+    adds, in seconds, and a step that threads share to the share of each."""
 
     isa: str
     peak: dict[str, float]
@@ -33,10 +35,19 @@ class Machine:
     in_flight: int = 0  # 0: as many as on a common core
     step_seconds: float = 1.5e-7
     call_seconds: float = 4e-7
+    meeting_seconds: float = 1e-6
     measured: bool = False
 
     def bandwidth(self, nbytes: int) -> float:
         return self.cache_bandwidth if nbytes <= self.cache_bytes else self.memory_bandwidth
+
+    def terms(self, dtype: str) -> float:
+        """Multiply-adds of elements a second at the peak."""
+        return self.peak.get(dtype, 1e9) / (8 if dtype in COMPLEX else 2)
+
+    def is_shared(self, seconds: float, threads: int) -> bool:
+        """Whether ``threads`` share a step that one of them would do in so many seconds."""
+        return threads > 1 and seconds * (1 - 1 / threads) > WORTH_MEETING * self.meeting_seconds
 
 
 def typical_machine(isa: str, vector_bits: int, fma: bool) -> Machine:
@@ -81,15 +92,17 @@ def contraction_flops(points: int, dtype: str, summed: bool) -> int:
 
 
 def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int = 1, cold: int = 0) -> float:
-    """Predicted time of one step on ``threads`` threads. ``cold``: of the bytes, those that are not in cache however few
+    """Predicted time of one step on ``threads`` threads, or on one where it is not worth sharing. ``cold``: of the bytes, those that are not in cache however few
     they are, because the step is a block of a larger one.
 
     >>> machine = typical_machine("avx2", 256, True)
     >>> seconds(0, 4096, "float32", machine, cold=4096) > seconds(0, 4096, "float32", machine)
     True
     """
-    compute = flops / (machine.peak.get(dtype, 1e9) * threads)
+    compute = flops / machine.peak.get(dtype, 1e9)
     cold = nbytes if nbytes > machine.cache_bytes else cold
-    move = cold / (machine.memory_bandwidth * 1.5)
-    move += (nbytes - cold) / (machine.cache_bandwidth * threads)
-    return max(compute, move) + machine.step_seconds
+    far, near = cold / (machine.memory_bandwidth * 1.5), (nbytes - cold) / machine.cache_bandwidth
+    alone = max(compute, far + near)
+    if not machine.is_shared(alone, threads):
+        return alone + machine.step_seconds
+    return max(compute / threads, far + near / threads) + machine.meeting_seconds + machine.step_seconds

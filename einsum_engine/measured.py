@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable
@@ -28,9 +29,10 @@ from .planners.objective import TimeObjective
 from .planners.order import Order
 from .planners.request import PlanRequest
 
-_METHOD = 3  # of measuring: another one measures anew
+_METHOD = 4  # of measuring: another one measures anew
 _RUNS, _CALLS = 15, 200  # of a small plan: 15 runs of 0.1 ms or less
 _STEPS = 9  # of the longer one of two plans, whose difference is what steps cost
+_SHAPE, _SHARED_CALLS = (512, 256), 20  # of a matrix in the second cache, times a vector: some 10 µs on one thread
 
 _known: dict[str, Machine] = {}
 
@@ -100,43 +102,60 @@ def time_objective(dtype: Any = "float64", *, threads: int | None = None) -> Tim
 
 # -- measuring ---------------------------------------------------------------------------------------------------
 def _measure(isa: ISA) -> dict[str, float]:
-    """`CONSTANTS` of one thread, in some 40 ms after the few kernels involved are there."""
+    """`CONSTANTS`, in some 40 ms after the few kernels involved are there."""
     from .kernels import calibrate
 
-    short, long = (_seconds_of_chain(isa, steps) for steps in (1, _STEPS))
+    short, long = (_best(_chain(isa, steps), _CALLS) for steps in (1, _STEPS))
     step = max((long - short) / (_STEPS - 1), 1e-9)
-    return calibrate.quick_rates(isa) | {"step_seconds": step, "call_seconds": max(short - step, 1e-9)}
+    found = {"step_seconds": step, "call_seconds": max(short - step, 1e-9), "meeting_seconds": _meeting(isa)}
+    return calibrate.quick_rates(isa) | found
 
 
-def _seconds_of_chain(isa: ISA, steps: int) -> float:
-    """Seconds of a call that multiplies ``steps + 1`` matrices of 2 by 2: arithmetic of nanoseconds."""
-    call = _chain(isa, steps)
-    return min(_timed(call) for _ in range(_RUNS)) / _CALLS
+def _chain(isa: ISA, steps: int) -> Callable[[], object]:
+    """Products of ``steps + 1`` matrices of 2 by 2: arithmetic of nanoseconds."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    terms = [letters[i : i + 2] for i in range(steps + 1)]
+    return _call(isa, f"{','.join(terms)}->a{terms[-1][1]}", [np.eye(2)] * len(terms))
 
 
-def _timed(call: Callable[[], object]) -> float:
+def _meeting(isa: ISA) -> float:
+    """Seconds that a step takes besides its half if two threads share it; of a typical machine where there is one core.
+
+    The step is a matrix times a vector, which is done in the same way however many do it."""
+    if config.threads(None) < 2:
+        return _typical(isa).meeting_seconds
+    matrix = np.ones(_SHAPE)
+    alone, shared = (_best(_call(isa, "ab,b->a", [matrix, matrix[0]], n), _SHARED_CALLS) for n in (1, 2))
+    return max(shared - alone / 2, 1e-9)
+
+
+def _best(call: Callable[[], object], calls: int) -> float:
+    """Seconds of one of so many calls, in the best of some runs."""
+    return min(_timed(call, calls) for _ in range(_RUNS)) / calls
+
+
+def _timed(call: Callable[[], object], calls: int) -> float:
     start = time.perf_counter()
-    for _ in range(_CALLS):
+    for _ in range(calls):
         call()
     return time.perf_counter() - start
 
 
-def _chain(isa: ISA, steps: int) -> Callable[[], object]:
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    terms = [letters[i : i + 2] for i in range(steps + 1)]
-    expr = parse(",".join(terms) + f"->a{terms[-1][1]}", [(2, 2)] * len(terms))
-    left_to_right = ((0, 1), *[(0, rest) for rest in range(steps - 1, 0, -1)])
-    matrix = np.eye(2)
+def _call(isa: ISA, text: str, arrays: list[np.ndarray], threads: int = 1) -> Callable[[], object]:
+    """A call of a plan from left to right, whose steps ``threads`` share however short they are."""
+    expr = parse(text, [each.shape for each in arrays])
+    left_to_right = ((0, 1), *[(0, rest) for rest in range(len(arrays) - 2, 0, -1)])
     request = PlanRequest(
         expr=expr,
-        dtypes=("float64",) * len(terms),
-        strides=(matrix.strides,) * len(terms),
+        dtypes=("float64",) * len(arrays),
+        strides=tuple([each.strides for each in arrays]),
         out_strides=None,
         dtype="float64",
         isa=isa.name,
-        order=Order(path=left_to_right, flops=16 * steps, largest=4, optimizer="left-to-right"),
+        order=Order(path=left_to_right, flops=1, largest=1, optimizer="left-to-right"),
+        threads=threads,
     )
-    native = bind(build_plan(request))
-    arrays, entry, out = [matrix] * len(terms), native.entry, np.empty((2, 2))
+    native = bind(build_plan(request, replace(_typical(isa), meeting_seconds=1e-9)))
+    entry, out = native.entry, np.empty([expr.sizes[index] for index in expr.output])
     # Without an entry on this Python a call costs more, and that is what is measured then.
     return (lambda: entry(*arrays)) if entry is not None else (lambda: native.run(arrays, out))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
+from .. import cost
 from ..kernels import tiles as tile_table
 from ..kernels.cpu import abi
 from ..kernels.gemm import GemmProblem, lower
@@ -20,7 +21,7 @@ from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .contraction import BinaryContraction, slow_to_fast
-from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, LONG_SECONDS, ROWS_AT_ONCE, GemmAccess
+from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables, described
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
@@ -74,12 +75,12 @@ class GemmPlan:
     pack_left: PackedSide | None
     pack_right: PackedSide | None
     describe: tuple[str, str]
-    in_flight: int = 0
+    machine: cost.Machine
 
     @lazy
     def drawn(self) -> tuple[GemmTables, Decided]:
         """What the problem is made of. `row` drops it, and it is planned again for those that ask then."""
-        return _Planner(self.asked, self.isa, self.threads, self.swapped, self.in_flight).plan().drawn
+        return _Planner(self.asked, self.isa, self.threads, self.swapped, self.machine).plan().drawn
 
     @lazy
     def problem(self) -> GemmProblem:
@@ -106,18 +107,19 @@ class GemmPlan:
         return row
 
 
-def plan_gemm(c: BinaryContraction, isa: ISA, threads: int, in_flight: int = 0) -> GemmPlan:
-    """Chooses how to run ``c``; every size, stride and dtype is served. ``in_flight`` as in `tiles.efficiency`."""
+def plan_gemm(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> GemmPlan:
+    """Chooses how to run ``c`` on ``machine``; every size, stride and dtype is served."""
     swapped = c.lanes_on_right
     asked = c.swapped if swapped else c
-    plan = _Planner(asked, isa, threads, swapped, in_flight).plan()
+    plan = _Planner(asked, isa, threads, swapped, machine).plan()
     forget(asked)  # its fused dimensions, which the plan has as it needs them
     return plan
 
 
 class _Planner(GemmAccess):
-    def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool, in_flight: int):
-        self.c, self.isa, self.threads, self.swapped, self.in_flight = c, isa, threads, swapped, in_flight
+    def __init__(self, c: BinaryContraction, isa: ISA, threads: int, swapped: bool, machine: cost.Machine):
+        self.c, self.isa, self.threads, self.swapped = c, isa, threads, swapped
+        self.machine, self.in_flight = machine, machine.in_flight
         self.item = tile_table.ITEMSIZE[c.dtype]  # of what is computed with; operands may hold narrower elements
         self.sources = c.left_dtype or c.dtype, c.right_dtype or c.dtype  # by tensor, as the next
         self.items = itemsize(self.sources[LEFT]), itemsize(self.sources[RIGHT])
@@ -231,11 +233,14 @@ class _Planner(GemmAccess):
 
     def _cut_in_place(self, run: Dim | None, work: tuple, close: int, anywhere: bool) -> bool:
         """Cuts the rows for a B that is read in place, where that has tiles of its own and panels are few enough for it."""
-        if self.isa.repeats:
+        if self.isa.repeats and not self._follows_apart():
             return False
         most = tile_table.most_in_place(self.c.dtype)
         how = {"most": most, "close": bool(close), "anywhere": anywhere, "in_place": True, "in_flight": self.in_flight}
-        self._cut(run, choose_tile(self.isa, self.c.dtype, *work, **how))
+        chosen = choose_tile(self.isa, self.c.dtype, *work, **how)
+        if self.isa.repeats and chosen[0][0] == 1:  # too few multiply-adds under way
+            return False
+        self._cut(run, chosen)
         return self._reads_b_in_place()
 
     def _together(self) -> tuple[int, int]:
@@ -356,7 +361,7 @@ class _Planner(GemmAccess):
             asked=c,
             isa=self.isa,
             threads=self.threads,
-            in_flight=self.in_flight,
+            machine=self.machine,
             work=self._work(decided),
             parallel=self._parallel,
             swapped=self.swapped,
@@ -467,12 +472,13 @@ class _Planner(GemmAccess):
             goes_on=a_mode == "pack" and self._goes_on(),
             packed_columns=PACKED_COLUMNS if a_mode == "pack" else 0,
             in_turns=self._in_turns,
+            brief=(self._seconds, self.share_lines()) if self._brief else None,
         )
         return min(self._outer_total, share * together), panels, columns
 
     def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:
         """Of unequal size, where a large product has one outer iteration, and tasks do not pack B."""
-        if not self._parallel or self._seconds() < LONG_SECONDS or self._outer_total > 1 or b_mode == "pack":
+        if not self._parallel or self._brief or self._outer_total > 1 or b_mode == "pack":
             return ()
         panel_bytes = self.mr * kc * self.item
         return uneven_shares(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .. import cost
 from ..kernels.cpu import abi, cores
 from ..kernels.cpu.units import LINE, PAGE
 from ..kernels.isa import ISA
@@ -15,7 +16,6 @@ from .gemm_tables import LEAST_EVEN, GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
-from .shares import SHARED_SECONDS
 from .sides import LEFT, OUT, RIGHT, Dim, total
 from .splitting import TASKS_PER_THREAD
 from .tasks import grain_of
@@ -25,7 +25,10 @@ TURN_PACK_BYTES = block_bytes(1 << 20, level=2)  # of packed A, where a turn of 
 B_PACK_BYTES = block_bytes(512 << 10, level=2)  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
-LONG_SECONDS = 5e-4
+LONG_SECONDS = 1e-4
+BRIEF_SECONDS = 2e-4  # of each thread that shares a product, up to which packing for all in a step costs more than it saves
+BRIEF_LEFT, BRIEF_PANELS, BRIEF_TERMS = 128 << 10, 10, 32  # bytes of operands that it reads in place then: of lanes,
+BRIEF_USES, BRIEF_RIGHT = 12, {abi.K_RUN: 512 << 10, abi.LANES_RUN: 208 << 10}  # and of columns, for so many panels of lanes
 ADDRESSED = 8  # columns of a tile whose addresses have registers
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
@@ -44,7 +47,8 @@ SHORTEST_RUN = 128  # bytes of a row: shorter ones that lie side by side are one
 ROWS_AT_ONCE = 8  # of an A from memory that few columns read in place: streams that hardware follows
 SET_LINES = 8  # of L1, in each of the sets that a page has
 STORES_COUNT = 512  # terms of a sum up to which it matters how long its stores take
-MOVED = 3e-10  # seconds an element that is packed or stored, in the middle
+PEAK_SHARE = 0.75  # that a product of some microseconds has of the machine's peak, in the middle
+MOVED = 20  # bytes that are copied in cache while an element is packed or stored, in the middle
 FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
 NESTED_BYTES = 8 << 20  # of a free A in panels, from which on these are nested in blocks of K
@@ -66,6 +70,7 @@ class GemmAccess(GemmTables):
 
     isa: ISA
     threads: int
+    machine: cost.Machine
     n_total: int
     k_total: int
 
@@ -97,6 +102,8 @@ class GemmAccess(GemmTables):
             footprint = self.panels.count * self.mr * self.k_total * item
             if column_panels <= 2 or footprint <= L1_BYTES or self._asks_near(column_panels):
                 return "direct"
+            if self._brief and self._pays_in_place(footprint, column_panels):
+                return "direct"  # tasks that share it would all pack it
             whole = footprint * total(self.panels.outer) * total(self.b_dims)
             if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not c.constant_left:
                 return "direct"
@@ -107,9 +114,21 @@ class GemmAccess(GemmTables):
 
     def _asks_near(self, column_panels: int) -> bool:
         """Whether A is read in place for more columns, by tiles that ask for its rows before their use."""
-        if column_panels > NEAR_PANELS or self.n_total > NEAR_COLUMNS or self.c.constant_left:
+        if column_panels > NEAR_PANELS or self.n_total > NEAR_COLUMNS:
             return False
-        if not cores.here().rows_near or self.isa.vector_bits < 512 or self.item > NEAR_ITEM:
+        return cores.here().rows_near > 0 and self.isa.vector_bits == 512 and self._reads_well()
+
+    def _pays_in_place(self, footprint: int, column_panels: int) -> bool:
+        """Whether tasks that share a brief product read A in place: one that stays in the second cache, for few panels of
+        columns. Behind few terms a tile's loads meet the stores of the one before, which keep them waiting where both lie at
+        the same place of a page; rows of A and columns of C are often as far apart."""
+        if footprint > BRIEF_LEFT or column_panels > BRIEF_PANELS * self.threads:
+            return False
+        return self.k_total >= BRIEF_TERMS and self._reads_well()
+
+    def _reads_well(self) -> bool:
+        """Whether lanes of an A that is read in place mostly fill their panels, and elements are short."""
+        if self.c.constant_left or self.item > NEAR_ITEM:
             return False
         lanes = sum(count * lanes for count, lanes in self.panels.filled)
         return lanes >= NEAR_FILLED * self.panels.count * self.mr
@@ -177,8 +196,8 @@ class GemmAccess(GemmTables):
         if used == 1 and self.n_total <= min(self.nr, FAR_COLUMNS) and not self.c.constant_right:
             return True  # by one tile: packing would read the same elements in the same order, and write them besides
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
-            return used < WORTH_PACKING or self._seconds() < LONG_SECONDS
-        if self._columns_follow(footprint):
+            return used < WORTH_PACKING or self._seconds < LONG_SECONDS
+        if self._columns_follow(footprint) or self._keeps_apart():
             return True
         if used > 3:
             return False
@@ -196,6 +215,21 @@ class GemmAccess(GemmTables):
         if self.k_total < LEAST_EVEN or self.c.dtype not in ("float32", "float64"):  # tables; others were not measured
             return False
         return not self._paged(RIGHT, abi.K_RUN)
+
+    def _keeps_apart(self) -> bool:
+        """Whether threads that share a brief product read B in place: that costs each of them less than to meet once more,
+        behind a step that packs it, and to fetch from another core what that one has packed. Not where they use it often."""
+        if not self._brief or self.c.constant_right or self.c.right_dtype or RIGHT not in self.known:
+            return False
+        uses = total(self.m_dims) / (2 * tile_table.elements(self.isa, self.c.dtype))  # as if panels were of two vectors
+        mode, nbytes = self._pack_right_mode(), self.n_total * self.k_total * total(self.b_dims) * self.item
+        if uses > BRIEF_USES * self.threads or mode not in BRIEF_RIGHT or nbytes > BRIEF_RIGHT[mode]:
+            return False
+        return not self._paged(RIGHT, mode)
+
+    def _follows_apart(self) -> bool:
+        """Whether its columns run along K then: with 32 registers these alone are read by tiles of their own."""
+        return self.c.dtype not in tile_table.COMPLEX and self._keeps_apart() and self._along_k(RIGHT)
 
     def _scattered_b(self, footprint: int) -> bool:
         """Whether B comes from memory, some columns of a row at a time, and rows are too far apart for a prefetcher, so
@@ -331,18 +365,26 @@ class GemmAccess(GemmTables):
         far = self.n_total <= NESTED_COLUMNS and self.panels.padded * self.k_total * self.item >= NESTED_BYTES
         return blocks_of_k(self.k_dims, KC[self.item]) if c.nested or (far and not c.only_panels) else None
 
+    @lazy
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""
-        read = self.panels.padded * self.k_total * total(self.b_dims)
+        read = total(self.m_dims) * self.k_total * total(self.b_dims) * total(self.k_outer)
         work = read * self.n_total * total(self.n_outer)
-        return max(work / (2e10 if self.item <= 4 else 1e10), read * self.item / 4e10)
+        rate = PEAK_SHARE * self.machine.terms(self.c.dtype)
+        return max(work / rate, read * self.item / self.machine.cache_bandwidth)
 
+    @lazy
     def _moving_seconds(self) -> float:
         """About as long as one thread takes to pack operands and to store C, whose runs are as short as they are in tensors."""
-        lanes, columns = self.panels.padded, self.n_total * total(self.n_outer)
+        lanes, columns = total(self.m_dims), self.n_total * total(self.n_outer)
         elements = (lanes + columns) * self.k_total * total(self.k_outer) + lanes * columns
-        return elements * total(self.b_dims) * MOVED
+        return elements * total(self.b_dims) * MOVED / self.machine.cache_bandwidth
 
     @lazy
     def _parallel(self) -> bool:
-        return self.threads > 1 and self._seconds() + self._moving_seconds() > SHARED_SECONDS
+        return self.machine.is_shared(self._seconds + self._moving_seconds, self.threads)
+
+    @lazy
+    def _brief(self) -> bool:
+        """Whether threads share it, each for a moment."""
+        return self._parallel and self._seconds < BRIEF_SECONDS * self.threads

@@ -100,6 +100,12 @@ class GemmTables:
     def valid(self) -> np.ndarray:
         return self._ordered(self.panels.valid())
 
+    def share_lines(self) -> np.ndarray:
+        """Of each panel but the last one, whether its last lane and the first one of the next lie side by side in C: mostly in the
+        same line, and if not, hardware asks for lines of both."""
+        ends = self.tm_c[np.arange(len(self.valid)), self.valid - 1]
+        return np.abs(self.tm_c[1:, 0] - ends[:-1]) < LINE
+
     @lazy
     def bytes_of_c(self) -> int:
         return total(self.m_dims) * self.n_total * total(self.n_outer) * total(self.b_dims) * self.item

@@ -78,7 +78,7 @@ def _by_numbers(laid: Laid, isa: ISA, threads: int, machine: cost.Machine, objec
             break
         missed.append(key)
     else:
-        parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads, machine.in_flight)])
+        parts = tuple([_timed(part, isa, machine) for part in plan_parts(c, isa, threads, machine)])
         if not all(map(_is_small, parts)):
             return parts
     entry = machine, laid, parts

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Iterator, Mapping
 
+from .. import cost
 from ..kernels import tiles as tile_table
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
@@ -51,16 +52,15 @@ class Part:
         return tuple([(name, side.nbytes) for name, side in sides if side is not None])
 
 
-def plan_parts(c: BinaryContraction, isa: ISA, threads: int, in_flight: int = 0) -> tuple[Part, ...]:
-    """Chooses families and problems for ``c``, mostly one; every size, stride and dtype is served. ``in_flight`` as in
-    `tiles.efficiency`."""
+def plan_parts(c: BinaryContraction, isa: ISA, threads: int, machine: cost.Machine) -> tuple[Part, ...]:
+    """Chooses families and problems for ``c``, mostly one; every size, stride and dtype is served."""
     if c.tail is not None:
-        return tuple(part for piece in _with_tail(c) for part in _placed(*piece, isa, threads, in_flight))
+        return tuple(part for piece in _with_tail(c) for part in _placed(*piece, isa, threads, machine))
     choice = choose(c, isa)
     long = next(_long_dims(c), None)
     if long is not None and (choice is None or long.indices[0] not in choice.along.indices):
-        return tuple(part for piece in _halves(c, long) for part in _placed(*piece, isa, threads, in_flight))
-    return (Part(plan=plan_gemm(c, isa, threads, in_flight) if choice is None else choice.plan(threads)),)
+        return tuple(part for piece in _halves(c, long) for part in _placed(*piece, isa, threads, machine))
+    return (Part(plan=plan_gemm(c, isa, threads, machine) if choice is None else choice.plan(threads, machine)),)
 
 
 def is_slender(c: BinaryContraction) -> bool:
@@ -148,10 +148,10 @@ def _resized(c: BinaryContraction, dim: Dim, size: int) -> BinaryContraction:
 
 
 def _placed(
-    c: BinaryContraction, shifts: Mapping[int, int], share: float, isa: ISA, threads: int, in_flight: int
+    c: BinaryContraction, shifts: Mapping[int, int], share: float, isa: ISA, threads: int, machine: cost.Machine
 ) -> Iterator[Part]:
     """The parts of a half, as parts of the whole."""
-    for part in plan_parts(c, isa, threads, in_flight):
+    for part in plan_parts(c, isa, threads, machine):
         yield replace(
             part,
             shifts={tensor: shift + shifts[tensor] for tensor, shift in part.shifts.items()},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Iterator, NamedTuple
+
+import numpy as np
 
 from ..kernels.cpu.units import LINE
 from ..machine_memory import block_bytes
@@ -12,6 +14,9 @@ from .splitting import TASKS_PER_THREAD
 
 NEAR_BYTES = 512 << 10  # of B that a core keeps; more comes from the shared cache again for each block of A
 AGAIN_BYTES = 20 << 10  # of packed A that is computed with while such a B comes
+TASK_SECONDS = 3e-7  # to begin a task
+LINE_SECONDS = 5e-8  # that a line of C takes from one core to another
+READ_COLUMNS = 3  # that are computed while a task reads a panel in place for the first time
 MOST_GRAIN = 32  # panels of a long run that are packed together
 MOST_PACKED = 1280 << 10  # of them: with more, L2 has no room
 WIDE_BYTES = block_bytes(720 << 10, level=2)  # of packed A beside such a B: as much as L2 has room for
@@ -31,6 +36,7 @@ def gemm_blocks(
     goes_on: bool = False,
     packed_columns: int = 0,
     in_turns: bool = False,
+    brief: tuple[float, np.ndarray] | None = None,
 ) -> tuple[int, int, int]:
     """Outer indices, panels and columns per task: packed A in L2, several tasks a thread.
 
@@ -40,7 +46,8 @@ def gemm_blocks(
     Tasks that do have all panels. ``goes_on``: lines of A are shared by panels and those of the next outer index: a task
     takes few panels and many outer indices, so that it finds in L2 what it left of a line. ``packed_columns``: that are
     computed while a task packs a panel, 0 where it packs none. ``in_turns``: outer indices are a batch whose turns ask for the
-    next one, if a task has all of a turn.
+    next one, if a task has all of a turn. ``brief``: where threads share a moment's work, how many
+    seconds one of them takes, and of each panel but the last one whether it has lines of C in common with the next.
     """
     if most_columns:
         wanted = TASKS_PER_THREAD * threads if threads > 1 else 1
@@ -59,6 +66,9 @@ def gemm_blocks(
     tasks = -(-panels // panel_block)
     if outer >= wanted:
         return max(1, outer // (2 * wanted)), panel_block, columns
+    if brief is not None:
+        cut = Brief(outer, panels, panel_block, columns, nr, grain, threads, packed_columns or READ_COLUMNS)
+        return 1, *cut.tasks(*brief)
     if tasks * outer < wanted:
         panel_block = _rounded(_shares(panels, outer, wanted), grain, panels)
     panel_block = _balanced(panel_block, grain, panels, outer, threads, again / panel_bytes)
@@ -70,6 +80,46 @@ def gemm_blocks(
             columns, nr, most, packed_columns, lambda pieces: -(-tasks * outer * pieces // threads)
         )
     return 1, panel_block, column_block
+
+
+class Brief(NamedTuple):
+    """A product that threads share for a moment; the numbers are those of `gemm_blocks`, ``packed`` also where A is read.
+    ``most``: panels that a task may have."""
+
+    outer: int
+    panels: int
+    most: int
+    columns: int
+    nr: int
+    grain: int
+    threads: int
+    packed: int
+
+    def tasks(self, alone: float, shared: np.ndarray) -> tuple[int, int]:
+        """Panels and columns of each task: as many tasks as have the threads done first. One thread takes ``alone`` seconds.
+        Panels that have lines of C in common (``shared``, of each with the next) are not cheap to cut: each such line goes
+        from one core to the other.
+
+        >>> square = Brief(outer=1, panels=7, most=7, columns=103, nr=8, grain=1, threads=2, packed=26)
+        >>> square.tasks(3e-5, np.full(6, True)), square.tasks(3e-5, np.full(6, False))
+        ((7, 56), (4, 103))
+        """
+        return min(self._ways(), key=lambda way: self._seconds(*way, alone, shared))
+
+    def _ways(self) -> Iterator[tuple[int, int]]:
+        for pieces in range(1, min(-(-self.columns // self.nr), 2 * self.threads) + 1):
+            width = min(-(-(-(-self.columns // pieces)) // self.nr) * self.nr, self.columns)
+            wanted = (-(-each * self.threads // (self.outer * pieces)) for each in (1, 2, 4))
+            least = -(-self.panels // self.most)
+            for rows in sorted({least, *[max(least, min(self.panels, each)) for each in wanted]}):
+                yield _rounded(-(-self.panels // rows), self.grain, self.panels), width
+
+    def _seconds(self, block: int, width: int, alone: float, shared: np.ndarray) -> float:
+        """Until the thread that has most tasks of so many panels and columns is done."""
+        count = self.outer * -(-self.panels // block) * -(-self.columns // width)
+        part = block * (-(-width // self.nr) * self.nr + self.packed) / (self.outer * self.panels * self.columns)
+        lines = width if bool(shared[block - 1 :: block].any()) else 0
+        return -(-count // self.threads) * (alone * part + TASK_SECONDS + LINE_SECONDS * lines)
 
 
 def most_panels(panel_bytes: int, column_bytes: int) -> int:

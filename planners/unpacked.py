@@ -9,9 +9,11 @@ first that is the right one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Callable, Mapping
 
+from .. import cost
 from ..kernels import batched as batched_family
 from ..kernels import dot as dot_family
 from ..kernels import small as small_family
@@ -30,7 +32,7 @@ from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
 from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, levels, total
 
-PARALLEL_TERMS = 1 << 17  # fewer terms are done before a second thread is awake
+PEAK_SHARE = 0.3  # that these products have of the machine's peak, in the middle
 _MAX_RUNS = 1 << 16  # entries of a table of K
 _MOST_ROWS = 4096  # of lanes in the operands of one product, 256 KB of whole cache lines
 _MOST_VECTORS = 8192  # in the operands and the result of one, 512 KB
@@ -39,6 +41,7 @@ _GATE_BYTES = 1 << 14  # of the large operand at least
 _GATE_ROWS = 8
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
+_Shared = Callable[[list[Dim], list[Dim], list[Dim], list[Dim]], bool]
 
 
 @quick
@@ -215,9 +218,9 @@ def _dot_fits(view: _View, isa: ISA) -> bool:
     return dot_family.fits(isa, view.c.dtype, m=total(view.m), n=total(view.n), k=total(k), run=run)
 
 
-def _dot(view: _View, threads: int) -> DotProblem:
+def _dot(view: _View, shared: _Shared) -> DotProblem:
     c, batch, m, n, k = view.c, view.batch, view.m, view.n, view.k
-    parallel = _parallel(threads, batch, m, n, k)
+    parallel = shared(batch, m, n, k)
     rows = not m and not n and bool(batch)
     if rows:
         batch, m = [], batch  # row i of A goes with row i of B
@@ -271,7 +274,7 @@ def _cut_outside(dims: list[Dim], most: int) -> tuple[Dim, list[Dim]] | None:
     return (slow, rest) if rest else None
 
 
-def _batched(view: _View, threads: int) -> BatchedProblem:
+def _batched(view: _View, shared: _Shared) -> BatchedProblem:
     c, batch, k = view.c, view.batch, view.k
     outer, m, n = view.loops_outside
     return BatchedProblem(
@@ -290,7 +293,7 @@ def _batched(view: _View, threads: int) -> BatchedProblem:
         conj_a=c.conj_left,
         conj_b=c.conj_right,
         accumulate=c.accumulate,
-        parallel=_parallel(threads, batch, view.m, view.n, k),
+        parallel=shared(batch, view.m, view.n, k),
     )
 
 
@@ -340,7 +343,7 @@ def _tiny_fits(view: _View, isa: ISA) -> bool:
     return total([*view.m, *view.n, *view.k]) <= _TINY_TERMS and _small_fits(view, isa)
 
 
-def _small(view: _View, threads: int) -> SmallProblem:
+def _small(view: _View, shared: _Shared) -> SmallProblem:
     c, found = view.c, view.matrices
     *outer, products = found.products
     m, n, k = found.m, found.n, found.k
@@ -363,7 +366,7 @@ def _small(view: _View, threads: int) -> SmallProblem:
         conj_a=c.conj_left,
         conj_b=c.conj_right,
         accumulate=c.accumulate,
-        parallel=_parallel(threads, found.products, m, [n], k),
+        parallel=shared(found.products, m, [n], k),
     )
 
 
@@ -372,11 +375,14 @@ def _loops(groups: list[list[Dim]]) -> Loops:
     return tuple((total(dims), *(flat_table(dims, t) for t in (LEFT, RIGHT, OUT))) for dims in groups)
 
 
-def _parallel(threads: int, *groups: list[Dim]) -> bool:
-    terms = 1
-    for dims in groups:
-        terms *= total(dims)
-    return threads > 1 and terms > PARALLEL_TERMS
+def _is_shared(
+    dtype: str, threads: int, machine: cost.Machine, batch: list[Dim], m: list[Dim], n: list[Dim], k: list[Dim]
+) -> bool:
+    """Whether threads share a batch of products of these dimensions."""
+    products, rows, columns, terms = [total(dims) for dims in (batch, m, n, k)]
+    nbytes = products * (rows * terms + terms * columns + rows * columns) * tile_table.ITEMSIZE[dtype]
+    multiplied = products * rows * columns * terms / (PEAK_SHARE * machine.terms(dtype))
+    return machine.is_shared(max(multiplied, nbytes / machine.bandwidth(nbytes)), threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +393,7 @@ class _Family:
     name: str
     asks: str
     fits: Callable[[_View, ISA], bool]
-    problem: Callable[[_View, int], DotProblem | BatchedProblem | SmallProblem]
+    problem: Callable[[_View, _Shared], DotProblem | BatchedProblem | SmallProblem]
     along: Callable[[_View], Dim]
     exchanged: bool = False
 
@@ -427,11 +433,11 @@ class Choice:
         """The dimension that its kernel steps along."""
         return self.row.along(self.view)
 
-    def plan(self, threads: int) -> UnpackedPlan:
+    def plan(self, threads: int, machine: cost.Machine) -> UnpackedPlan:
         copied = self.copied
         return UnpackedPlan(
             family=self.row.name,
-            problem=self.row.problem(self.view, threads),
+            problem=self.row.problem(self.view, partial(_is_shared, self.view.c.dtype, threads, machine)),
             isa=self.isa,
             threads=threads,
             exchanged=self.row.exchanged,

@@ -22,7 +22,7 @@ from einsum_engine.serialize import plan_hash
 ISA = isa.active_isa()
 TYPICAL = cost.typical_machine(ISA.name, ISA.vector_bits, ISA.fma)
 CONSTANTS = {"float32": 1.5, "float64": 0.75, "cache_bandwidth": 2.0, "memory_bandwidth": 1.25}
-CONSTANTS |= {"in_flight": 2.0, "step_seconds": 0.5, "call_seconds": 2.0}
+CONSTANTS |= {"in_flight": 2.0, "step_seconds": 0.5, "call_seconds": 2.0, "meeting_seconds": 3.0}
 
 
 def times_typical(factors) -> dict[str, float]:
@@ -62,7 +62,7 @@ def test_what_is_measured_is_plausible():
 def plausible(found: dict[str, float]) -> bool:
     assert set(found) == set(cost.CONSTANTS)
     rates = [found[name] for name in cost.CONSTANTS if not name.endswith(("seconds", "in_flight"))]
-    costs = [found["step_seconds"], found["call_seconds"]]
+    costs = [found[name] for name in ("step_seconds", "call_seconds", "meeting_seconds")]
     return all(1e6 < rate < 1e14 for rate in rates) and max(costs) < 1e-3 and 0.5 < found["in_flight"] < 100
 
 
@@ -74,6 +74,7 @@ def test_constants_are_measured_once_and_then_read(count):
     assert first.peak["complex128"] == pytest.approx(0.75 * TYPICAL.peak["float64"])
     assert first.peak["int32"] == pytest.approx(1.5 * TYPICAL.peak["int32"])
     assert first.call_seconds == pytest.approx(2 * TYPICAL.call_seconds) and first.in_flight == 2 * TYPICAL.in_flight
+    assert first.meeting_seconds == pytest.approx(3 * TYPICAL.meeting_seconds)
 
 
 def test_nonsense_stays_within_a_factor(monkeypatch):

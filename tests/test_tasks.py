@@ -1,18 +1,25 @@
 """What each task of a product writes, which products are shared between threads, and how."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import oracle
 import pytest
-from plan_cases import made_anew, operands, plan, run
+from plan_cases import made_anew, operands, plan, request, run
 
+from einsum_engine import cost
 from einsum_engine.kernels import gemm as gemm_family
+from einsum_engine.kernels import isa, tiles
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.cpu.units import LINE
 from einsum_engine.kernels.gemm import GemmProblem
+from einsum_engine.kernels.isa import ISA, active_isa, host_isas
 from einsum_engine.kernels.loops import outer_offsets
 from einsum_engine.planners import gemm
+from einsum_engine.planners.build import build_plan
+from einsum_engine.planners.gemm_tables import GemmTables
+from einsum_engine.planners.tasks import Brief
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def test_without_the_rule_lines_have_several_writers(lowered, monkeypatch):
     "equation, sizes, shared",
     [
         ("bmk,bkn->mbn", dict(b=80, m=30, n=48, k=3), True),  # a sixth of it is arithmetic
-        ("mk,kn->mn", dict(m=60, n=60, k=60), False),
+        ("mk,kn->mn", dict(m=48, n=48, k=48), False),
         ("mk,kn->mn", dict(m=100, n=100, k=100), True),
     ],
 )
@@ -94,3 +101,108 @@ def test_equal_tasks_go_in_bands_and_unequal_ones_in_turn(size, sharing, lowered
     (problem,) = lowered
     assert bool(problem.shares) == (sharing == abi.IN_TURN)
     assert gemm_family.lower(problem).words[abi.PARALLEL] == sharing
+
+
+# -- what is measured decides ------------------------------------------------------------------------------------------
+FAMILIES = {
+    "gemm": ("mk,kn->mn", dict(m=64, n=64, k=64)),
+    "dot": ("mk,k->m", dict(m=600, k=300)),
+    "batched": ("kb,knb->nb", dict(b=3000, n=5, k=5)),
+    "small": ("bmk,bkn->bmn", dict(b=3000, m=4, n=4, k=4)),
+}
+
+
+def typical(row: ISA, *, peak: float = 1.0, **factors: float) -> cost.Machine:
+    """The typical machine of an instruction set, some constants so many times as large."""
+    made = cost.typical_machine(row.name, row.vector_bits, row.fma)
+    rates = {name: rate * peak for name, rate in made.peak.items()}
+    return replace(made, peak=rates, **{name: by * getattr(made, name) for name, by in factors.items()})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_how_long_threads_need_to_meet_decides_what_they_share(family):
+    equation, sizes = FAMILIES[family]
+    arrays = operands(equation, sizes, "float64")
+    asked = request(equation, arrays, threads=2)
+    found = []
+    for factor in (0.1, 1000):
+        made = build_plan(asked, typical(active_isa(), meeting_seconds=factor))
+        found.append([(step.family, bool(step.args.packed.parallel)) for step in made.steps if step.family == family])
+        oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
+    assert found == [[(family, True)], [(family, False)]]
+
+
+def test_a_faster_core_does_alone_what_a_slower_one_shares():
+    arrays = operands("mk,kn->mn", dict(m=64, n=64, k=64), "float64")
+    shared = [
+        build_plan(request("mk,kn->mn", arrays, threads=2), typical(active_isa(), peak=factor, cache_bandwidth=100))
+        for factor in (0.1, 10)
+    ]
+    assert [bool(made.steps[-1].args.packed.parallel) for made in shared] == [True, False]
+
+
+def test_more_threads_share_what_saves_them_as_much():
+    """Of 4 µs two threads save each other 2, sixteen 3.75."""
+    machine = typical(active_isa())
+    assert not machine.is_shared(6.5 * machine.meeting_seconds, 2) and machine.is_shared(6.5 * machine.meeting_seconds, 16)
+    assert not machine.is_shared(1.0, 1)
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+def brief(row: ISA) -> cost.Machine:
+    """A machine so slow that its threads share small products."""
+    return typical(row, peak=0.05, meeting_seconds=0.05, cache_bandwidth=0.1)
+
+
+@pytest.mark.parametrize("row", host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", sorted(tiles.ITEMSIZE))
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,nk->mn", "bmk,bkn->bmn", "mxk,kny->xmyn"])
+def test_a_product_of_a_moment_is_right(equation, threads, dtype, row):
+    arrays = operands(equation, dict(b=3, m=23, n=29, k=37, x=2, y=3), dtype)
+    made = build_plan(request(equation, arrays, threads=threads, isa=row.name), brief(row))
+    assert any(step.args.packed.parallel for step in made.steps)
+    oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
+
+
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn"])
+@pytest.mark.parametrize("size", [64, 103, 112])
+def test_threads_share_a_product_of_a_moment_in_one_step(equation, size):
+    """No step packs for all of them, and each has one task, of columns."""
+    arrays = [np.zeros((size, size))] * 2
+    (step,) = build_plan(request(equation, arrays, threads=2, isa="avx512"), typical(isa.get("avx512"))).steps
+    assert step.family == "gemm" and step.tasks == 2 and step.layouts[-2:].count("direct") >= 1
+
+
+def test_columns_at_distances_of_whole_pages_and_constants_are_packed():
+    """The first share cache sets; a copy of the others is made once."""
+    arrays, typical_row = [np.zeros((256, 512))] * 2, typical(isa.get("avx512"))
+    asked = request("mk,nk->mn", [np.zeros((96, 512)), np.zeros((96, 512))], threads=2, isa="avx512")
+    assert [step.family for step in build_plan(asked, typical_row).steps] == ["pack", "gemm"]
+    square = [np.zeros((103, 103))] * 2
+    constant = request("mk,kn->mn", square, threads=2, isa="avx512", constants=(0,))
+    assert "pack" in [step.family for step in build_plan(constant, typical_row).steps]
+
+
+def test_panels_are_cut_where_they_share_no_lines():
+    """Of rows as long as two panels a task has whole ones."""
+    square = Brief(outer=1, panels=8, most=8, columns=100, nr=8, grain=1, threads=2, packed=26)
+    apart, side_by_side = np.full(7, False), np.full(7, True)
+    assert square.tasks(1e-5, apart) == (4, 100) and square.tasks(1e-5, side_by_side) == (8, 56)
+    assert square.tasks(1e-3, side_by_side) == (4, 100)  # what is packed twice takes longer than lines
+    assert square._replace(most=3).tasks(1e-3, side_by_side)[0] <= 3
+    assert square._replace(outer=5).tasks(1e-4, apart) == (4, 100)  # ten tasks, not five
+
+
+def test_panels_that_lie_side_by_side(monkeypatch):
+    """Within a run of C, not from one run to the next."""
+    found = []
+    share_lines = GemmTables.share_lines
+    monkeypatch.setattr(GemmTables, "share_lines", lambda self: found.append(share_lines(self)) or found[-1])
+    with made_anew():
+        for shape in ((64, 40), (8, 5, 40)):
+            terms = "abcd"[: len(shape) - 1]
+            arrays = [np.zeros((50, shape[-1])), np.zeros(shape)]
+            asked = request(f"nk,{terms}k->{terms[::-1] if len(terms) == 1 else 'anb'}", arrays, threads=2, isa="avx2")
+            build_plan(asked, brief(isa.get("avx2")))
+    assert any(each.all() and each.size for each in found)
