@@ -21,7 +21,7 @@ from .cpu import nest_abi as na
 from .cpu.storage import STORAGES, moves
 from .cpu.units import LINE
 from .move_boxes import BOX_BYTES, ONE, Boxes, choose_boxes, starts
-from .nest_boxes import OUT, A, B, Group, chain, choose, choose_rows, run_of, without
+from .nest_boxes import OUT, A, B, Group, by_output, chain, choose, choose_rows, run_of, without
 from .nest_strips import lower_strips
 from .nest_lines import lower_lines
 from .nest_problem import Dim, NestProblem
@@ -49,6 +49,8 @@ def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, ..
     if dims and item * prod(d[0] for d in dims) >= STREAM_BYTES and dims[0][1] == item and dims[0][2]:
         return _lower_large(dims, item, shifts, tasks, nbytes)
     o, j, outer = choose(dims, [item, item], max(256, problem.elements // tasks))
+    if tasks > 1:
+        o, j, outer = _for_threads(dims, item, o, j, outer, threads)
     builder = RowBuilder(o, j, outer, shifts)
     if o.contiguous(OUT, item):
         mode = move_mode(o, j, A, item)
@@ -60,6 +62,18 @@ def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, ..
         if mode not in (na.MOVE_RUN, na.MOVE_FILL):
             builder.words[na.N_OUT_O + operand] = builder.vector(o.offsets(operand))
     return (builder.row(min(tasks, builder.boxes), nbytes),)
+
+
+def _for_threads(
+    dims: list[Dim], item: int, o: Group, j: Group, outer: list[Dim], threads: int
+) -> tuple[Group, Group, list[Dim]]:
+    """The same boxes for threads each of which writes rows of its own: they go from box to box as the output lies, and chunks
+    of J are as many for one as for the other, where that is what they share."""
+    count, outside = j.chunks[0], prod(d[0] for d in outer)
+    if outside % threads and count % threads:
+        even = -(-count // threads) * threads
+        o, j, outer = choose(dims, [item, item], o.count * -(-j.total // even))
+    return o, j, sorted(outer, key=by_output)
 
 
 def _source(builder: RowBuilder, item: int, mode: int) -> None:

@@ -74,7 +74,7 @@ def lay_out(
     if slices is not None:
         slices.mark()
     elif whole and request.fuse:
-        find_strands(listed, seconds)
+        find_strands(listed, machine, seconds)
     LayoutSolver(listed, isa, machine, seconds).solve()
     if request.fuse:
         give_products(listed, isa, machine)

@@ -13,7 +13,6 @@ import heapq
 from functools import lru_cache
 from typing import Iterator, NamedTuple
 
-SHARED_SECONDS = 4e-5  # a step that takes one thread less is not shared
 START_BYTES = 4 << 10  # of packed A that a thread computes with while it starts a task
 PACKED_COLUMNS = 26  # that are computed while a panel of A is packed
 LATE = 0.15  # of the largest of the last tasks, by which threads are done at different times

@@ -16,21 +16,24 @@ from itertools import count
 from operator import itemgetter
 from typing import Iterator, Mapping, Sequence
 
+from .. import cost
 from .operations import Operation, OperationList
-from .shares import SHARED_SECONDS, makespan
+from .shares import makespan
 
-MEETING = 1.5e-5  # seconds that a step which threads share takes besides its part
+# What a step of a network takes besides its part where threads share it, in meetings: its tasks have edges of their own, and
+# what other cores wrote is fetched from them.
+MEETINGS = 15
 GAIN = 0.1  # of the predicted time, for strands to be worth it
 LEAST_SECONDS = 2e-4  # a plan that takes less has none: a thread that comes late may bring nothing
 MOST_SECONDS = 2e-2  # of a strand: the walker looks up between steps, not within a strand
 STRANDS = 8  # for each thread, at most
 
 
-def find_strands(listed: OperationList, seconds: Mapping[int, float]) -> int:
+def find_strands(listed: OperationList, machine: cost.Machine, seconds: Mapping[int, float]) -> int:
     """Numbers the operations of each strand, from 1 on, and puts strands in front, the longest first: how many there are.
 
     ``seconds``: predicted for each operation, by its id."""
-    roots = strands_of(listed, seconds)
+    roots = strands_of(listed, machine, seconds)
     makers = _makers(listed.operations)
     for number, root in enumerate(roots, 1):
         for operation in _subtree(root, makers):
@@ -40,15 +43,16 @@ def find_strands(listed: OperationList, seconds: Mapping[int, float]) -> int:
     return len(roots)
 
 
-def strands_of(listed: OperationList, seconds: Mapping[int, float]) -> list[Operation]:
+def strands_of(listed: OperationList, machine: cost.Machine, seconds: Mapping[int, float]) -> list[Operation]:
     """The last operations of the strands, the longest first; none where they do not pay."""
     threads, operations = listed.request.threads, listed.operations
     if threads == 1 or len(operations) < 3 or listed.request.constants:  # packed copies of constants are made once
         return []
-    shared = sum([shared_seconds(each, threads) for each in seconds.values()])
+    apart = {number: shared_seconds(each, threads, machine) for number, each in seconds.items()}
+    shared = sum(apart.values())
     if shared < LEAST_SECONDS or not _is_tree(operations):
         return []
-    least, roots = min(_cuts(operations, seconds, threads), key=itemgetter(0), default=(shared, []))
+    least, roots = min(_cuts(operations, seconds, apart, threads), key=itemgetter(0), default=(shared, []))
     return roots if least <= (1 - GAIN) * shared and len(roots) > 1 else []
 
 
@@ -64,15 +68,16 @@ def _makers(operations: Sequence[Operation]) -> dict[int, Operation]:
     return {operation.output.number: operation for operation in operations}
 
 
-def shared_seconds(seconds: float, threads: int) -> float:
-    """Seconds of a step that takes ``seconds`` on one thread, on all of them."""
-    return seconds if seconds < SHARED_SECONDS else seconds / threads + MEETING
+def shared_seconds(seconds: float, threads: int, machine: cost.Machine) -> float:
+    """Seconds of a step of a network that takes ``seconds`` on one thread, on all of them."""
+    return min(seconds, seconds / threads + MEETINGS * machine.meeting_seconds)
 
 
 def _cuts(
-    operations: Sequence[Operation], seconds: Mapping[int, float], threads: int
+    operations: Sequence[Operation], seconds: Mapping[int, float], apart: Mapping[int, float], threads: int
 ) -> Iterator[tuple[float, list[Operation]]]:
-    """Predicted seconds, and the last operations of the strands, the longest first; from the root down."""
+    """Predicted seconds, and the last operations of the strands, the longest first; from the root down. ``apart``: seconds of
+    operations that all threads share."""
     makers, order = _makers(operations), count()
     whole: dict[int, float] = {}  # of the subtree that ends with an operation
     for operation in operations:
@@ -85,7 +90,7 @@ def _cuts(
             ordered = sorted(heap)
             yield above + makespan([-time for time, _, _ in ordered], threads), [each for _, _, each in ordered]
         _, _, operation = heapq.heappop(heap)
-        above += shared_seconds(seconds[id(operation)], threads)
+        above += apart[id(operation)]
         for value in operation.inputs:
             maker = makers.get(value.number)
             if maker is not None:

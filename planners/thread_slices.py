@@ -20,7 +20,6 @@ from .. import cost
 from ..kernels.cpu.units import LINE, PAGE
 from ..plan import Index
 from .operations import Operation, OperationList, Value, itemsize
-from .shares import SHARED_SECONDS
 from .slices import ROW_SECONDS, Slices, is_plain, near_seconds, slices_of, strides_of_output
 from .strands import MOST_SECONDS, shared_seconds, strands_of
 
@@ -32,7 +31,7 @@ MOVED = 3e-10  # seconds an element that a step reads or writes: packed or store
 REMOTE = 4e-11  # a byte of what lies between two steps, in caches of cores whose threads share them
 PART = 1.25  # times as long, for each entry, of a product of fewer rows or columns than without slices
 MIXED = 3e-10  # a byte of a result of whose pages threads write parts: lines that one core asks for early are another's
-START = 8e-6  # until another thread has begun, and to meet it
+START = 8  # meetings, until another thread has begun and was met
 LEAST_LENGTH = 2  # entries of a slice
 SLICES = 2  # for each thread, at most
 
@@ -51,10 +50,11 @@ class _Work(NamedTuple):
         part = index is not None and any([index not in term for term, _, _ in self.values])
         return (PART if part else 1.0) * (self.near / count + MOVED * moved)
 
-    def shared(self, threads: int) -> float:
+    def shared(self, threads: int, machine: cost.Machine) -> float:
         """With its tasks shared by threads, where it is long enough for that."""
         alone = self.seconds()
-        return shared_seconds(alone, threads) + (REMOTE * self.between if alone >= SHARED_SECONDS else 0.0)
+        shared = shared_seconds(alone, threads, machine)
+        return shared + (REMOTE * self.between if shared < alone else 0.0)
 
 
 def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices | None:
@@ -67,14 +67,14 @@ def find_thread_slices(listed: OperationList, machine: cost.Machine) -> Slices |
     alone = [each.seconds() for each in works]
     if sum(alone) < LEAST_SECONDS:
         return None
-    found = list(_candidates(listed, works, alone))
+    found = list(_candidates(listed, works, alone, machine))
     if not found:
         return None
     least, index, count, inside = min(found, key=itemgetter(0))
-    whole, shared = sum(alone), sum([each.shared(threads) for each in works])
+    whole, shared = sum(alone), sum([each.shared(threads, machine) for each in works])
     if least > (1 - GAIN - GAIN_RATE * whole) * shared or inside > MOST_SECONDS * count:
         return None
-    if strands_of(listed, listed.rooflines(machine)):
+    if strands_of(listed, machine, listed.rooflines(machine)):
         return None
     length = listed.sizes[index] // count
     return slices_of(listed, index, length, tuple(range(0, length * count, length)), (1,) * count)
@@ -104,14 +104,14 @@ def _cut(value: Value, near: int) -> frozenset[Index]:
 
 
 def _candidates(
-    listed: OperationList, works: list[_Work], alone: list[float]
+    listed: OperationList, works: list[_Work], alone: list[float], machine: cost.Machine
 ) -> Iterator[tuple[float, Index, int, float]]:
     """Predicted seconds, index and number of slices, and the seconds of what is sliced on one thread."""
     threads = listed.request.threads
     for index, near in _runs_of_output(listed):
         size = listed.sizes[index]
         within = [index in operation.output.term for operation in listed.operations]
-        outside = sum([work.shared(threads) for work, yes in zip(works, within) if not yes])
+        outside = sum([work.shared(threads, machine) for work, yes in zip(works, within) if not yes])
         inside = sum([time for time, yes in zip(alone, within) if yes])
         if inside < (1 - MOST_OUTSIDE) * sum(alone):
             continue
@@ -120,7 +120,7 @@ def _candidates(
             if size % count == 0 and run >= LINE:
                 each = sum([work.seconds(index, count) + ROW_SECONDS for work, yes in zip(works, within) if yes])
                 stored = MIXED * listed.operations[-1].output.size if run < PAGE else 0.0
-                yield outside + START + stored + ceil(count / threads) * each, index, count, inside
+                yield outside + START * machine.meeting_seconds + stored + ceil(count / threads) * each, index, count, inside
 
 
 def _runs_of_output(listed: OperationList) -> Iterator[tuple[Index, int]]:

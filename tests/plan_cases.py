@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Iterator
 
 import numpy as np
@@ -29,6 +30,13 @@ def made_anew() -> Iterator[None]:
     finally:
         memo.forget()
         engine.clear_cache()
+
+
+def typical(row: isa.ISA, *, peak: float = 1.0, **factors: float) -> cost.Machine:
+    """The typical machine of an instruction set, some constants so many times as large."""
+    made = cost.typical_machine(row.name, row.vector_bits, row.fma)
+    rates = {name: rate * peak for name, rate in made.peak.items()}
+    return replace(made, peak=rates, **{name: by * getattr(made, name) for name, by in factors.items()})
 
 
 @contextmanager

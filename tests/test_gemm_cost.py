@@ -1,6 +1,7 @@
 """What products are predicted to take: a price for each way to pack, and what is known to be slow costs more."""
 
 import pytest
+from plan_cases import typical
 
 from einsum_engine import cost
 from einsum_engine.kernels import isa, tiles
@@ -39,7 +40,7 @@ def _work(sizes: dict[str, int], out: dict[str, int], batch: str = "", dtype: st
         right=dense(batch + "kn"),
         out={index: Axis.strided(index, sizes[index], step * item) for index, step in out.items()},
     )
-    return plan_gemm(c, HOST, threads=1).work
+    return plan_gemm(c, HOST, threads=1, machine=typical(HOST)).work
 
 
 def _seconds(work) -> float:

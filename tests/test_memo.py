@@ -3,11 +3,11 @@
 import numpy as np
 import oracle
 import pytest
+from plan_cases import typical
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsum_engine as engine
-from einsum_engine import cost
 from einsum_engine.kernels.gemm import lower
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.tiles import ITEMSIZE
@@ -194,8 +194,7 @@ def test_a_product_that_has_its_row_is_planned_again_for_its_problem(out, free, 
     left, right = dense_axes("kba", sizes, item), dense_axes("nk", sizes, item)
     left, right = (None if side in free else axes for side, axes in (("left", left), ("right", right)))
     laid = Laid(c, sizes, left, right, dense_axes(out, sizes, item))
-    typical = cost.typical_machine(row.name, row.vector_bits, row.fma)
-    first, plan = [plan_gemm(laid.contraction, row, 2, typical) for _ in range(2)]
+    first, plan = [plan_gemm(laid.contraction, row, 2, typical(row)) for _ in range(2)]
     rows = [lower(first.problem), plan.row]
     assert "drawn" in vars(first) and "drawn" not in vars(plan) and "places" not in vars(plan.asked)
     rows.append(lower(plan.problem))

@@ -13,7 +13,8 @@ from nest_case import MOVED, Case, case_of, item_of, permutations, spaces
 
 from einsum_engine.errors import EngineValueError
 from einsum_engine.kernels import move_boxes, nest_moves, nest_rows, nest_sums
-from einsum_engine.kernels.cpu import cores, nest_abi
+from einsum_engine.kernels.cpu import abi, cores, nest_abi
+from einsum_engine.kernels.cpu.units import LINE
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.nest import NestProblem, lower
 
@@ -304,6 +305,46 @@ def test_runs_of_one_line_cost_more_where_boxes_go_along_the_output(monkeypatch)
     assert move_boxes.best_boxes(dims, 8).parts == {long: 96, across: 24}
     monkeypatch.setattr(move_boxes, "LONE_NS", 0)
     assert move_boxes.best_boxes(dims, 8).parts == {long: 96, across: 8}
+
+
+def lines_of_threads(row, threads: int) -> list[set[int]]:
+    """The lines of the result that each thread writes if each does its band of the tasks; the result begins with a line."""
+    table, word, boxes = row.tables[nest_abi.N_TABLE], row.words, row.words[nest_abi.N_BOXES]
+    odometer = table[: 4 * word[nest_abi.N_RANK]].reshape(-1, 4)
+    place, found = np.zeros(boxes, np.int64), [set() for _ in range(threads)]
+    along, across = (word[nest_abi.N_O], word[nest_abi.N_O_TOTAL]), (word[nest_abi.N_J], word[nest_abi.N_J_TOTAL])
+    o, j = (table[word[at] // 8 :][: n[0]] for at, n in ((nest_abi.N_OUT_O, along), (nest_abi.N_OUT_J, across)))
+    for box in range(boxes):
+        digits, rest = [], box
+        for size in odometer[:, 0]:
+            digits.append(rest % size)
+            rest //= size
+        parts = [part[: total - digit * n] for part, (n, total), digit in zip((o, j), (along, across), digits)]
+        lines = np.add.outer(*parts).ravel() + np.dot(digits, odometer[:, 1])
+        task = next(t for t in range(row.tasks) if box < (t + 1) * boxes // row.tasks)
+        found[next(t for t in range(threads) if task < (t + 1) * row.tasks // threads)] |= set((lines // LINE).tolist())
+    return found
+
+
+TRANSPOSED = [((n, 8, 8 * n, 0), (n, 8 * n, 8, 0)) for n in (128, 136, 200, 256, 300)]
+TRANSPOSED.append(((16, 8, 8 << 12, 0), (16, 8 << 4, 8 << 8, 0), (16, 8 << 8, 8 << 4, 0), (16, 8 << 12, 8, 0)))
+
+
+@pytest.mark.parametrize("dims", TRANSPOSED, ids=lambda dims: dims[0][0])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_threads_write_rows_of_their_own(dims, threads):
+    """A line that two of them write goes from core to core."""
+    (row,) = lower(NestProblem(op="copy", dims=dims, out="float64", a="float64"), threads).rows
+    found = lines_of_threads(row, threads)
+    assert row.words[abi.PARALLEL] and all(found) and len(set().union(*found)) == prod(d[0] for d in dims) // 8
+    assert sum(map(len, found)) - len(set().union(*found)) < threads
+
+
+def test_threads_would_write_the_same_lines_else(monkeypatch):
+    monkeypatch.setattr(nest_moves, "_for_threads", lambda dims, item, o, j, outer, threads: (o, j, outer))
+    (row,) = lower(NestProblem(op="copy", dims=TRANSPOSED[0], out="float64", a="float64"), 2).rows
+    rows = [{line // 16 for line in lines} for lines in lines_of_threads(row, 2)]
+    assert len(rows[0] & rows[1]) == 128  # and so the same lines, where the result begins within one
 
 
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from gemm_cases import Case, build
-from plan_cases import plan, run
+from plan_cases import plan, run, typical
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa, prologue, tiles
@@ -109,8 +109,8 @@ def test_panels_that_come_from_memory_are_nested(row):
         given = dict(right=dense_axes("kn", sizes, 4), out=dense_axes("mn", sizes, 4))
         given |= dict(batch=(), m=("m",), n=("n",), k=("k",), left=None)
         free = BinaryContraction(dtype="float32", sizes=sizes, **given)
-        kinds[m, k, n] = plan_gemm(free, row, 1).left_layout.kind
-        assert plan_gemm(changed(free, only_panels=True), row, 1).left_layout.kind == "fbl"
+        kinds[m, k, n] = plan_gemm(free, row, 1, typical(row)).left_layout.kind
+        assert plan_gemm(changed(free, only_panels=True), row, 1, typical(row)).left_layout.kind == "fbl"
     assert list(kinds.values()) == ["nested", "fbl", "fbl", "fbl"]
 
 

@@ -253,7 +253,7 @@ def test_a_free_operand_lies_where_the_kernel_reads_it(case):
     b, m, n, k = (tuple(i for i in sizes if i[0] == kind) for kind in "bmnk")
     right, out = dense_axes([*k[::-1], *n[::-1], *b[::-1]], sizes, item), dense_axes(output[::-1], sizes, item)
     contraction = BinaryContraction(dtype=dtype, sizes=sizes, batch=b, m=m, n=n, k=k, left=None, right=right, out=out)
-    made = plan_gemm(contraction, row, 1)
+    made = plan_gemm(contraction, row, 1, plan_cases.typical(row))
     assert not made.swapped and made.pack_left is None and made.pack_right is None
     _counted(made, item)
     left = {axis.index: axis for axis in made.left_layout.axes}
@@ -300,7 +300,7 @@ def test_both_kinds_of_layouts_are_asked_for():
         contraction = BinaryContraction(
             dtype="float64", sizes=sizes, batch=(), m=("m0",), n=("n0",), k=("k0",), left=None, right=right, out=out
         )
-        kinds.add(plan_gemm(contraction, HOST, 1).left_layout.kind)
+        kinds.add(plan_gemm(contraction, HOST, 1, plan_cases.typical(HOST)).left_layout.kind)
     assert kinds == {"fbl", "strided"}
 
 

@@ -110,11 +110,11 @@ def test_what_surrounds_a_product_goes_by_blocks(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "int64", "float16"])
 def test_columns_along_an_operand_that_runs_along_slow_ones(dtype):
     """B runs along d, which is slow in the result: columns of neighbours in B are packed together, wherever they go."""
-    equation, sizes = "fbea,ecfd->dcba", {"a": 33, "b": 6, "c": 7, "d": 21, "e": 12, "f": 14}
+    equation, sizes = "fbea,ecfd->dcba", {"a": 120, "b": 6, "c": 7, "d": 21, "e": 12, "f": 14}
     shapes = [[sizes[index] for index in term] for term in ("fbea", "ecfd")]
     drawn = [random(np.random.default_rng(n), shape, "int8") for n, shape in enumerate(shapes)]
     arrays = [(array % 5).astype(dtype) for array in drawn]
-    made = plan(equation, arrays, threads=1)  # two share the smaller ones for a moment, and read in place
+    made = plan(equation, arrays, threads=2)
     (packed,) = [step.args for step in made.steps if step.family == "pack"]
     assert packed.words[abi.G_PACK_MODE] == abi.LANES_RUN
     wide = [array.astype(np.promote_types(dtype, "float64")) for array in arrays]

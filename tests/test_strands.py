@@ -1,5 +1,6 @@
 """Parts of a network that threads compute at the same time, each by one of them."""
 
+import math
 import string
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ def always(monkeypatch):
 
 def _always(patch):
     """Strands wherever there are two."""
-    for name, value in (("LEAST_SECONDS", 0.0), ("GAIN", 0.0), ("MEETING", 0.0), ("SHARED_SECONDS", 1.0)):
+    for name, value in (("LEAST_SECONDS", 0.0), ("GAIN", 0.0), ("MEETINGS", math.inf)):
         patch.setattr(strands, name, value)
 
 
@@ -264,7 +265,7 @@ def test_strands_are_the_longest_first_and_cover_what_is_below(always):
     builder = PlanBuilder(request, machine)
     builder.list.build()
     before = list(builder.list.operations)
-    count = strands.find_strands(builder.list, builder.list.rooflines(machine))
+    count = strands.find_strands(builder.list, machine, builder.list.rooflines(machine))
     after = builder.list.operations
     assert count >= 2 and sorted(map(id, before)) == sorted(map(id, after))
     numbers = [operation.strand for operation in after]

@@ -1,12 +1,11 @@
 """What each task of a product writes, which products are shared between threads, and how."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import oracle
 import pytest
-from plan_cases import made_anew, operands, plan, request, run
+from plan_cases import made_anew, operands, plan, request, run, typical
 
 from einsum_engine import cost
 from einsum_engine.kernels import gemm as gemm_family
@@ -110,13 +109,6 @@ FAMILIES = {
     "batched": ("kb,knb->nb", dict(b=3000, n=5, k=5)),
     "small": ("bmk,bkn->bmn", dict(b=3000, m=4, n=4, k=4)),
 }
-
-
-def typical(row: ISA, *, peak: float = 1.0, **factors: float) -> cost.Machine:
-    """The typical machine of an instruction set, some constants so many times as large."""
-    made = cost.typical_machine(row.name, row.vector_bits, row.fma)
-    rates = {name: rate * peak for name, rate in made.peak.items()}
-    return replace(made, peak=rates, **{name: by * getattr(made, name) for name, by in factors.items()})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
