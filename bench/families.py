@@ -1,5 +1,5 @@
-"""Families made by rule: permutations of one tensor, one large matrix product, batches of small ones, long sums, gates on a
-state vector."""
+"""Families made by rule: permutations of one tensor, one large matrix product, products of a moment, batches of small ones,
+long sums, gates on a state vector."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ _GEMM_SIZES = (1024, 2048, 4096)
 _GEMM_DTYPES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 # int64 goes to no BLAS: a peer takes seconds at 1024 already.
 _INTEGER_SIZES = (512, 1024)
+
+# Products that take a core 3 to 400 µs: rows of square matrices, both as they are and both transposed, and tensors.
+_MOMENT_SIZES = (64, 80, 103, 128, 160, 200, 256)
+_MOMENT_TERMS = {"": "mk,kn->mn", " transposed": "km,nk->mn"}
+_MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("abcd,bedf->aecf", dict(a=12, b=8, c=12, d=8, e=12, f=12)),
+    ("abc,cd->abd", dict(a=10, b=20, c=50, d=60)),
+    ("ad,dbc->abc", dict(a=100, b=150, c=7, d=8)),
+)
+_MOMENT_DTYPES = ("float32", "float64", "complex64")
 
 # Products that are as many as read and write 48 MiB together in float32, 96 in float64; sizes of M, N and K.
 _BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70))
@@ -115,6 +125,28 @@ def _gemm(size: int, dtype: str, short: str) -> Case:
     )
 
 
+def moment_cases(large: bool = False) -> list[Case]:
+    """Matrix products and contractions so short that threads share them for a moment, in three dtypes."""
+    squares = [
+        (f"{size}{kind}", terms, dict.fromkeys("mnk", size)) for kind, terms in _MOMENT_TERMS.items() for size in _MOMENT_SIZES
+    ]
+    tensors = [(_together(sizes), terms, sizes) for terms, sizes in _MOMENT_TENSORS]
+    return [_moment(*each, dtype) for dtype in _MOMENT_DTYPES for each in squares + tensors]
+
+
+def _moment(name: str, terms: str, sizes: dict[str, int], dtype: str) -> Case:
+    family = f"moments_{dtype[0]}{dtype[-2:]}"
+    return Case(family=family, name=f"moment {terms} {name}", expr=terms, shapes=_shapes(terms, sizes), dtype=dtype)
+
+
+def _shapes(terms: str, sizes: dict[str, int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(sizes[index] for index in term) for term in terms.split("->")[0].split(","))
+
+
+def _together(sizes: dict[str, int]) -> str:
+    return "x".join(str(size) for size in sizes.values())
+
+
 def batch_cases(large: bool = False) -> list[Case]:
     """Many products of equal small size in one call, the second operand transposed or not; one size with the batch last."""
     plain = [_batch(sizes, kind, dtype) for dtype in _ITEMSIZES for kind in list(_BATCH_TERMS)[:2] for sizes in _BATCHES]
@@ -130,7 +162,7 @@ def _batch(sizes: tuple[int, int, int], kind: str, dtype: str) -> Case:
         family=f"batches_f{dtype[-2:]}",
         name=f"batch {count} of {m}x{n}x{k}{kind}",
         expr=terms,
-        shapes=tuple(tuple(size[index] for index in term) for term in terms.split("->")[0].split(",")),
+        shapes=_shapes(terms, size),
         dtype=dtype,
         peers=("numpy-optimize", "torch"),
     )
@@ -142,9 +174,8 @@ def sum_cases(large: bool = False) -> list[Case]:
 
 
 def _sum(terms: str, sizes: dict[str, int], dtype: str) -> Case:
-    shapes = tuple(tuple(sizes[index] for index in term) for term in terms.split("->")[0].split(","))
-    together = "x".join(str(size) for size in sizes.values())
-    return Case(family=f"sums_f{dtype[-2:]}", name=f"sum {terms} {together}", expr=terms, shapes=shapes, dtype=dtype)
+    family, name = f"sums_f{dtype[-2:]}", f"sum {terms} {_together(sizes)}"
+    return Case(family=family, name=name, expr=terms, shapes=_shapes(terms, sizes), dtype=dtype)
 
 
 def gate_cases(large: bool = False) -> list[Case]:
@@ -170,6 +201,7 @@ def _gate(qubits: tuple[int, ...], dtype: str) -> Case:
 
 register_family("permutations", permutation_cases)
 register_family("gemm", gemm_cases)
+register_family("moments", moment_cases)
 register_family("batches", batch_cases)
 register_family("sums", sum_cases)
 register_family("gates", gate_cases)

@@ -10,7 +10,7 @@ from bench_cases import case
 from einsum_engine.bench import cases, families, steps
 from einsum_engine.errors import EngineTypeError, EngineValueError
 
-ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "batches", "sums", "gates"])
+ALL_CASES = cases.select(["thesis", "tccg", "permutations", "gemm", "moments", "batches", "sums", "gates"])
 
 
 # --- cases -----------------------------------------------------------------------------------------------------
@@ -36,6 +36,9 @@ def test_families_hold_what_they_should():
         "gemm_i64": 2,
         "batches_f32": 17,
         "batches_f64": 17,
+        "moments_f32": 17,
+        "moments_f64": 17,
+        "moments_c64": 17,
         "sums_f32": 16,
         "sums_f64": 16,
         "gates": 8,
@@ -116,7 +119,7 @@ def test_select_takes_families_parts_and_patterns():
     assert {each.dtype for each in cases.select(["tccg_*"])} == {"float32", "float64"}
     assert cases.select([cases.KERNELS]) == []
     assert len(cases.select(["tccg", "tccg_f32"])) == 48
-    known = "families: thesis, tccg, permutations, gemm, batches, sums, gates, kernels, calls, "
+    known = "families: thesis, tccg, permutations, gemm, moments, batches, sums, gates, kernels, calls, "
     known += "scaling, views, whole, chains, reductions"
     with pytest.raises(EngineValueError, match=f"unknown family 'nothing'; {known}"):
         cases.select(["nothing"])
