@@ -438,7 +438,8 @@ class PlanBuilder:
 
     def _time(self, seconds: float, row: Row) -> float:
         """Of a step that takes so many seconds on one thread."""
-        return seconds / self._threads(row) + self.machine.step_seconds
+        threads, machine = self._threads(row), self.machine
+        return seconds / threads + machine.step_seconds + (machine.meeting_seconds if threads > 1 else 0.0)
 
     def _threads(self, row: Row) -> int:
         return self.request.threads if self.request.threads > 1 and row.packed.parallel else 1

@@ -133,7 +133,7 @@ def test_every_side_on_every_instruction_set(text, isa, threads, always, monkeyp
     for dtype in ("float32", "float64", "complex64", "complex128", "int32"):
         arrays = operands(text, SIZES, dtype)
         f = engine.compile(text, *arrays, threads=threads, optimize=FIRST)
-        packed = any(step.family == "pack" for step in f.plan.steps)  # by a step before
+        packed = any(step.family == "pack" and "c" not in step.expr.split()[-1] for step in f.plan.steps)  # by a step before
         assert len(staged(f.plan)) == (0 if packed and isa == "sse2" else 1), [step.expr for step in f.plan.steps]
         wanted = np.einsum(text, *arrays, optimize=["einsum_path", *FIRST])
         for _ in range(2):

@@ -144,7 +144,7 @@ def test_packing_is_seen_where_a_task_packs_and_where_a_step_does():
     arrays = operands("km,nk->nm", 500, "float32")
     _, profile = measure("km,nk->nm", arrays)
     assert profile.share("packing") > 0 and profile.share("unpacking") > 0 and profile.share("kernel") > 0
-    for expr, size in (("km,nk->nm", 150), (NETWORK, 8)):
+    for expr, size in (("km,nk->nm", 300), (NETWORK, 8)):
         plan, profile = measure(expr, operands(expr, size, "float32"))
         packed = {step.number for step in plan.steps if "pack" in " ".join(step.layouts) and step.family == "gemm"}
         packed |= {step.number for step in plan.steps if step.family == "pack"}
