@@ -1,7 +1,7 @@
 """The layout solver: which layout each intermediate gets, over the whole tree.
 
 Every operation may be drawn up in several ways: either operand may hold the lanes, and a free one may keep its indices
-in several orders. A draft fixes the layouts of the free operands, and so what their producers have to write.
+in several orders, in panels or as a plain matrix. A draft fixes the layouts of the free operands, and so what their producers have to write.
 `LayoutSolver.best` finds the drafts of least predicted time by dynamic programming, from the consumer down: the best
 way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
 drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, TypeVar
 
 from .. import cost
 from ..kernels.isa import ISA
@@ -27,6 +27,7 @@ from .casts import axes_like, fold, foldable
 from .contraction import Axes, BinaryContraction, Laid
 from .layout import Given, dense_axes
 from .memo import NOTHING_GIVEN, Planned, planned
+from .merged import LEAST_BYTES, Merged, merged_matrix, merged_seconds
 from .nests import natural_axes, plan_nest
 from .operations import PARTS, REAL_PART, Operation, OperationList, Value, itemsize
 from .parts import Part, is_slender
@@ -48,6 +49,7 @@ RUN = 1e-9  # to begin a run of its elements
 MOVE_RATE = 60e9  # bytes a second of an operand that a product of elements moves into its order
 EVALUATIONS = 160  # plans drawn up in search of better ones
 _NOTHING: frozenset[Index] = frozenset()
+T = TypeVar("T")
 
 
 @quick
@@ -58,12 +60,13 @@ class Orientation:
     does a free operand of a product of elements, which moves it into the order of the output box by box.
 
     ``across``: lanes run along an operand (`across`). ``inherit``: free operands lie as the large operands of their
-    producers do."""
+    producers do. ``merged``: a free operand on the lanes side is a matrix in plain strides, no panels (`merged`)."""
 
     flip: bool = False
     near: int = 0
     across: bool = False
     inherit: bool = False
+    merged: bool = False
 
 
 AS_OUTPUT = Orientation()  # the first draft
@@ -210,12 +213,15 @@ class LayoutSolver:
             yield Orientation(inherit=True)
         if id(operation) not in self.worth:
             return
-        if not free and self._across(operation, out):
+        if not free and self._with_output(operation, out, lambda each: worth_drawing(self._contraction(each))):
             yield Orientation(across=True)
         for flip in (False, True):
             for near in range(3 if self._orders(operation, free) else 1):
                 if (flip or near) and self.evaluations < EVALUATIONS:
                     yield Orientation(flip=flip, near=near)
+        for flip in (False, True) if any(map(self._may_merge, free)) else ():
+            if self.evaluations < EVALUATIONS and self._with_output(operation, out, self._merged, flip):
+                yield Orientation(flip=flip, merged=True)
 
     def _orders(self, operation: Operation, free: list[Value]) -> bool:
         """Whether it is drawn up with a free operand in several orders: where it is long, or the operand is made of
@@ -225,21 +231,18 @@ class LayoutSolver:
         makers = [self.producers[value.number] for value in free if value.number in self.producers]
         return any([id(maker) in self.worth and _of_operands(maker) for maker in makers])
 
-    def _across(self, operation: Operation, out: Axes) -> bool:
+    def _with_output(self, operation: Operation, out: Axes, ask: Callable[..., T], *more: Any) -> T:
+        """What ``ask`` says of an operation whose output has the axes ``out``."""
         before, operation.output.axes = operation.output.axes, out
         try:
-            return worth_drawing(self._contraction(operation))
+            return ask(operation, *more)
         finally:
             operation.output.axes = before
 
     def _draw_up(self, operation: Operation, out: Axes, orientation: Orientation) -> Draft:
         """A draft for an output that has the axes ``out``."""
         self.evaluations += id(operation) in self.worth
-        before, operation.output.axes = operation.output.axes, out
-        try:
-            return self._draft(operation, orientation)
-        finally:
-            operation.output.axes = before
+        return self._with_output(operation, out, self._draft, orientation)
 
     def _draft(self, operation: Operation, orientation: Orientation) -> Draft:
         """Axes are written on the values while a draft is made, and taken back."""
@@ -295,6 +298,10 @@ class LayoutSolver:
             given |= self._settled(operation) or self._beside(operation)
             if self.policy == "solve":
                 given |= self._as_read(operation)
+        merged = self._merged(operation, orientation.flip) if orientation.merged else None
+        if merged is not None:
+            merged.value.axes = merged.axes
+            given[merged.value.number] = Given(axes=merged.axes)
         found = planned(self._laid(operation, orientation), self.isa, self._threads(operation), self.machine)
         seconds = 0.0
         for each in found:
@@ -302,6 +309,8 @@ class LayoutSolver:
                 seconds += each.part.share * self.seconds[id(operation)]
                 continue
             seconds += each.times.total + self.machine.step_seconds
+            if merged is not None:
+                seconds += merged_seconds(each, merged.row)
             if each.given == NOTHING_GIVEN:
                 continue
             sides = operation.inputs[:: -1 if each.part.plan.swapped else 1]
@@ -361,6 +370,18 @@ class LayoutSolver:
             found = max(producer.inputs, key=self.list.nbytes)
         strided = all(index in found.axes and found.axes[index].linear for index in value.term)
         return found if strided else None
+
+    def _merged(self, operation: Operation, flip: bool) -> Merged | None:
+        """A free operand on the lanes side that a product writes, as a matrix in plain strides."""
+        if self.mixed[id(operation)]:
+            return None
+        c = self._laid(operation, Orientation(flip=flip)).contraction
+        value = operation.inputs[c.lanes_on_right]
+        return merged_matrix(c, value) if value.axes is None and self._may_merge(value) else None
+
+    def _may_merge(self, value: Value) -> bool:
+        """Whether it would be asked for in panels, as far as its size tells."""
+        return value.number in self.products and self.list.nbytes(value) > LEAST_BYTES
 
     def _beside(self, operation: Operation) -> dict[int, Given]:
         """A free operand that has no dimension of its own can lie as the other one does, where the product can then read

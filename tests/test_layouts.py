@@ -45,7 +45,7 @@ def test_every_draft_computes_the_same(expression, shapes, every_operation_is_wo
     arrays = _arrays(shapes)
     expected = np.einsum(expression, *arrays, optimize=True)
     ways = set()
-    for number in range(6):
+    for number in range(8):
         original = LayoutSolver._orientations
 
         def nth(self, operation, out, number=number):
@@ -77,6 +77,7 @@ def test_the_search_takes_what_exhaustion_takes(every_operation_is_worth_it, mon
 
     solved = _predicted(expression, shapes)
     every = [layouts.Orientation(flip=flip, near=near) for flip in (False, True) for near in range(3)]
+    every += [layouts.Orientation(flip=flip, merged=True) for flip in (False, True)]
     totals = [total_of(ways) for ways in itertools.product(every, repeat=3)]
     assert min(totals) == pytest.approx(solved)
     assert max(totals) > solved
@@ -174,7 +175,8 @@ def test_what_reads_a_long_product_is_drawn_up_with_it(monkeypatch):
     arrays = _arrays([(300, 2000), (2000, 1500), (1500, 8), (8, 30)])
     call = engine.compile("ab,bc,cd,de->ae", *arrays, threads=1, optimize=[(0, 1), (0, 2), (0, 1)])
     last, reader, long = drawn.values()  # consumers come first
-    assert len(long) > 1 and len(reader) == 6 and last == {layouts.AS_OUTPUT}
+    assert sum(each.merged for each in reader) == 1  # the long operand is the lanes side of one of the two
+    assert len(long) > 1 and len(reader) == 6 + 1 and last == {layouts.AS_OUTPUT}
     np.testing.assert_array_equal(call(*arrays), np.linalg.multi_dot(arrays))
 
 
