@@ -1,7 +1,8 @@
 """The layout solver: which layout each intermediate gets, over the whole tree.
 
 Every operation may be drawn up in several ways: either operand may hold the lanes, and a free one may keep its indices
-in several orders, in panels or as a plain matrix. A draft fixes the layouts of the free operands, and so what their producers have to write.
+in several orders, in panels or as a plain matrix. A draft fixes the layouts of the free operands, and so what their
+producers have to write.
 `LayoutSolver.best` finds the drafts of least predicted time by dynamic programming, from the consumer down: the best
 way to compute a value in a given layout does not depend on who asks for it. Only operations whose time is worth it are
 drawn up more than once, and after `EVALUATIONS` drafts the rest keep to their first one.
