@@ -28,6 +28,7 @@ from .kernels.failures import failure
 from .kernels.cpu import abi, library, pool
 from .kernels.tiles import TIMED
 from .locks import anew
+from .expr import Index, Term
 from .plan import Plan, Step
 from .profile import Profile
 
@@ -331,41 +332,38 @@ def lower(steps: Sequence[Step], isa: isa_table.ISA, timed: bool = False) -> tup
 
 
 def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The plan's steps with `np.einsum`, one after the other: the same order, none of the kernels.
+    """The plan's contractions with `np.einsum`, in the plan's order: none of its steps, layouts and kernels.
 
     A sum that needs another result dtype is converted at the end, as the plan does. alpha is 1 and beta 0.
     """
-    if len(arrays) != len(plan.expr.inputs):
-        raise EngineTypeError(f"{plan.expr.eq!r} takes {len(plan.expr.inputs)} operands, {len(arrays)} given")
-    values: dict[str, np.ndarray] = {}
-    for buffer in plan.buffers:
-        if buffer.kind == "input":
-            values[buffer.name] = _squeezed(plan, buffer.slot, arrays[buffer.slot])
-            if buffer.slot in plan.request.conj:
-                values[buffer.name] = np.conjugate(values[buffer.name])
-    for step in plan.steps:
-        if step.family in ("pack", "control") or plan.buffers[step.output].name in values:
-            continue
-        numbers: dict = {}
-        terms = [
-            [numbers.setdefault(axis.index, len(numbers)) for axis in plan.buffers[i].layout.axes]
-            for i in (*step.inputs, step.output)
-        ]
-        operands = [values[plan.buffers[i].name].astype(plan.compute_dtype) for i in step.inputs]
-        pairs = [item for pair in zip(operands, terms) for item in pair]
-        values[plan.buffers[step.output].name] = np.asarray(np.einsum(*pairs, terms[-1]))
-    result = values["out"]
-    return result.astype(plan.dtype).reshape(plan.expr.output_shape)
+    expr, request = plan.expr, plan.request
+    if len(arrays) != len(expr.inputs):
+        raise EngineTypeError(f"{expr.eq!r} takes {len(expr.inputs)} operands, {len(arrays)} given")
+    conjugated = [np.conjugate(each) if n in request.conj else each for n, each in enumerate(arrays)]
+    values = [_squeezed(each.astype(plan.compute_dtype), term) for each, term in zip(conjugated, expr.inputs)]
+    result = np.zeros(expr.output_shape, plan.dtype)
+    out, wanted = _squeezed(result, expr.output)
+    for positions in request.order.path:
+        taken = [values.pop(position) for position in sorted(positions, reverse=True)]
+        later = {*wanted, *[index for _, term in values for index in term]}
+        kept = tuple(dict.fromkeys(index for _, term in taken for index in term if index in later))
+        values.append((_contracted(taken, kept), kept))
+    out[...] = _contracted(values, wanted)
+    return result
 
 
-def _squeezed(plan: Plan, position: int, array: np.ndarray) -> np.ndarray:
-    """Operand without size-1 axes, its repeated indices taken as a diagonal: the form that plans work on."""
-    term = plan.expr.inputs[position]
+def _contracted(values: list[tuple[np.ndarray, Term]], output: Term) -> np.ndarray:
+    numbers: dict[Index, int] = {}
+    pairs = [each for value, term in values for each in (value, [numbers.setdefault(i, len(numbers)) for i in term])]
+    return np.einsum(*pairs, [numbers[index] for index in output])
+
+
+def _squeezed(array: np.ndarray, term: Term) -> tuple[np.ndarray, Term]:
+    """View without size-1 axes, of repeated indices their diagonal, and the indices that it has."""
     kept: dict = {}
     for axis, index in enumerate(term):
         if array.shape[axis] != 1:
             kept.setdefault(index, []).append(axis)
-    view = array
     strides = tuple(sum(array.strides[a] for a in axes) for axes in kept.values())
     shape = tuple(array.shape[axes[0]] for axes in kept.values())
-    return np.lib.stride_tricks.as_strided(view, shape, strides)
+    return np.lib.stride_tricks.as_strided(array, shape, strides), tuple(kept)

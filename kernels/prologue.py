@@ -54,7 +54,8 @@ class StagedMap:
 
 
 class StageTables:
-    """Which element each table of the operand stands for. ``shift``: bytes from its first element to that of the problem."""
+    """Which element each table of the operand stands for, which is not in panels already. ``shift``: bytes from its first
+    element to that of the problem."""
 
     def __init__(self, problem: GemmProblem, staged: StagedMap, shift: int = 0) -> None:
         self.e, self.is_a = staged, staged.side == abi.STAGED_A
@@ -78,8 +79,8 @@ class StageTables:
     def fits(self) -> bool:
         """Whether sums of the tables never carry, and what is staged can be read in place."""
         p = self.p
-        mode, source = (p.a_mode, p.a_source) if self.is_a else (p.b_mode, p.b_source)
-        if mode == "panels" or source or (self.is_a and (self.along_k or p.across[0])):
+        source = p.a_source if self.is_a else p.b_source
+        if source or (self.is_a and (self.along_k or p.across[0])):
             return False
         parts = [self.start, self.lanes, self.terms, self.turns, *(each for each in self.outer if each is not None)]
         return never_carry(parts, self.e.shape)

@@ -118,18 +118,21 @@ def staged(
     problem, item = part.plan.problem, itemsize(place.dtype)
     if operation.mixed or ITEMSIZE[problem.dtype] != item or not nested(store.view.shape, store.view.strides, item):
         return "a GEMM computes with other elements"
+    side = abi.STAGED_A if (at == 0) != part.plan.swapped else abi.STAGED_B
+    if (problem.a_mode if side == abi.STAGED_A else problem.b_mode) == "panels":
+        return "it is packed by a step before"
     places = tuple(group.needed())
     described = StagedMap(
         structure=group.problem().structure,
         shape=group.shape,
         strides=tuple(each.view.strides for each in (store, *places)),
-        side=abi.STAGED_A if (at == 0) != part.plan.swapped else abi.STAGED_B,
+        side=side,
         nr=_columns(problem, isa),
         threads=part.plan.threads if part.plan.parallel else 1,
     )
     tables = StageTables(problem, described, part.shifts[LEFT if at == 0 else RIGHT])
     if not tables.fits:
-        return "it is packed by a step before, or lanes are not adjacent"
+        return "it is widened, or lanes are not adjacent"
     found = Staged(group=group, tables=tables, places=places)
     return _slower(found, operation.parts[0], isa, machine) or (operation, found)
 

@@ -9,6 +9,7 @@ import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plan_cases import machine
 from test_joining import DTYPES, operands
 
 import einsum_engine as engine
@@ -264,6 +265,18 @@ def test_on_the_lanes_side_it_depends_on_the_core(monkeypatch):
 def test_what_would_not_be_faster_stays(text, sizes, monkeypatch):
     for core in (cores.PLAIN, INTEL):
         assert staged(plan_of(text, sizes, monkeypatch, core)) == []
+
+
+@pytest.mark.skipif("avx512" not in [isa.name for isa in host_isas()], reason="others read it in place")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_operand_that_a_step_packs_is_a_step(threads):
+    """Its lanes have no places any more where the product reads it: so on a core with two units."""
+    text, sizes = "dae,cgabjf,hibcj->fgdjhei", dict(d=5, a=4, e=10, c=7, g=10, b=3, j=12, f=6, h=2, i=3)
+    arrays = operands(text, sizes, "float32")
+    with machine(float32=2.5):
+        f = engine.compile(text, *arrays, threads=threads, optimize=[(0, 2), (0, 1)])
+        assert [step.family for step in f.plan.steps] == ["mul", "pack", "gemm"] and not staged(f.plan)
+        assert np.array_equal(f(*arrays), np.einsum(text, *arrays, optimize=["einsum_path", (0, 2), (0, 1)]))
 
 
 def test_two_threads_have_a_wide_block_each(monkeypatch):
