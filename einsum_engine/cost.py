@@ -18,7 +18,8 @@ CONSTANTS = ("float32", "float64", "cache_bandwidth", "memory_bandwidth", "in_fl
 CONSTANTS += ("step_seconds", "call_seconds", "meeting_seconds")
 COMPLEX = ("complex64", "complex128")
 LATENCY = 4  # cycles of a multiply-add
-WORTH_MEETING = 4.0  # times as long as threads need to meet is what a step saves that they share
+WORTH_MEETING = 4.0  # times as long as threads need to meet is what a product saves that they share,
+WORTH_MOVING = 1.25  # and what only moves, which takes up to three times as long as a copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,9 @@ class Machine:
         """Multiply-adds of elements a second at the peak."""
         return self.peak.get(dtype, 1e9) / (8 if dtype in COMPLEX else 2)
 
-    def is_shared(self, seconds: float, threads: int) -> bool:
-        """Whether ``threads`` share a step that one of them would do in so many seconds."""
-        return threads > 1 and seconds * (1 - 1 / threads) > WORTH_MEETING * self.meeting_seconds
+    def is_shared(self, seconds: float, threads: int, worth: float = WORTH_MEETING) -> bool:
+        """Whether ``threads`` share a step that one of them would do in so many seconds: it saves ``worth`` meetings."""
+        return threads > 1 and seconds * (1 - 1 / threads) > worth * self.meeting_seconds
 
 
 def typical_machine(isa: str, vector_bits: int, fma: bool) -> Machine:

@@ -263,14 +263,17 @@ class LayoutSolver:
                 value.axes = dense_axes(order, self.list.sizes, itemsize(value.dtype))
                 given[value.number] = Given(axes=value.axes)
                 seconds += self.list.nbytes(value) / MOVE_RATE
+        threads = self._threads(operation)
+        if not self.machine.is_shared(self.seconds[id(operation)], threads, cost.WORTH_MOVING):
+            threads = 1
         if operation.kind == "mul":
             seconds += self._across_runs(operation)
         if operation.kind == "fused":
             from .joined import fused_part  # loads what programs are made of
 
-            part = fused_part(operation, self.list.sizes, self._threads(operation))
+            part = fused_part(operation, self.list.sizes, threads)
         else:
-            part = Part(plan=plan_nest(operation, self.list.sizes, self._threads(operation)))
+            part = Part(plan=plan_nest(operation, self.list.sizes, threads))
         return Draft(parts=(Planned(part=part),), given=given, seconds=seconds)
 
     def _across_runs(self, operation: Operation) -> float:

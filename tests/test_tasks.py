@@ -108,6 +108,9 @@ FAMILIES = {
     "dot": ("mk,k->m", dict(m=600, k=300)),
     "batched": ("kb,knb->nb", dict(b=3000, n=5, k=5)),
     "small": ("bmk,bkn->bmn", dict(b=3000, m=4, n=4, k=4)),
+    "copy": ("ab->ba", dict(a=250, b=200)),
+    "sum": ("abc->ac", dict(a=50, b=40, c=30)),
+    "mul": ("ab,ab->ba", dict(a=200, b=150)),
 }
 
 
