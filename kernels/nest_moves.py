@@ -31,6 +31,7 @@ from .row import Row
 LONG_ROW = 8192  # bytes of rows that are copied as they are
 DENSE_TURN = 512  # of rows that are put where they are in lines instead, and are moved before they are stored
 ROW_BYTES = LINE  # of rows that lines are put together from
+LEAST_ROWS = 16  # of a box that threads share: of less than a tile, moving them takes longer than what threads would wait
 SCRATCH = B  # operand whose strides are those in scratch
 
 
@@ -68,11 +69,11 @@ def _for_threads(
     dims: list[Dim], item: int, o: Group, j: Group, outer: list[Dim], threads: int
 ) -> tuple[Group, Group, list[Dim]]:
     """The same boxes for threads each of which writes rows of its own: they go from box to box as the output lies, and chunks
-    of J are as many for one as for the other, where that is what they share."""
+    of J are as many for one as for the other, where that is what they share and leaves whole tiles."""
     count, outside = j.chunks[0], prod(d[0] for d in outer)
-    if outside % threads and count % threads:
-        even = -(-count // threads) * threads
-        o, j, outer = choose(dims, [item, item], o.count * -(-j.total // even))
+    rows = -(-j.total // (-(-count // threads) * threads))
+    if outside % threads and count % threads and rows >= LEAST_ROWS:
+        o, j, outer = choose(dims, [item, item], o.count * rows)
     return o, j, sorted(outer, key=by_output)
 
 

@@ -347,6 +347,20 @@ def test_threads_would_write_the_same_lines_else(monkeypatch):
     assert len(rows[0] & rows[1]) == 128  # and so the same lines, where the result begins within one
 
 
+@pytest.mark.parametrize("shape", [(128, 128), (256, 256), (5, 20000), (3, 10000), (1009, 31)])
+@pytest.mark.parametrize("threads", [2, 3, 8, 64])
+def test_boxes_that_threads_share_keep_whole_tiles(shape, threads, monkeypatch):
+    """However many threads there are: rows of one element, or a few, take twice as long and more."""
+    (rows, columns), found = shape, []
+    dims = ((columns, 8, 8 * rows, 0), (rows, 8 * columns, 8, 0))
+    problem = NestProblem(op="copy", dims=dims, out="float64", a="float64")
+    for chosen in (nest_moves._for_threads, lambda dims, item, o, j, outer, threads: (o, j, outer)):
+        monkeypatch.setattr(nest_moves, "_for_threads", chosen)
+        (row,) = lower(problem, threads).rows
+        found.append((row.words[nest_abi.N_O], row.words[nest_abi.N_J]))
+    assert found[0][0] == found[1][0] and found[0][1] >= min(16, found[1][1])
+
+
 @pytest.mark.parametrize("op", ["copy", "mul", "sum"])
 def test_tasks_and_empty_problems(op):
     b = "float64" if op == "mul" else ""
