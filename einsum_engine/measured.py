@@ -33,6 +33,7 @@ _METHOD = 4  # of measuring: another one measures anew
 _RUNS, _CALLS = 15, 200  # of a small plan: 15 runs of 0.1 ms or less
 _STEPS = 9  # of the longer one of two plans, whose difference is what steps cost
 _SHAPE, _SHARED_CALLS = (512, 256), 20  # of a matrix in the second cache, times a vector: some 10 µs on one thread
+_MET = 0.9  # of that, from which on two threads have not met
 
 _known: dict[str, Machine] = {}
 
@@ -119,14 +120,20 @@ def _chain(isa: ISA, steps: int) -> Callable[[], object]:
 
 
 def _meeting(isa: ISA) -> float:
-    """Seconds that a step takes besides its half if two threads share it; of a typical machine where there is one core.
+    """Seconds that a step takes besides its half if two threads share it.
 
-    The step is a matrix times a vector, which is done in the same way however many do it."""
+    The step is a matrix times a vector, which is done in the same way however many do it. Nothing is known, and a typical
+    machine is as good a guess as any, where there is one core, where no thread can be started, and where the step takes as
+    long as on one thread: the second one was busy, or came when all was done."""
+    typical = _typical(isa).meeting_seconds
     if config.threads(None) < 2:
-        return _typical(isa).meeting_seconds
+        return typical
     matrix = np.ones(_SHAPE)
-    alone, shared = (_best(_call(isa, "ab,b->a", [matrix, matrix[0]], n), _SHARED_CALLS) for n in (1, 2))
-    return max(shared - alone / 2, 1e-9)
+    try:
+        alone, shared = (_best(_call(isa, "ab,b->a", [matrix, matrix[0]], n), _SHARED_CALLS) for n in (1, 2))
+    except RuntimeError:  # can't start new thread
+        return typical
+    return max(shared - alone / 2, 1e-9) if shared < _MET * alone else typical
 
 
 def _best(call: Callable[[], object], calls: int) -> float:

@@ -16,6 +16,7 @@ from plan_cases import machine, request
 import einsum_engine as engine
 from einsum_engine import cost, measured
 from einsum_engine.kernels import diskcache, isa
+from einsum_engine.kernels.cpu import pool
 from einsum_engine.planners.build import build_plan
 from einsum_engine.serialize import plan_hash
 
@@ -84,6 +85,32 @@ def test_nonsense_stays_within_a_factor(monkeypatch):
     assert found.peak["float32"] == 4 * TYPICAL.peak["float32"] and found.peak["float64"] == TYPICAL.peak["float64"] / 4
     assert found.step_seconds == TYPICAL.step_seconds / 4 and found.call_seconds == 4 * TYPICAL.call_seconds
     assert found.memory_bandwidth == 4 * TYPICAL.memory_bandwidth
+
+
+@pytest.fixture
+def two(monkeypatch):
+    monkeypatch.setenv("EINSUM_ENGINE_NUM_THREADS", "2")
+
+
+@pytest.mark.parametrize("alone, shared, found", [(1e-5, 7e-6, 2e-6), (1e-5, 9.5e-6, None), (1e-5, 2e-5, None), (1e-5, 4e-6, 1e-9)])
+def test_two_threads_of_which_one_was_busy_have_not_met(alone, shared, found, two, monkeypatch):
+    """A busy minute at the first plan would keep threads from sharing ever after, and there is nothing that it tells."""
+    taken = iter([alone, shared])
+    monkeypatch.setattr(measured, "_best", lambda call, calls: next(taken))
+    assert measured._meeting(ISA) == pytest.approx(TYPICAL.meeting_seconds if found is None else found)
+
+
+def test_a_thread_that_cannot_be_started_is_a_typical_one(two, monkeypatch):
+    """Not an error: a plan for one thread is made after measuring, too."""
+
+    def cannot(self, workers):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pool, "_pool", None)
+    monkeypatch.setattr(pool.Pool, "grow", cannot)
+    assert measured._meeting(ISA) == TYPICAL.meeting_seconds
+    assert measured.machine(ISA).measured
+    assert engine.einsum("ab,bc->ac", np.ones((2, 3)), np.ones((3, 4)), threads=1)[0, 0] == 3
 
 
 @pytest.mark.parametrize("found, units", [(7.3, 2), (4.4, 1), (5.9, 1), (8.9, 2), (1.6, 1), (1e9, 4)])
