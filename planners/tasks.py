@@ -104,7 +104,9 @@ class Brief(NamedTuple):
         >>> square.tasks(3e-5, np.full(6, True)), square.tasks(3e-5, np.full(6, False))
         ((7, 56), (4, 103))
         """
-        return min(self._ways(), key=lambda way: self._seconds(*way, alone, shared))
+        ways = dict.fromkeys(self._ways())  # many threads have the same ones several times
+        common = {block: bool(shared[block - 1 :: block].any()) for block, _ in ways}
+        return min(ways, key=lambda way: self._seconds(*way, alone, common[way[0]]))
 
     def _ways(self) -> Iterator[tuple[int, int]]:
         for pieces in range(1, min(-(-self.columns // self.nr), 2 * self.threads) + 1):
@@ -114,12 +116,11 @@ class Brief(NamedTuple):
             for rows in sorted({least, *[max(least, min(self.panels, each)) for each in wanted]}):
                 yield _rounded(-(-self.panels // rows), self.grain, self.panels), width
 
-    def _seconds(self, block: int, width: int, alone: float, shared: np.ndarray) -> float:
-        """Until the thread that has most tasks of so many panels and columns is done."""
+    def _seconds(self, block: int, width: int, alone: float, common: bool) -> float:
+        """Until the thread that has most tasks of so many panels and columns is done; ``common``: tasks share lines of C."""
         count = self.outer * -(-self.panels // block) * -(-self.columns // width)
         part = block * (-(-width // self.nr) * self.nr + self.packed) / (self.outer * self.panels * self.columns)
-        lines = width if bool(shared[block - 1 :: block].any()) else 0
-        return -(-count // self.threads) * (alone * part + TASK_SECONDS + LINE_SECONDS * lines)
+        return -(-count // self.threads) * (alone * part + TASK_SECONDS + LINE_SECONDS * width * common)
 
 
 def most_panels(panel_bytes: int, column_bytes: int) -> int:

@@ -189,6 +189,15 @@ def test_panels_are_cut_where_they_share_no_lines():
     assert square._replace(outer=5).tasks(1e-4, apart) == (4, 100)  # ten tasks, not five
 
 
+def test_each_way_to_cut_is_weighed_once(monkeypatch):
+    """Planning for many threads goes through the same ones again and again else."""
+    weighed, seconds = [], Brief._seconds
+    monkeypatch.setattr(Brief, "_seconds", lambda self, *way: weighed.append(way[:2]) or seconds(self, *way))
+    brief = Brief(outer=1, panels=32, most=32, columns=512, nr=8, grain=1, threads=64, packed=26)
+    assert brief.tasks(3e-5, np.full(31, True)) in weighed
+    assert len(weighed) == len(set(weighed)) < len(list(brief._ways())) / 3
+
+
 def test_panels_that_lie_side_by_side(monkeypatch):
     """Within a run of C, not from one run to the next."""
     found = []
