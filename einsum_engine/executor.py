@@ -339,6 +339,10 @@ def run_reference(plan: Plan, arrays: Sequence[np.ndarray]) -> np.ndarray:
     expr, request = plan.expr, plan.request
     if len(arrays) != len(expr.inputs):
         raise EngineTypeError(f"{expr.eq!r} takes {len(expr.inputs)} operands, {len(arrays)} given")
+    if 0 in expr.sizes.values():
+        return np.zeros(expr.output_shape, plan.dtype)
+    if request is None:
+        raise EngineTypeError(f"a plan in {plan.dtype} has no reference: NumPy computes it")
     conjugated = [np.conjugate(each) if n in request.conj else each for n, each in enumerate(arrays)]
     values = [_squeezed(each.astype(plan.compute_dtype), term) for each, term in zip(conjugated, expr.inputs)]
     result = np.zeros(expr.output_shape, plan.dtype)

@@ -33,3 +33,20 @@ def test_the_reference_of_a_plan_is_right(name, dtype, threads):
     wanted = np.einsum(equation, *conjugated, optimize=True)
     found = run_reference(f.plan, arrays)
     assert found.dtype == dtype and np.array_equal(found, wanted) and np.array_equal(f(*arrays), wanted)
+
+
+@pytest.mark.parametrize("equation, sizes", [("ij,jk->ik", dict(i=3, j=0, k=4)), ("i->i", dict(i=0)), ("ab->", dict(a=0, b=2))])
+def test_of_operands_without_elements_too(equation, sizes):
+    arrays = operands(equation, sizes, "float32")
+    f = engine.compile(equation, *arrays)
+    found = run_reference(f.plan, arrays)
+    wanted = np.einsum(equation, *arrays)
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape and np.array_equal(found, wanted)
+    assert np.array_equal(found, f(*arrays))
+
+
+def test_there_is_none_of_what_numpy_computes():
+    arrays = operands("ij,jk->ik", dict(i=2, j=3, k=4), "float64")
+    f = engine.compile("ij,jk->ik", *[array.astype("longdouble") for array in arrays])
+    with pytest.raises(engine.errors.EngineTypeError, match="has no reference: NumPy computes it"):
+        run_reference(f.plan, arrays)
