@@ -93,8 +93,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "families",
         nargs="*",
         metavar="FAMILY",
-        help="thesis, tccg, permutations, gemm, moments, batches, sums, gates, kernels, calls, scaling, views, whole, chains, reductions, or parts"
-        " such as tccg_f32 (default: all)",
+        help="thesis, tccg, permutations, gemm, moments, batches, sums, gates, kernels, calls, scaling, views, whole, chains,"
+        " reductions, or parts such as tccg_f32 (default: all)",
     )
     parser.add_argument("--cases", metavar="FILE", action="append", default=[], help="JSON file of further cases")
     parser.add_argument("--only", metavar="REGEX", help="only cases that match, in 'family name dtype'")

@@ -93,8 +93,8 @@ def contraction_flops(points: int, dtype: str, summed: bool) -> int:
 
 
 def seconds(flops: int, nbytes: int, dtype: str, machine: Machine, threads: int = 1, cold: int = 0) -> float:
-    """Predicted time of one step on ``threads`` threads, or on one where it is not worth sharing. ``cold``: of the bytes, those that are not in cache however few
-    they are, because the step is a block of a larger one.
+    """Predicted time of one step on ``threads`` threads, or on one where it is not worth sharing. ``cold``: of the bytes, those
+    that are not in cache however few they are, because the step is a block of a larger one.
 
     >>> machine = typical_machine("avx2", 256, True)
     >>> seconds(0, 4096, "float32", machine, cold=4096) > seconds(0, 4096, "float32", machine)

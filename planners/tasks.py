@@ -46,8 +46,8 @@ def gemm_blocks(
     Tasks that do have all panels. ``goes_on``: lines of A are shared by panels and those of the next outer index: a task
     takes few panels and many outer indices, so that it finds in L2 what it left of a line. ``packed_columns``: that are
     computed while a task packs a panel, 0 where it packs none. ``in_turns``: outer indices are a batch whose turns ask for the
-    next one, if a task has all of a turn. ``brief``: where threads share a moment's work, how many
-    seconds one of them takes, and of each panel but the last one whether it has lines of C in common with the next.
+    next one, if a task has all of a turn. ``brief``: where threads share a moment's work, how many seconds one of them takes,
+    and of each panel but the last one whether it has lines of C in common with the next.
     """
     if most_columns:
         wanted = TASKS_PER_THREAD * threads if threads > 1 else 1

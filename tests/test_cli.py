@@ -48,7 +48,7 @@ def test_the_version_is_that_of_the_module(capsys):
     [
         ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
-        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, permutations, gemm, moments, batches, sums, gates, kernels"),
+        (["bench", "nothing"], "unknown family 'nothing'; families: thesis, tccg, permutations, gemm, moments, batches, sums"),
         (["bench", "tccg", "--threads", "0"], "argument --threads: 0 is not at least 1"),
         (["bench", "tccg", "--threads", "two"], "argument --threads: invalid count value: 'two'"),
         (["bench", "tccg", "--only", "nothing"], "no case matches 'nothing'"),

@@ -82,7 +82,7 @@ def test_without_the_rule_lines_have_several_writers(lowered, monkeypatch):
     "equation, sizes, shared",
     [
         ("bmk,bkn->mbn", dict(b=80, m=30, n=48, k=3), True),  # a sixth of it is arithmetic
-        ("mk,kn->mn", dict(m=48, n=48, k=48), False),
+        ("mk,kn->mn", dict(m=32, n=32, k=32), False),
         ("mk,kn->mn", dict(m=100, n=100, k=100), True),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_moves_counts_for_sharing(equation, sizes, shared, lowered):
     oracle.check(run(made, arrays), oracle.einsum(equation, *arrays))
 
 
-@pytest.mark.parametrize("size, sharing", [(200, abi.IN_BANDS), (1500, abi.IN_TURN)])
+@pytest.mark.parametrize("size, sharing", [(120, abi.IN_BANDS), (1500, abi.IN_TURN)])
 def test_equal_tasks_go_in_bands_and_unequal_ones_in_turn(size, sharing, lowered):
     """What a thread wrote in one call it writes in the next one, too; shares are in the order in which they are taken."""
     plan("mk,kn->mn", [np.zeros((size, size), "float32")] * 2, threads=2)
