@@ -442,7 +442,7 @@ class PlanBuilder:
         return seconds / threads + machine.step_seconds + (machine.meeting_seconds if threads > 1 else 0.0)
 
     def _threads(self, row: Row) -> int:
-        return self.request.threads if self.request.threads > 1 and row.packed.parallel else 1
+        return max(1, min(self.request.threads, row.tasks)) if row.packed.parallel else 1
 
     def _shown(self, operation: Operation) -> StepShown:
         """What is shown of a step that is a whole operation."""

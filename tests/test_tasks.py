@@ -127,6 +127,16 @@ def test_how_long_threads_need_to_meet_decides_what_they_share(family):
     assert found == [[(family, True)], [(family, False)]]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_is_predicted_for_as_many_threads_as_it_has_tasks(family):
+    equation, sizes = FAMILIES[family]
+    arrays, machine, found = operands(equation, sizes, "float64"), typical(active_isa(), meeting_seconds=0.1), []
+    for threads in (1, 64):
+        (step,) = build_plan(request(equation, arrays, threads=threads), machine).steps
+        found.append(step.seconds - machine.step_seconds - (machine.meeting_seconds if step.tasks > 1 and threads > 1 else 0))
+    assert 1 <= step.tasks and found[0] / found[1] <= 1.5 * step.tasks
+
+
 def test_a_faster_core_does_alone_what_a_slower_one_shares():
     arrays = operands("mk,kn->mn", dict(m=64, n=64, k=64), "float64")
     shared = [
