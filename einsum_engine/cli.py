@@ -228,7 +228,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _print_cost_model() -> None:
-    """The constants that plans are made with and times predicted by, of one thread."""
+    """The constants that plans are made with and times predicted by, of one thread and of the meeting of two."""
     from . import measured
     from .kernels.isa import active_isa
 
@@ -238,6 +238,7 @@ def _print_cost_model() -> None:
         "bandwidth, cache": f"{machine.cache_bandwidth / 1e9:.1f} GB/s",
         "bandwidth, memory": f"{machine.memory_bandwidth / 1e9:.1f} GB/s",
         "a step, a call": f"{machine.step_seconds * 1e9:.0f} ns, {machine.call_seconds * 1e9:.0f} ns",
+        "a meeting of two threads": f"{machine.meeting_seconds * 1e9:.0f} ns",
     }
     print(f"{'cost model, one thread':<26} {'measured at first use' if machine.measured else 'a typical core'}")
     for name, value in rows.items():

@@ -25,7 +25,7 @@ TURN_PACK_BYTES = block_bytes(1 << 20, level=2)  # of packed A, where a turn of 
 B_PACK_BYTES = block_bytes(512 << 10, level=2)  # of packed B per task, in L2 beside packed A
 MOST_STREAMS = 16  # rows of B that are read in place side by side
 WORTH_PACKING = 64  # times that a small B is used in a long product, from which on its columns are packed side by side
-LONG_SECONDS = 1e-4
+LONG_WORK, LONG_READ = 4e7, 2e7  # a long one: terms times bytes of an element (4 to 8), bytes of A that few columns read
 BRIEF_SECONDS = 2e-4  # of each thread that shares a product, up to which packing for all in a step costs more than it saves
 BRIEF_LEFT, BRIEF_PANELS, BRIEF_TERMS = 128 << 10, 10, 32  # bytes of operands that it reads in place then: of lanes,
 BRIEF_USES, BRIEF_RIGHT = 12, {abi.K_RUN: 512 << 10, abi.LANES_RUN: 208 << 10}  # and of columns, for so many panels of lanes
@@ -196,7 +196,7 @@ class GemmAccess(GemmTables):
         if used == 1 and self.n_total <= min(self.nr, FAR_COLUMNS) and not self.c.constant_right:
             return True  # by one tile: packing would read the same elements in the same order, and write them besides
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
-            return used < WORTH_PACKING or self._seconds < LONG_SECONDS
+            return used < WORTH_PACKING or not self._is_long()
         if self._columns_follow(footprint) or self._keeps_apart():
             return True
         if used > 3:
@@ -372,6 +372,12 @@ class GemmAccess(GemmTables):
         work = read * self.n_total * total(self.n_outer)
         rate = PEAK_SHARE * self.machine.terms(self.c.dtype)
         return max(work / rate, read * self.item / self.machine.cache_bandwidth)
+
+    def _is_long(self) -> bool:
+        """Whether packing a B that is in L1 pays, as it did whatever the instruction set."""
+        read = total(self.m_dims) * self.k_total * total(self.b_dims)
+        terms = read * self.n_total * total(self.n_outer)
+        return terms * min(max(self.item, 4), 8) >= LONG_WORK or read * self.item >= LONG_READ
 
     @lazy
     def _moving_seconds(self) -> float:

@@ -118,7 +118,8 @@ def test_info_tells_machine_and_settings(capsys, monkeypatch):
     assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"cost model, one thread +(measured|a typical)", printed)
-    assert re.search(r"  bandwidth, memory +[0-9.]+ GB/s\n  a step, a call +[0-9]+ ns, [0-9]+ ns", printed)
+    assert re.search(r"  bandwidth, memory +[0-9.]+ GB/s\n  a step, a call +[0-9]+ ns, [0-9]+ ns\n", printed)
+    assert re.search(r"\n  a meeting of two threads +[0-9]+ ns\n", printed)
     assert "peak float32" in printed and "246.0 Gflop/s" in printed and "copy of 16 MiB" in printed
     assert all(name in printed for name in config.OPTIONS)
     assert re.search(r"EINSUM_ENGINE_NUM_THREADS +2 ", printed)
