@@ -368,15 +368,19 @@ class GemmAccess(GemmTables):
     @lazy
     def _seconds(self) -> float:
         """About as long as one thread takes; with few columns, as long as it reads the lanes side."""
-        read = total(self.m_dims) * self.k_total * total(self.b_dims) * total(self.k_outer)
-        work = read * self.n_total * total(self.n_outer)
+        read, terms = self._read_and_multiplied
         rate = PEAK_SHARE * self.machine.terms(self.c.dtype)
-        return max(work / rate, read * self.item / self.machine.cache_bandwidth)
+        return max(terms / rate, read * self.item / self.machine.cache_bandwidth)
+
+    @lazy
+    def _read_and_multiplied(self) -> tuple[int, int]:
+        """Elements of the lanes side, and multiply-adds."""
+        read = total(self.m_dims) * self.k_total * total(self.b_dims) * total(self.k_outer)
+        return read, read * self.n_total * total(self.n_outer)
 
     def _is_long(self) -> bool:
-        """Whether packing a B that is in L1 pays, as it did whatever the instruction set."""
-        read = total(self.m_dims) * self.k_total * total(self.b_dims)
-        terms = read * self.n_total * total(self.n_outer)
+        """Whether packing a B that is in L1 pays, whatever the instruction set."""
+        read, terms = self._read_and_multiplied
         return terms * min(max(self.item, 4), 8) >= LONG_WORK or read * self.item >= LONG_READ
 
     @lazy

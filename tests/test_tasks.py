@@ -181,12 +181,12 @@ def test_threads_share_a_product_of_a_moment_in_one_step(equation, size):
 
 def test_columns_at_distances_of_whole_pages_and_constants_are_packed():
     """The first share cache sets; a copy of the others is made once."""
-    arrays, typical_row = [np.zeros((256, 512))] * 2, typical(isa.get("avx512"))
-    asked = request("mk,nk->mn", [np.zeros((96, 512)), np.zeros((96, 512))], threads=2, isa="avx512")
-    assert [step.family for step in build_plan(asked, typical_row).steps] == ["pack", "gemm"]
+    machine = typical(isa.get("avx512"))
+    asked = request("mk,nk->mn", [np.zeros((96, 512))] * 2, threads=2, isa="avx512")
+    assert [step.family for step in build_plan(asked, machine).steps] == ["pack", "gemm"]
     square = [np.zeros((103, 103))] * 2
     constant = request("mk,kn->mn", square, threads=2, isa="avx512", constants=(0,))
-    assert "pack" in [step.family for step in build_plan(constant, typical_row).steps]
+    assert "pack" in [step.family for step in build_plan(constant, machine).steps]
 
 
 def test_panels_are_cut_where_they_share_no_lines():
@@ -208,15 +208,19 @@ def test_each_way_to_cut_is_weighed_once(monkeypatch):
     assert len(weighed) == len(set(weighed)) < len(list(brief._ways())) / 3
 
 
-def test_panels_that_lie_side_by_side(monkeypatch):
-    """Within a run of C, not from one run to the next."""
-    found = []
-    share_lines = GemmTables.share_lines
+@pytest.mark.parametrize(
+    "equation, sizes, expected",
+    [
+        ("nk,mk->nm", dict(n=50, m=64, k=40), [True, True, True]),
+        ("nk,abk->anb", dict(n=20, a=3, b=32, k=40), [True, False, True, False, True]),  # runs of two panels
+    ],
+)
+def test_panels_that_lie_side_by_side(equation, sizes, expected, monkeypatch):
+    """Within a run of C, not from one run to the next; columns that are the lanes instead lie apart."""
+    found, share_lines = [], GemmTables.share_lines
     monkeypatch.setattr(GemmTables, "share_lines", lambda self: found.append(share_lines(self)) or found[-1])
     with made_anew():
-        for shape in ((64, 40), (8, 5, 40)):
-            terms = "abcd"[: len(shape) - 1]
-            arrays = [np.zeros((50, shape[-1])), np.zeros(shape)]
-            asked = request(f"nk,{terms}k->{terms[::-1] if len(terms) == 1 else 'anb'}", arrays, threads=2, isa="avx2")
-            build_plan(asked, brief(isa.get("avx2")))
-    assert any(each.all() and each.size for each in found)
+        asked = request(equation, operands(equation, sizes, "float64"), threads=2, isa="avx2")
+        build_plan(asked, brief(isa.get("avx2")))
+    along, across = found  # lanes on either side
+    assert along.tolist() == expected and across.size and not across.any()
