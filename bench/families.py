@@ -30,6 +30,9 @@ _MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
     ("abcd,bedf->aecf", dict(a=12, b=8, c=12, d=8, e=12, f=12)),
     ("abc,cd->abd", dict(a=10, b=20, c=50, d=60)),
     ("ad,dbc->abc", dict(a=100, b=150, c=7, d=8)),
+    ("ab->ba", dict(a=128, b=128)),
+    ("ab->ba", dict(a=200, b=200)),
+    ("ab->ba", dict(a=256, b=256)),
 )
 _MOMENT_DTYPES = ("float32", "float64", "complex64")
 
@@ -126,7 +129,7 @@ def _gemm(size: int, dtype: str, short: str) -> Case:
 
 
 def moment_cases(large: bool = False) -> list[Case]:
-    """Matrix products and contractions so short that threads share them for a moment, in three dtypes."""
+    """Matrix products, contractions and transpositions so short that threads share them for a moment, in three dtypes."""
     squares = [
         (f"{size}{kind}", terms, dict.fromkeys("mnk", size)) for kind, terms in _MOMENT_TERMS.items() for size in _MOMENT_SIZES
     ]
