@@ -24,7 +24,7 @@ from .cpu import abi, cores
 from .cpu import unpack_abi as ub
 from .cpu.units import LINE
 from .row import Operand, Row, operand_words
-from .tiles import COMPLEX, ITEMSIZE, PANEL_GAP
+from .tiles import ADDRESSED, COMPLEX, ITEMSIZE, PANEL_GAP
 
 ZERO = np.zeros(1, np.int64)
 _FLAGS = np.array([1, 3], np.int64)  # of a panel whose lanes do not run in C, and of one whose lanes do
@@ -167,7 +167,8 @@ def lower(p: GemmProblem) -> Row:
         + abi.FETCH_B * _asks(p.fetch_b, p.b_mode)
         + abi.FAR_B * p.far_b
         + abi.FAR_A * (p.far_a and cores.here().turns_ask)
-        + abi.NESTED_A * p.a_nested,
+        + abi.NESTED_A * p.a_nested
+        + abi.ADJACENT_B * _adjacent(p),
         abi.G_B_SCRATCH: scratch_a,
         abi.G_OUTER_BLOCK: p.blocks[0],
         abi.G_PANEL_BLOCK: p.blocks[1],
@@ -194,6 +195,15 @@ def lower(p: GemmProblem) -> Row:
 def _even(p: GemmProblem) -> int:
     """Terms at equal distances, where blocks of K begin with the first one of them."""
     return p.even if p.even and (len(p.tk_a) <= max(p.even, p.kc) or p.kc % p.even == 0) else 0
+
+
+def _adjacent(p: GemmProblem) -> bool:
+    """Whether columns that are read in place are adjacent in runs, of which a tile meets two at most: it finds out by the first
+    and the last column whether all of its own are in one."""
+    if p.b_mode != "direct" or p.nr <= ADDRESSED or len(p.tn_b) < p.nr:
+        return False
+    ends = np.flatnonzero(np.diff(p.tn_b) != ITEMSIZE[p.dtype])
+    return len(ends) < len(p.tn_b) - 1 and bool((np.diff(ends) >= p.nr).all())
 
 
 def _tables(p: GemmProblem) -> dict[int, np.ndarray]:

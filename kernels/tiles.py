@@ -31,6 +31,7 @@ ITEMSIZE = {
 }
 # Bytes between panels: at distances of whole pages they would all fall into the same cache sets.
 PANEL_GAP = 64
+ADDRESSED = 8  # columns of a tile whose addresses have registers
 # Ending of a kernel's name that also counts where its time goes (`cpu.stopwatch`).
 TIMED = "_timed"
 
@@ -161,6 +162,12 @@ def columns_run(
         return -(-columns // nr) * nr
     half, whole = [efficiency(isa, dtype, (mv, n), in_place, in_flight) for n in (nr // 2, nr)]
     return columns - rest + nr // 2 * whole / half
+
+
+def adjoins(isa: ISA, dtype: str, tile: tuple[int, int]) -> bool:
+    """Whether a tile that reads columns in place has a K loop for adjacent ones: more than have registers for addresses. One
+    address is enough for these."""
+    return isa.vector_bits == 512 and tile[1] > ADDRESSED and dtype not in NARROW
 
 
 def most_in_place(dtype: str) -> int:

@@ -376,7 +376,7 @@ class _Planner(GemmAccess):
 
     def _work(self, d: Decided) -> GemmWork:
         p, item = self.panels, self.item
-        far = d.b_mode == "direct" and self.n_total * self.k_total * item > IN_PLACE_BYTES
+        far = d.b_mode == "direct" and self.n_total * self.k_total * item > IN_PLACE_BYTES and not self._narrow
         if far:
             along = flat_table(self.k_dims[::-1], RIGHT)
             far = len(along) < 2 or along[1] - along[0] != item
@@ -398,6 +398,7 @@ class _Planner(GemmAccess):
             stored=stored,
             crowded=stored[2] > 0 and self._crowded(),
             far_b=far,
+            narrow=d.b_mode == "direct" and self._narrow,
             in_place=d.b_mode == "direct",
             across=self.group[1],
             close=self.close > 0,

@@ -29,12 +29,13 @@ LONG_WORK, LONG_READ = 4e7, 2e7  # a long one: terms times bytes of an element (
 BRIEF_SECONDS = 2e-4  # of each thread that shares a product, up to which packing for all in a step costs more than it saves
 BRIEF_LEFT, BRIEF_PANELS, BRIEF_TERMS = 128 << 10, 10, 32  # bytes of operands that it reads in place then: of lanes,
 BRIEF_USES, BRIEF_RIGHT = 12, {abi.K_RUN: 512 << 10, abi.LANES_RUN: 208 << 10}  # and of columns, for so many panels of lanes
-ADDRESSED = 8  # columns of a tile whose addresses have registers
 FAR_COLUMNS = 8  # of a tile that reads B from memory: more are streams that hardware loses
 FEW_PANELS = 8  # of columns, for which packing an A that runs along its lanes and comes from memory does not pay
 FAR_BYTES = 1 << 20
 NEAR_PANELS, NEAR_COLUMNS = 6, 64  # and one from cache, where its rows are asked for (docs/performance.md#rows-near),
 NEAR_FILLED, NEAR_ITEM = 0.7, 8  # of the lanes of its panels, at least: others are read by mask; bytes of an element, at most
+NARROW_BYTES = 1280  # of the rows of both operands, up to which none of them is packed (docs/performance.md#narrow-rows),
+ADJACENT, ADJACENT_PANELS = 8, 4  # if tiles read so many columns of a row together, or so few tiles read it
 FEW_LANES = 8  # which find room in a cache set
 # K block by item size: a B panel stays in L1.
 KC = {item: block_bytes(terms, level=1) for item, terms in {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}.items()}
@@ -100,7 +101,7 @@ class GemmAccess(GemmTables):
             return "prepack"
         if self._lanes_contiguous and not c.left_dtype:
             footprint = self.panels.count * self.mr * self.k_total * item
-            if column_panels <= 2 or footprint <= L1_BYTES or self._asks_near(column_panels):
+            if column_panels <= 2 or footprint <= L1_BYTES or self._asks_near(column_panels) or self._narrow:
                 return "direct"
             if self._brief and self._pays_in_place(footprint, column_panels):
                 return "direct"  # tasks that share it would all pack it
@@ -197,7 +198,7 @@ class GemmAccess(GemmTables):
             return True  # by one tile: packing would read the same elements in the same order, and write them besides
         if footprint <= L1_BYTES // 2 and not self.c.constant_right:
             return used < WORTH_PACKING or not self._is_long()
-        if self._columns_follow(footprint) or self._keeps_apart():
+        if self._columns_follow(footprint) or self._keeps_apart() or self._narrow:
             return True
         if used > 3:
             return False
@@ -205,10 +206,23 @@ class GemmAccess(GemmTables):
         streams = self.k_total // self.k_dims[0].size if along_k else self.k_total
         return streams <= MOST_STREAMS or footprint <= IN_PLACE_BYTES and not self._scattered_b(footprint)
 
+    @lazy
+    def _narrow(self) -> bool:
+        """Whether each term is a short row of both operands, which lie in the order in which they are used: nothing that packing
+        could put together, and a block of K stays in cache."""
+        c = self.c
+        if c.constant_left or c.constant_right or c.left_dtype or c.right_dtype or not {LEFT, RIGHT} <= set(self.known):
+            return False
+        if self.isa.vector_bits < 512 or self._pack_right_mode() != abi.LANES_RUN or not self._lanes_contiguous:
+            return False
+        if self.nr < ADJACENT and (self.nr < FEW_COLUMNS or self.n_total > ADJACENT_PANELS * self.nr):
+            return False
+        return (total(self.m_dims) + self.n_total) * self.item <= NARROW_BYTES
+
     def _columns_follow(self, footprint: int) -> bool:
         """Whether columns of B run along K, at equal distances that are not whole pages, few enough in a tile for an address
         each in a register, and B is in cache: a tile reads them in place as fast as from a panel (`cpu.evenly`)."""
-        if footprint > cores.here().columns_in_place or self.nr > ADDRESSED or self.isa.vector_bits < 512:
+        if footprint > cores.here().columns_in_place or self.nr > tile_table.ADDRESSED or self.isa.vector_bits < 512:
             return False
         if self.c.constant_right or RIGHT not in self.known or len(self.k_dims) != 1 or not self._along_k(RIGHT):
             return False

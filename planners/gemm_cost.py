@@ -31,6 +31,7 @@ ACROSS = 10.0  # a vector that waits in cache and is turned round with those of 
 CROWDED = 6.0  # times as long where lanes share few sets of L1, so that each run waits for its line
 FAR = 8.0  # what a run adds that leaves most of its line of a C beyond the shared cache to other tiles
 SCATTERED_B = 1.2  # a broadcast from a B that is read in place, far from cache
+NARROW_B = 2.0  # the columns of a tile in a row of a B that is read in place, in short rows: lines of the second cache
 # A vector that is packed, and what it adds over the length of the run along which packing goes.
 PACK = {abi.LANES_RUN: (7.0, 64.0), abi.K_RUN: (7.5, 12.0), abi.PANEL_RUN: (5.0, 32.0)}
 GATHER = 1.35  # an element that is packed by itself
@@ -78,6 +79,7 @@ def _cycles(w: GemmWork, isa: ISA, nbytes: int, in_flight: int) -> float:
     tiles = panels * (padded // w.nr) * blocks * TILE + w.outer * OUTER
     # A broadcast from a B that is not in cache is a line for each step of K.
     reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0
+    reads_of_b += w.outer * (padded // w.nr) * w.k * NARROW_B if w.narrow else 0.0
     return fmas + beside * tiles + beside * blocks * _stores(w, isa, nbytes) + beside * reads_of_b
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from einsum_engine.kernels import fused_structure, isa, tiles
-from einsum_engine.kernels.cpu import codegen, generators
+from einsum_engine.kernels.cpu import codegen, cores, generators
 from einsum_engine.kernels.cpu.tile import TileSpec, several_terms
 
 # The instruction of one multiply-add on a whole vector, per ISA, and vector registers that are saved to the stack.
@@ -64,6 +64,30 @@ def test_k_loop_is_multiply_adds_without_spills(row, dtype, tile):
     if tiles.halves(row, dtype, tile):
         assert turn // 2 in [count for count, _ in counts]  # of half of the columns
     assert not [line for count, loop in counts if count >= term for line in loop if re.search(SPILL, line)]
+
+
+def _reads_in_place():
+    """The tiles with most sums, where B is read in place, and lanes are or lie in panels."""
+    for name, dtypes in (("avx512", ("float64", "complex128")), ("neon", ("float64",))):
+        row = isa.get(name)
+        for dtype in dtypes:
+            tight = [tile for tile in tiles.tiles(row, dtype) if tiles.registers_needed(row, dtype, tile) > 26]
+            for tile in tight:
+                for modes in ("pd", "dd"):
+                    yield pytest.param(row, dtype, tile, modes, id=f"{name}-{dtype}-{tile[0]}x{tile[1]}-{modes}")
+
+
+@pytest.mark.parametrize("core", [cores.PLAIN, *cores.MAKERS.values()], ids=["plain", *cores.MAKERS])
+@pytest.mark.parametrize("row, dtype, tile, modes", list(_reads_in_place()))
+def test_sums_stay_in_registers_where_columns_are_read_in_place(monkeypatch, core, row, dtype, tile, modes):
+    """In every K loop: by tables and at equal distances, asking for rows and not, in pieces and half as wide."""
+    monkeypatch.setattr(cores, "here", lambda: core)
+    term = tile[0] * tile[1] * (2 if dtype in tiles.COMPLEX else 1)
+    text = _assembly(row, f"gemm_{dtype}_{tile[0]}x{tile[1]}_{modes}")
+    counts = [(sum(bool(re.search(FMA[row.name], line)) for line in loop), loop) for loop in _loops(text)]
+    whole = [loop for count, loop in counts if count >= term]
+    assert len(whole) >= 2
+    assert not [line for loop in whole for line in loop if re.search(SPILL, line)]
 
 
 @pytest.mark.parametrize(

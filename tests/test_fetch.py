@@ -50,7 +50,7 @@ def compiled(name, dtype, threads):
 
 @pytest.fixture
 def always(monkeypatch):
-    for name in ("FETCHED_BYTES", "FETCHED_FOR", "FETCHED_ROWS"):
+    for name in ("FETCHED_BYTES", "FETCHED_FOR", "FETCHED_ROWS", "NARROW_BYTES"):  # short rows are packed, too
         monkeypatch.setattr(gemm_access, name, 0)
 
 
@@ -251,6 +251,7 @@ def test_operands_of_the_next_product_are_asked_for(row, threads):
 )
 def test_an_a_whose_rows_are_asked_for_is_read_in_place_for_more_columns(monkeypatch, here, dtype, rows, columns, isa_name, near):
     monkeypatch.setattr(cores, "here", lambda: here)
+    monkeypatch.setattr(gemm_access, "NARROW_BYTES", 0)  # no row is short enough to be read in place for that
     operands = [np.empty((200, rows), dtype), np.empty((200, columns), dtype)]
     (kernel,) = (s.kernel for s in plan("xy,xu->uy", operands, isa=isa_name, threads=1).steps if s.family == "gemm")
     monkeypatch.setattr(gemm_access, "NEAR_PANELS", 0)

@@ -74,7 +74,7 @@ G_KC = 45  # K block
 G_A_STRIDE = 46  # bytes between packed A panels when A is prepacked (FBL), 0: pack in the task
 G_B_STRIDE = 47  # bytes between packed B panels when B is prepacked, 0: pack in the task
 G_PACK = 48  # address of the pack function (of A)
-G_PACK_MODE = 49  # how A runs, plus 4 times how B runs, plus FETCH_A, FETCH_B, FAR_A, FAR_B, NESTED_A; of a packing step, plus PACK_PAST
+G_PACK_MODE = 49  # how A runs, plus 4 times how B runs, plus FETCH_A, FETCH_B, FAR_A, FAR_B, NESTED_A, ADJACENT_B; of a packing step, plus PACK_PAST
 G_OUTER_BLOCK, G_PANEL_BLOCK, G_N_BLOCK = 50, 51, 52  # task shape
 G_PANEL_TASKS, G_N_TASKS = 53, 54
 G_ACCUMULATE = 55  # add to C instead of overwriting
@@ -112,6 +112,8 @@ FAR_B = 128
 NESTED_A = 256
 # panels of A that were there before come from beyond the cache of a core: tiles ask for the next block of them
 FAR_A = 512
+# columns of a B that is read in place are adjacent, in runs that are not shorter than a tile has columns
+ADJACENT_B = 1024
 # of a packing step: the panels do not fit in cache, whole lines of them go past it
 PACK_PAST = 64
 

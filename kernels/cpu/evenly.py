@@ -43,6 +43,7 @@ class Evenly:
         widths = (tile.mr * tile.item, tile.spec.nr * tile.item)
         self.widths = tuple(width if is_packed else 0 for is_packed, width in zip(packed, widths))
         self.asks: Val | None = None
+        self.adjacent: Val | None = None
 
     def _step(self, side: int) -> Val:
         """Bytes from one term to the next; 0: there is none. Read for each tile that wants it: others are over in as much time."""
@@ -50,9 +51,10 @@ class Evenly:
             return self.f.i64(self.widths[side])
         return step_of(self.f, self.tables[side], self.klen)
 
-    def strip(self, asks: Val | None) -> None:
-        """Before a strip of columns: whether its tiles ask for rows of A; None: they never do."""
-        self.asks = asks
+    def strip(self, asks: Val | None, adjacent: Val | None) -> None:
+        """Before a strip of columns: whether its tiles ask for rows of A, and whether its columns are adjacent in B; None: they
+        never do, are."""
+        self.asks, self.adjacent = asks, adjacent
 
     def wanted(self, beside, ahead: Val | None) -> Val:
         """Whether the loop is this one: nothing is done between pieces of K, and no later operand is asked for row by row."""

@@ -20,6 +20,7 @@ from ..tiles import COMPLEX, TIMED, follows, turns
 from . import cores
 from .emit import Fn, Val, Var, scalar_type, size_of, vector_type
 from .evenly import Evenly
+from .one_by_one import multiply
 from .pairs import Pairs, in_pairs
 from .stream import LINE
 from .turned import Turned
@@ -127,14 +128,17 @@ class TileEmitter:
         def column(at: Val, j: int) -> Val:
             return at + (j * self.item if spec.b_packed else b[j])
 
-        def products(row: Val, at: Val, columns: int = spec.nr) -> None:
+        def adjacent(at: Val, j: int) -> Val:
+            return at + j * self.item
+
+        def products(row: Val, at: Val, columns: int = spec.nr, column: Callable[[Val, int], Val] = column) -> None:
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
                 lanes = partial(self.load_a, mask_of=mask_of)
                 slots = [line[:columns] for line in acc[0]]
                 Pairs(f, lanes, lambda at, j: self.repeated(column(at, j))).emit(slots, [row, at])
             else:
                 rows = [self.load_a(row, i, mask_of) for i in range(spec.mv)]
-                self._each_by_each(acc, rows, [column(at, j) for j in range(columns)])
+                multiply(self, acc, rows, [column(at, j) for j in range(columns)])
 
         def term(distance: int, k: Val, columns: int = spec.nr) -> None:
             row = a_at.get() if spec.a_packed else a + f.word(tka, k)
@@ -161,7 +165,14 @@ class TileEmitter:
                 return
             with f.if_else(even.wanted(beside, ahead)) as (evenly, others):
                 with evenly:
-                    even.emit(a, start, asking, products)
+                    if even.adjacent is None:
+                        even.emit(a, start, asking, products)
+                    else:
+                        with f.if_else(even.adjacent) as (together, apart):
+                            with together:
+                                even.emit(a, b[0], asking, partial(products, column=adjacent))
+                            with apart:
+                                even.emit(a, start, asking, products)
                 with others:
                     by_tables()
 
@@ -185,15 +196,6 @@ class TileEmitter:
                 with others:
                     whole()
         return [[[v.get() for v in line] for line in part] for part in acc]
-
-    def _each_by_each(self, acc: list[list[list[Var]]], rows: list[Val], columns: list[Val]) -> None:
-        """A step of K, column by column."""
-        for j, column in enumerate(columns):
-            for part in range(self.parts):
-                wide = self.repeated(column + part * size_of(self.real))
-                for i, row in enumerate(rows):
-                    slot = acc[part][i][j]
-                    slot.set(self._fma(row, wide, slot.get()))
 
     def repeated(self, address: Val) -> Val:
         """A vector of what is there."""
@@ -296,7 +298,7 @@ class TileEmitter:
             return self.f.load(self.vec, address)
         return self.f.load_masked(self.vec, address, mask_of(i))
 
-    def _fma(self, a: Val, b: Val, c: Val) -> Val:
+    def fma(self, a: Val, b: Val, c: Val) -> Val:
         if self.spec.dtype == "bool":
             return (a & b) | c
         if self.spec.dtype == "int8":

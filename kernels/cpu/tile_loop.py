@@ -9,6 +9,7 @@ from operator import or_
 from llvmlite import ir
 
 from ..isa import ISA
+from ..tiles import adjoins
 from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
@@ -118,7 +119,7 @@ class TileLoop:
                 self._next_columns(b, n, tkb, klen)
             self.near = self._wants_near(n, tka, klen)
             if self.even is not None:
-                self.even.strip(self._asks_evenly(n, klen))
+                self.even.strip(self._asks_evenly(n, klen), self._adjacent(source))
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -166,15 +167,13 @@ class TileLoop:
 
     def _wants_near(self, n: Val, tka: Val, klen: Val) -> Val | None:
         """Whether rows of an A that is read in place are asked for a few terms before their use: for the first columns, and for
-        others where it does not stay in the first cache. Few columns have time for it where no core follows rows by itself."""
+        others where it does not stay in the first cache, if rows are so far apart that no core follows them by itself."""
         f, tile = self.f, self.tile
         if not tile.rows_near:
             return None
-        wanted = self._is_far(n, klen)
-        if self.spec.nr < FETCHED_FROM:
-            apart = step_of(f, tka, klen)
-            wanted = wanted & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
-        return wanted
+        apart = step_of(f, tka, klen)
+        wanted = self._is_far(n, klen) & (f.max(apart, f.i64(0) - apart) > FOLLOWED_BYTES)
+        return wanted if self.spec.nr < FETCHED_FROM else wanted | n.eq(self.n0)
 
     def _is_far(self, n: Val, klen: Val) -> Val:
         """Whether the A that is read in place is not in the first cache: for the first columns, or since it has no room there."""
@@ -188,6 +187,15 @@ class TileLoop:
             return None
         asks = self._is_far(n, klen) if self.near is None else self.near
         return asks | (n + self.spec.nr >= self.n1) if tile.asks_widely else asks
+
+    def _adjacent(self, source) -> Val | None:
+        """Whether the columns of a strip, which are at ``source``, are adjacent, where the tile has a loop for these. The last one
+        stands for those that a strip does not have."""
+        spec = self.spec
+        if spec.b_packed or not adjoins(self.tile.isa, spec.dtype, (spec.mv, spec.nr)):
+            return None
+        whole = (source[-1] - source[0]).eq((spec.nr - 1) * self.tile.item)
+        return whole & (self.word(abi.G_PACK_MODE) & abi.ADJACENT_B).ne(0)
 
     def _fetch_rows(self, a: Val, tka: Val, klen: Val, n: Val) -> None:
         """Asks for a share of a panel of the next outer iteration: the strips of columns have a piece of K each."""
