@@ -169,21 +169,22 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
 
 
 def collides(p: BatchedProblem, isa: ISA) -> bool:
-    """Whether A and B are worked on in copies: where more rows start in one set of a first-level cache than it holds.
+    """Whether A and B are worked on in copies: where more rows of a tile start in one set of a first-level cache than it holds.
 
-    Such rows evict each other. Where a vector is a cache line and is read once, that hurts only what is fetched ahead; and
-    with a single column, a copy of A takes as long as the product.
+    Such rows evict each other between the parts of a line. Where a vector is a cache line, a tile reads each once, and rows lose
+    only what is fetched ahead, which is less than copying takes unless all lie whole pages apart; and with a single column, a
+    copy of A takes as long as the product (docs/performance-batches.md#copies-of-rows).
     """
     if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
         return False
     mt, nt = tile_for(isa, p.dtype, p.m, p.n)
     whole = isa.vector_bits == 8 * _LINE
-    once = whole and p.m <= mt and p.n <= nt
-    if whole and p.n == 1 and not once:
+    if whole and p.n == 1 and p.m > mt:
         return False
-    starts = [np.unique(np.add.outer(x, y)) for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
-    lines = np.concatenate(starts) // _LINE % (_WAY // _LINE)
-    return int(np.bincount(lines).max(initial=0)) > (4 * _WAYS if once else _WAYS)
+    rows = ((p.tm_a[:mt], p.tk_a), (p.tn_b[:nt], p.tk_b), (p.tm_c[:mt], p.tn_c[:nt]))
+    lines = np.concatenate([np.unique(np.add.outer(x, y)) for x, y in rows]) // _LINE % (_WAY // _LINE)
+    most = int(np.bincount(lines).max(initial=0))
+    return most >= 4 * _WAYS and most == len(lines) if whole else most > 2 * _WAYS
 
 
 def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:

@@ -90,6 +90,14 @@ def test_sums_stay_in_registers_where_columns_are_read_in_place(monkeypatch, cor
     assert not [line for loop in whole for line in loop if re.search(SPILL, line)]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_many_products_stay_in_registers(dtype):
+    """24 sums, four columns and a row; what is not masked and what is."""
+    loops = [loop for loop in _loops(_assembly(isa.get("avx512"), f"batched_{dtype}_6x4")) if sum(bool(re.search(FMA["avx512"], line)) for line in loop) == 24]
+    assert len(loops) >= 3
+    assert not [line for loop in loops for line in loop if re.search(r"%zmm\d+.*\(%rsp|\(%rsp.*%zmm", line)]
+
+
 @pytest.mark.parametrize(
     "name, tile, terms",
     [("avx2", (2, 6), 4), ("avx2", (3, 4), 4), ("avx512", (4, 6), 2), ("avx512", (3, 8), 2), ("avx512", (2, 8), 4)],

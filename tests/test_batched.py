@@ -128,11 +128,15 @@ def test_collides():
         outer, inner = table(pitch * size, size), table(pitch, size)
         return replace(pitched(1024, size), tm_a=outer, tk_a=inner, tn_b=outer, tk_b=inner, tm_c=outer, tn_c=inner)
 
-    assert batched.collides(rows(8192, 8), wide)
+    narrow = isa.get("avx2")
+    assert batched.collides(rows(8192, 8), wide) and batched.collides(rows(8192, 8), narrow)
     assert not batched.collides(rows(8192 + 64, 8), wide)
     assert not batched.collides(rows(8192, 2), wide)
+    # rows of one behind the other: of 2 KB, of which each line has two vectors or one, and so short that they fill all sets
+    assert batched.collides(rows(2048, 8), narrow) and not batched.collides(rows(2048, 8), wide)
+    assert not batched.collides(rows(256, 12), narrow) and not batched.collides(rows(256, 12), wide)
     column = replace(rows(8192, 8), tn_b=table(64, 1), tn_c=table(64, 1))
-    assert not batched.collides(column, wide) and batched.collides(column, isa.get("avx2"))
+    assert not batched.collides(column, wide) and batched.collides(column, narrow)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])

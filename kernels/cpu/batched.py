@@ -29,6 +29,7 @@ from . import abi
 from . import batched_abi as ba
 from .emit import I64, Fn, Val, Var
 from .lanes import Lanes, Outer
+from .one_by_one import done_first, is_tight
 from .stream import LINE
 
 _GROUP = 4  # vectors copied at once
@@ -261,6 +262,7 @@ class _Block:
         f, shift = self.f, at * lanes.item
         acc = [[[Var(f, f.zero(lanes.vec)) for _ in range(lanes.parts)] for _ in tile.b] for _ in tile.a]
         terms_a, terms_b = f.word(self.tables, ba.TK_A), f.word(self.tables, ba.TK_B)
+        tight = lanes is self.lanes and is_tight(lanes.isa, lanes.dtype, (self.mt * self.nt + self.nt) * lanes.parts + 1)
         with f.range(0, self.word(ba.B_K)) as k:
             in_a, in_b = shift + f.word(terms_a, k), shift + f.word(terms_b, k)
             if ahead is not None:
@@ -271,7 +273,8 @@ class _Block:
                 row = self._load(lanes, a + in_a, mask)
                 for j, factors in enumerate(columns):
                     for slot, factor in zip(acc[i][j], factors):
-                        slot.set(lanes.fma(f, row, factor, slot.get()))
+                        total = lanes.fma(f, row, factor, slot.get())
+                        slot.set(done_first(f, total) if tight else total)
         store = f.store if mask is None else lambda value, place: f.store_masked(value, place, mask)
         with f.if_else(self.accumulate.ne(0)) as (then, otherwise):
             with then:
