@@ -38,7 +38,7 @@ TIMED = "_timed"
 _TALL = ((3, 8), (1, 14), (4, 6), (6, 4), (1, 8), (2, 8), (1, 4), (8, 2), (2, 4), (2, 2), (8, 1), (1, 2), (2, 1))
 # (registers or instruction set, kind) -> tiles, from the widest N down
 _TILES = {
-    (32, "real"): ((1, 24), (2, 14), *_TALL),
+    (32, "real"): ((1, 24), (2, 14), *_TALL, (5, 5)),
     # Columns are multiplied from lanes of vectors there, and LLVM loads several of those ahead.
     # A packed B is multiplied by turns there, which wants few vectors of one side.
     ("sse2", "real"): ((2, 6), (1, 12), (1, 4), (4, 2), (2, 2), (4, 1), (1, 2), (1, 1)),
@@ -61,7 +61,17 @@ def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
     """Tiles of one dtype on one instruction set."""
     kind = "complex" if dtype in COMPLEX else "narrow" if dtype in NARROW else "real"
     known = _TILES.get((isa.name, kind)) or _TILES[isa.registers, kind]
-    return tuple(tile for tile in known if registers_needed(isa, dtype, tile) <= isa.registers)
+    pairs = dtype.startswith("int")  # products of integers come two by two
+    return tuple(tile for tile in known if registers_needed(isa, dtype, tile) <= isa.registers and not (pairs and odd(tile)))
+
+
+def odd(tile: tuple[int, int]) -> bool:
+    """Whether a tile has an odd number of products, and more than one.
+
+    >>> odd((5, 5)), odd((1, 1)), odd((1, 6))
+    (True, False, False)
+    """
+    return tile != (1, 1) and tile[0] * tile[1] % 2 == 1
 
 
 def registers_needed(isa: ISA, dtype: str, tile: tuple[int, int]) -> int:

@@ -225,7 +225,7 @@ def test_products_of_products_in_every_width_of_panels(row, dtype, policy):
 
 def test_a_panel_is_stored_whole_where_its_reader_has_room():
     """Lanes that do not exist are stored where panels of an intermediate have them, and nowhere else."""
-    arrays = operands(TREE, SIZES | dict(d=20, c=20, f=64, a=30, b=40), "float32")
+    arrays = operands(TREE, SIZES | dict(d=20, c=22, f=64, a=30, b=40), "float32")
     made = plan(TREE, arrays, isa="avx512", optimize=[(1, 2), (0, 2), (0, 1)])
     filled = [step for step in made.steps if _is_filled(step)]
     assert filled and all(made.buffers[step.output].kind == "arena" for step in filled)
