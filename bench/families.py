@@ -30,6 +30,10 @@ _MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
     ("abcd,bedf->aecf", dict(a=12, b=8, c=12, d=8, e=12, f=12)),
     ("abc,cd->abd", dict(a=10, b=20, c=50, d=60)),
     ("ad,dbc->abc", dict(a=100, b=150, c=7, d=8)),
+    ("ak,kb->ab", dict(a=500, k=300, b=80)),  # five vectors of 512 bits, of float32
+    ("ak,kb->ab", dict(a=500, k=300, b=40)),  # and of float64
+    ("mkb,knb->mnb", dict(m=12, k=12, n=12, b=64)),
+    ("mkb,knb->nmb", dict(m=24, k=10, n=4, b=256)),
     ("ab->ba", dict(a=128, b=128)),
     ("ab->ba", dict(a=200, b=200)),
     ("ab->ba", dict(a=256, b=256)),
@@ -37,7 +41,7 @@ _MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
 _MOMENT_DTYPES = ("float32", "float64", "complex64")
 
 # Products that are as many as read and write 48 MiB together in float32, 96 in float64; sizes of M, N and K.
-_BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70))
+_BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70), (128, 80, 128))
 _BATCH_TERMS = {"": "bmk,bkn->bmn", " transposed": "bmk,bnk->bmn", " batch last": "mkb,nbk->bmn"}
 _BATCH_ELEMENTS = 12 << 20
 
@@ -47,6 +51,8 @@ _SUMS: tuple[tuple[str, dict[str, int]], ...] = (
     ("ka,kb->ab", dict(k=262147, a=48, b=40)),  # a prime
     ("ka,kb->ab", dict(k=262144, a=16, b=16)),
     ("ka,kb->ab", dict(k=1048573, a=6, b=10)),  # a prime
+    ("ka,kb->ab", dict(k=60000, a=13, b=29)),
+    ("bsd,bse->de", dict(b=25, s=357, d=52, e=27)),
     ("ak,bk->ab", dict(k=100003, a=24, b=24)),  # a prime
     ("ak,bk->ab", dict(k=262144, a=4, b=50)),
     ("ak,kb->ab", dict(k=1024, a=16, b=1024)),

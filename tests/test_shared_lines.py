@@ -142,7 +142,7 @@ def test_in_a_network_and_into_other_memory():
 
 @pytest.mark.usefixtures("small_is_large")
 def test_a_limit_in_bytes_and_other_layouts_turn_it_off():
-    arrays = operands(PRODUCT, "float32")
+    arrays = operands(PRODUCT, "float32", dict(g=5, r=8, w=10, a=10, s=10, f=4, d=10))  # of which it takes more memory
     free = engine.compile(PRODUCT, *arrays).plan
     least = engine.compile(PRODUCT, *arrays, layouts="natural").plan
     assert [step.family for step in free.steps] == LANES and "batched" not in {step.family for step in least.steps}
