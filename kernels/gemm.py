@@ -198,12 +198,13 @@ def _even(p: GemmProblem) -> int:
 
 
 def _adjacent(p: GemmProblem) -> bool:
-    """Whether columns that are read in place are adjacent in runs, of which a tile meets two at most: it finds out by the first
-    and the last column whether all of its own are in one."""
+    """Whether some tiles read adjacent columns in place, and each finds out by its first and its last column whether all of its own
+    are so. The last one repeats a column: where it has two runs, these may be as far apart as what it lacks."""
     if p.b_mode != "direct" or p.nr <= ADDRESSED or len(p.tn_b) < p.nr:
         return False
-    ends = np.flatnonzero(np.diff(p.tn_b) != ITEMSIZE[p.dtype])
-    return len(ends) < len(p.tn_b) - 1 and bool((np.diff(ends) >= p.nr).all())
+    columns, item = padded(p.tn_b, p.nr).reshape(-1, p.nr), ITEMSIZE[p.dtype]
+    whole = columns[:, -1] - columns[:, 0] == (p.nr - 1) * item
+    return bool(whole.any() and (np.diff(columns[whole]) == item).all())
 
 
 def _tables(p: GemmProblem) -> dict[int, np.ndarray]:

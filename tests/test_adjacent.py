@@ -8,7 +8,7 @@ import pytest
 from gemm_cases import Case, build, run, with_modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_cases import plan
+from plan_cases import made_anew, plan
 from plan_cases import run as run_plan
 
 from einsum_engine.kernels import gemm, isa, tiles
@@ -75,6 +75,27 @@ def test_short_runs_are_not_said_to_be_adjacent(monkeypatch):
     monkeypatch.setattr(gemm, "_adjacent", lambda p: True)
     with pytest.raises(AssertionError, match="expected"):
         run(shuffled, row)
+
+
+@wide
+def test_a_last_tile_of_two_runs(monkeypatch):
+    """Rows of two times eight columns: the last tile has ten, whose two runs are as far apart as what it lacks."""
+    rng = np.random.default_rng(0)
+    a, whole = rng.integers(-3, 4, (9, 8)).astype(float), rng.integers(-3, 4, (9, 5, 20)).astype(float)
+    b = np.stack([whole[..., :8], whole[..., 12:]], axis=2)
+    steps = (*whole.strides[:2], 12 * 8, 8)
+    arrays = [a, np.lib.stride_tricks.as_strided(whole, b.shape, steps, writeable=False)]
+
+    def made():
+        found = plan("ka,kdcb->dcba", arrays, isa="avx512", threads=1)
+        assert [step.kernel for step in found.steps] == ["gemm_float64_1x14_dd"]
+        return found
+
+    expected = np.einsum("ka,kdcb->dcba", a, b)
+    np.testing.assert_array_equal(run_plan(made(), arrays), expected)
+    with made_anew():
+        monkeypatch.setattr(gemm, "_adjacent", lambda p: True)
+        assert not np.array_equal(run_plan(made(), arrays), expected)
 
 
 @settings(max_examples=60, deadline=None, print_blob=True)

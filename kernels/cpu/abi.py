@@ -112,7 +112,7 @@ FAR_B = 128
 NESTED_A = 256
 # panels of A that were there before come from beyond the cache of a core: tiles ask for the next block of them
 FAR_A = 512
-# columns of a B that is read in place are adjacent, in runs that are not shorter than a tile has columns
+# a tile that reads B in place has adjacent columns if its first and its last one are as far apart as in a run; some are
 ADJACENT_B = 1024
 # of a packing step: the panels do not fit in cache, whole lines of them go past it
 PACK_PAST = 64
