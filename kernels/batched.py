@@ -169,11 +169,11 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
 
 
 def collides(p: BatchedProblem, isa: ISA) -> bool:
-    """Whether A and B are worked on in copies: where more rows of a tile start in one set of a first-level cache than it holds.
+    """Whether A and B are worked on in copies: where twice as many rows of a tile start in a set of a first-level cache as it holds.
 
     Such rows evict each other between the parts of a line. Where a vector is a cache line, a tile reads each once, and rows lose
-    only what is fetched ahead, which is less than copying takes unless all lie whole pages apart; and with a single column, a
-    copy of A takes as long as the product (docs/performance-batches.md#copies-of-rows).
+    only what is fetched ahead, which is less than copying takes unless all of many lie whole pages apart; and with a single column,
+    a copy of A takes as long as the product (docs/performance-batches.md#copies-of-rows).
     """
     if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
         return False

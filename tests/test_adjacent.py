@@ -23,13 +23,14 @@ KERNELS = [
     for modes in ("pd", "dd")
 ]
 every_kernel = pytest.mark.parametrize("row, dtype, tile, modes", KERNELS)
-wide = pytest.mark.skipif(all(row.vector_bits < 512 for row in isa.host_isas()), reason="tiles of 512 bits alone have so many columns")
+wide = pytest.mark.skipif(all(row.vector_bits < 512 for row in isa.host_isas()), reason="tiles of 512 bits alone")
 
 
 def _ready(row, dtype, tile, modes, *, n, k, flush=""):
     """A problem whose B has a row of all columns for each term, fenced at its ends where ``flush`` says so."""
     height = tile[0] * tiles.elements(row, dtype)
-    case = with_modes(Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=n, k=k, seed=n, flush=flush), modes, "LANES_RUN", "K_RUN")
+    case = Case(dtype=dtype, tile=tile, valid=(height, max(1, height - 1)), n=n, k=k, seed=n, flush=flush)
+    case = with_modes(case, modes, "LANES_RUN", "K_RUN")
     ready = build(case, row)
     turned = replace(case, n=k, k=n)
     b_store, tables = gemm_cases._operand_b(turned, tiles.ITEMSIZE[dtype], tile[1], np.random.default_rng(k))

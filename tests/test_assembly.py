@@ -93,7 +93,8 @@ def test_sums_stay_in_registers_where_columns_are_read_in_place(monkeypatch, cor
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_of_many_products_stay_in_registers(dtype):
     """24 sums, four columns and a row; what is not masked and what is."""
-    loops = [loop for loop in _loops(_assembly(isa.get("avx512"), f"batched_{dtype}_6x4")) if sum(bool(re.search(FMA["avx512"], line)) for line in loop) == 24]
+    text = _assembly(isa.get("avx512"), f"batched_{dtype}_6x4")
+    loops = [loop for loop in _loops(text) if sum(bool(re.search(FMA["avx512"], line)) for line in loop) == 24]
     assert len(loops) >= 3
     assert not [line for loop in loops for line in loop if re.search(r"%zmm\d+.*\(%rsp|\(%rsp.*%zmm", line)]
 

@@ -166,8 +166,8 @@ class TileLoop:
         return panel.get()
 
     def _wants_near(self, n: Val, tka: Val, klen: Val) -> Val | None:
-        """Whether rows of an A that is read in place are asked for a few terms before their use: for the first columns, and for
-        others where it does not stay in the first cache, if rows are so far apart that no core follows them by itself."""
+        """Whether rows of an A that is read in place are asked for a few terms before their use: where it is not in the first cache
+        and rows are so far apart that no core follows them; by tiles that have time for it, for the first columns always."""
         f, tile = self.f, self.tile
         if not tile.rows_near:
             return None
