@@ -41,7 +41,10 @@ _MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
 _MOMENT_DTYPES = ("float32", "float64", "complex64")
 
 # Products that are as many as read and write 48 MiB together in float32, 96 in float64; sizes of M, N and K.
-_BATCHES = ((16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (128, 128, 128), (256, 256, 256), (50, 40, 30), (12, 100, 70), (128, 80, 128))
+_BATCHES = (
+    *((size, size, size) for size in (16, 32, 48, 64, 128, 256)),
+    *((50, 40, 30), (12, 100, 70), (128, 80, 128)),
+)
 _BATCH_TERMS = {"": "bmk,bkn->bmn", " transposed": "bmk,bnk->bmn", " batch last": "mkb,nbk->bmn"}
 _BATCH_ELEMENTS = 12 << 20
 

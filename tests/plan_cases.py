@@ -9,6 +9,7 @@ from typing import Iterator
 import numpy as np
 import oracle
 import pytest
+from hypothesis import strategies as st
 
 import einsum_engine as engine
 from einsum_engine import cost, executor, measured
@@ -84,6 +85,21 @@ def run(made: Plan, arrays) -> np.ndarray:
     out.reshape(-1).view(np.uint8)[...] = 0xFF if out.dtype.kind in "fc" else 0x01  # NaN; True
     executor.bind(made).run(arrays, out)
     return out
+
+
+def drawn_operands(data, equations, back: bool = False) -> tuple[str, list[np.ndarray]]:
+    """One of the equations, and an array of small whole float32 numbers for each operand: as it is, every second element of one,
+    or with gaps between its rows; ``back``: or from its end."""
+    text = data.draw(st.sampled_from(equations))
+    sizes = {index: data.draw(st.integers(1, 40), label=index) for index in sorted(set(text) - set(",->"))}
+    arrays, rng = [], np.random.default_rng(0)
+    for term in text.split("->")[0].split(","):
+        shape = [sizes[index] for index in term]
+        cut = data.draw(st.sampled_from([1, 2]))
+        whole = rng.integers(-3, 4, [*shape[:-1], cut * shape[-1]]).astype(np.float32)
+        view = whole[..., :: cut if data.draw(st.booleans()) else 1][..., : shape[-1]]
+        arrays.append(view[::-1] if back and data.draw(st.booleans()) else view)
+    return text, arrays
 
 
 def operands(equation: str, sizes: dict[str, int], dtype: str, seed: int = 0, exact: bool = True) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 from gemm_cases import Case, build, run, with_modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_cases import made_anew, plan
+from plan_cases import drawn_operands, made_anew, plan
 from plan_cases import run as run_plan
 
 from einsum_engine.kernels import gemm, isa, tiles
@@ -99,18 +99,31 @@ def test_a_last_tile_of_two_runs(monkeypatch):
         assert not np.array_equal(run_plan(made(), arrays), expected)
 
 
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(-30, 14)), min_size=1, max_size=4))
+def test_what_is_said_of_runs_is_so(runs):
+    """Runs of so many columns, each so far behind the one before (0: it goes on with that): it is said to be so if some tile has
+    adjacent columns, and none only seems to by its first and last one, which a last tile repeats."""
+    nr, item, places, end = 14, 8, [], 0
+    for count, gap in runs:
+        places += [end + gap * item + item * i for i in range(count)]
+        end = places[-1] + item
+    ready = _ready(isa.get("avx512"), "float64", (2, nr), "dd", n=len(places), k=2)
+    tiles_of_it = [places[n : n + nr] + [places[-1]] * (n + nr - len(places)) for n in range(0, len(places), nr)]
+    seem = [found for found in tiles_of_it if found[-1] - found[0] == (nr - 1) * item]
+    right = [found for found in seem if found == list(range(found[0], found[0] + nr * item, item))]
+    problem = replace(ready.problem, tn_b=np.array(places, np.int64))
+    assert _says(replace(ready, problem=problem)) == (bool(right) and right == seem)
+
+
+EXPRESSIONS = ("ka,kb->ab", "ka,kb->ba", "kab,kc->abc", "ka,kcb->acb", "xka,xkb->xab", "kla,klbc->abc")
+
+
 @settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.data())
 def test_what_plans_say_is_so(data):
     """Where a plan says so, all columns of a tile are adjacent whose first and last one are as far apart as if they were."""
-    text = data.draw(st.sampled_from(("ka,kb->ab", "ka,kb->ba", "kab,kc->abc", "ka,kcb->acb", "xka,xkb->xab", "kla,klbc->abc")))
-    sizes = {index: data.draw(st.integers(1, 40), label=index) for index in sorted(set(text) - set(",->"))}
-    arrays, rng = [], np.random.default_rng(0)
-    for term in text.split("->")[0].split(","):
-        shape = [sizes[index] for index in term]
-        cut = data.draw(st.sampled_from([1, 2]))
-        whole = rng.integers(-3, 4, [*shape[:-1], cut * shape[-1]]).astype(np.float32)
-        arrays.append(whole[..., :: cut if data.draw(st.booleans()) else 1][..., : shape[-1]])
+    text, arrays = drawn_operands(data, EXPRESSIONS)
     made = plan(text, arrays)
     for step in made.steps:
         if step.family == "gemm" and step.args.words[abi.G_PACK_MODE] & abi.ADJACENT_B:

@@ -8,7 +8,7 @@ import test_gemm
 from gemm_cases import Case, build, run, with_modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_cases import made_anew, plan
+from plan_cases import drawn_operands, made_anew, plan
 from plan_cases import run as run_plan
 from test_assembly import _loops
 
@@ -77,15 +77,7 @@ EXPRESSIONS = ("mk,kn->mn", "km,kn->mn", "mk,nk->nm", "bmk,bkn->bmn", "klm,kln->
 @given(st.data())
 def test_what_plans_say_is_so(data):
     """In each operand that a product reads in place, so many terms are one distance apart, and blocks are whole runs."""
-    text = data.draw(st.sampled_from(EXPRESSIONS))
-    sizes = {index: data.draw(st.integers(1, 40), label=index) for index in sorted(set(text) - set(",->"))}
-    arrays, rng = [], np.random.default_rng(0)
-    for term in text.split("->")[0].split(","):
-        shape = [sizes[index] for index in term]
-        cut = data.draw(st.sampled_from([1, 2]))
-        whole = rng.integers(-3, 4, [*shape[:-1], cut * shape[-1]]).astype(np.float32)
-        view = whole[..., :: cut if data.draw(st.booleans()) else 1][..., : shape[-1]]
-        arrays.append(view[::-1] if data.draw(st.booleans()) else view)
+    text, arrays = drawn_operands(data, EXPRESSIONS, back=True)
     made = plan(text, arrays)
     for step in made.steps:
         if step.family != "gemm" or not tiles.reads_in_place(step.kernel):

@@ -57,6 +57,14 @@ def test_long_runs_are_packed_for_less(mode, row, dtype):
     assert (prices[0] > prices[-1]) == (mode != abi.SCATTERED)
 
 
+def test_columns_in_short_rows_cost_more_than_near_ones_and_less_than_far_ones():
+    """Of tiles of few columns each leaves most of a line that it reads to the next ones."""
+    work = _work(dict(m=12, n=106, k=680), dict(m=106, n=1))._replace(far_b=False, narrow=False)
+    narrow = _seconds(work._replace(narrow=True)) - _seconds(work)
+    far = _seconds(work._replace(far_b=True)) - _seconds(work)
+    assert 0 < narrow < far
+
+
 def test_lanes_whole_pages_apart_cost_more_than_others():
     """A page and a line apart they fall into as many cache sets as there are; adjacent lanes are stored together."""
     sizes, page, line = dict(m=64, n=48, k=8), PAGE // 4, 16

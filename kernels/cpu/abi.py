@@ -74,7 +74,8 @@ G_KC = 45  # K block
 G_A_STRIDE = 46  # bytes between packed A panels when A is prepacked (FBL), 0: pack in the task
 G_B_STRIDE = 47  # bytes between packed B panels when B is prepacked, 0: pack in the task
 G_PACK = 48  # address of the pack function (of A)
-G_PACK_MODE = 49  # how A runs, plus 4 times how B runs, plus FETCH_A, FETCH_B, FAR_A, FAR_B, NESTED_A, ADJACENT_B; of a packing step, plus PACK_PAST
+# how A runs, plus 4 times how B runs, plus FETCH_A, FETCH_B, FAR_A, FAR_B, NESTED_A, ADJACENT_B; of a packing step, plus PACK_PAST
+G_PACK_MODE = 49
 G_OUTER_BLOCK, G_PANEL_BLOCK, G_N_BLOCK = 50, 51, 52  # task shape
 G_PANEL_TASKS, G_N_TASKS = 53, 54
 G_ACCUMULATE = 55  # add to C instead of overwriting

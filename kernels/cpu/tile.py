@@ -125,11 +125,13 @@ class TileEmitter:
         start = b if spec.b_packed else f.i64(0)
         a_at, b_at = Var(f, a), Var(f, start)
 
-        def column(at: Val, j: int) -> Val:
-            return at + (j * self.item if spec.b_packed else b[j])
-
         def adjacent(at: Val, j: int) -> Val:
             return at + j * self.item
+
+        def anywhere(at: Val, j: int) -> Val:
+            return at + b[j]
+
+        column = adjacent if spec.b_packed else anywhere
 
         def products(row: Val, at: Val, columns: int = spec.nr, column: Callable[[Val, int], Val] = column) -> None:
             if in_pairs(self.isa, spec.dtype) and spec.mv * spec.nr % 2 == 0:
