@@ -89,8 +89,11 @@ def fits(isa: ISA, dtype: str, *, m: int, n: int, k: int, run: int) -> bool:
 
     Runs must fill vectors, or half of one where one side has one row: there it is the only way not to pack. With more
     than one row and column a sum must be long enough to pay for adding up lanes, and the smaller side too small to pay
-    for packing: then a GEMM is faster. With paired rows ``n`` is 1.
+    for packing: then a GEMM is faster. With paired rows ``n`` is 1. Of one row and one column, or paired rows, two
+    adjacent terms are enough, since a GEMM would use one lane of a vector.
     """
+    if m == n == 1:
+        return k > 0 and run >= min(k, 2)
     lanes = isa.vector_bits // (8 * ITEMSIZE[dtype])
     side = min(m, n)
     if k == 0 or run < min(k, max(2, lanes // 2)) or (run < k and run % lanes and run < 4 * lanes and side > 1):

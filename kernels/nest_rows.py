@@ -95,20 +95,23 @@ class RowBuilder:
         return Row(words=self.words, tables=tables, kernels=self.kernels, scratch=self.scratch, tasks=max(1, tasks))
 
     # -- operands --------------------------------------------------------------------------------------------
-    def place(self, operand: int, item: int, *, broadcast: bool = False) -> None:
-        """Words of an operand: in place if it runs along O, or is one entry and may be (``broadcast``), else staged."""
+    def place(self, operand: int, item: int, *, broadcast: bool = False, turned: bool = False) -> None:
+        """Words of an operand: in place if it runs along O, or is one entry and may be (``broadcast``), else staged;
+        ``turned``: a staged output may leave by tiles."""
         o, j = self.o, self.j
         runs = o.contiguous(operand, item)
         if not runs and not (broadcast and o.constant(operand)):
-            self._stage(operand, item)
+            self._stage(operand, item, turned)
             return
         self.words[na.N_OUT_MODE + operand] = na.CONTIGUOUS if runs else na.BROADCAST
         self.words[na.N_OUT_J + operand] = self.vector(j.offsets(operand))
 
-    def _stage(self, operand: int, item: int) -> None:
+    def _stage(self, operand: int, item: int, turned: bool) -> None:
         o, j = self.o, self.j
         varies = operand == OUT or j.varies(operand)
-        mode = na.MOVE_SCATTER if operand == OUT else move_mode(o, j, operand, item)
+        mode = move_mode(o, j, operand, item)
+        if operand == OUT and not (turned and mode == na.MOVE_TILE and j.contiguous(OUT, item)):
+            mode = na.MOVE_SCATTER
         self.words[na.N_OUT_J + operand] = self.rows(j.count, o.count * item if varies else 0)
         self.words[na.N_OUT_FAR + operand] = self.vector(j.offsets(operand))
         self.words[na.N_OUT_ROWS + operand] = int(varies)

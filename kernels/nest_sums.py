@@ -10,14 +10,16 @@ import numpy as np
 from .cpu import abi
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
-from .nest_boxes import BOX, OUT, A, Group, by_output, chain, direct, take, without
+from .nest_boxes import BOX, OUT, SHORT_RUN, A, Group, by_output, chain, direct, take, tile_cut, without
 from .nest_problem import Dim, NestProblem, fuse
 from .nest_rows import FAR_BYTES, RowBuilder, kernel_source, kernel_target, move_mode, share
 from .row import Row
 
-LONG_RUN = 16  # entries from which a run is summed in place
+STAGED_BYTES = 32  # of the longest run that is moved before it is summed, half of it where runs of other places are added
+SHORT_BYTES = 512  # of the longest runs that are summed several at once
 SUMMED = 8192  # most entries of one output that are added in a box
 IN_ORDER_BYTES = 128, 2048  # of adjacent rows that are read in order; of longer ones, hardware follows eight at once
+TURNED, TURNED_ROWS = 128, 32  # entries of O and J of sums that are turned round
 PARTIAL_RUN, PARTIAL_ENTRIES = 256, 16384  # of partial sums
 VECTOR_BYTES = 64  # of the widest instruction set
 _ONE = Group(dims=(), total=1, chunks=(1, 0, 0, 0))
@@ -58,11 +60,11 @@ def lower_sum(problem: NestProblem, shifts: Dim, threads: int, *, last: bool = F
         loop, lanes = repeated
         size, _, a, _ = loop
         summed[summed.index(loop)] = (size // lanes, 0, a * lanes, 0)
-        kept = sorted([*kept, (lanes, 0, a, 0)], key=lambda d: abs(d[2]))
+        kept = [*kept, (lanes, 0, a, 0)]
         outputs *= lanes
     compute, problem = STORAGES[problem.out].compute, replace(problem, accumulate=False)
     stride, partial, dims = STORAGES[compute].itemsize, [], []
-    for size, out, a, _ in kept:
+    for size, out, a, _ in sorted(kept, key=lambda d: (not d[2], abs(d[2]))):  # as the input lies
         partial.append((size, stride, a, 0))
         dims.append((size, out, stride, 0))
         stride *= size
@@ -104,10 +106,17 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
         q, q_outer = take(summed, min(512, max(8, most // o.count)))
         return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
     runs = chain(kept, OUT, items[OUT]) or kept
+    run = next((d for d in summed if d[2] == item), None)
+    if run is None and (turned := _turned(kept, runs, item)) is not None:
+        (fast, near), limit = turned, max(8, outputs)
+        o, left = take(fast, min(TURNED, limit))
+        rest = sorted(left + without(kept, fast), key=by_output)
+        j, outer = take(near + without(rest, near), max(1, min(TURNED_ROWS, limit // o.count)))
+        q, q_outer = take(summed, min(512, max(8, most // o.count)))
+        return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
     o, left = take(runs, max(8, min(256, outputs)))
     outer = sorted(left + without(kept, runs), key=by_output)
-    run = next((d for d in summed if d[2] == item), None)
-    if run is not None and run[0] >= LONG_RUN:
+    if run is not None and run[0] * item > (STAGED_BYTES if len(summed) == 1 else STAGED_BYTES // 2):
         l, left = take([run], min(SUMMED, max(64, most // o.count)))
         q, q_outer = take(left + without(summed, [run]), max(1, SUMMED // l.count))
         return Cut(mode=na.SUM_ROWS, o=o, l=l, q=q, outer=outer, q_outer=q_outer)
@@ -116,13 +125,26 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
     return Cut(mode=mode, o=o, q=q, outer=outer, q_outer=q_outer)
 
 
+def _turned(kept: list[Dim], runs: list[Dim], item: int) -> tuple[list[Dim], list[Dim]] | None:
+    """Where the input runs along other kept loops than the output, its loops for O and those of the output for J: rows
+    are added as they lie, and their sums are turned round. None where the input runs for a few entries only."""
+    fast = chain(kept, A, item)
+    if prod(d[0] for d in fast) < SHORT_RUN:
+        return None
+    cut = tile_cut(runs, fast)
+    if cut is not None and prod(d[0] for d in fast[: cut[1]]) * min(item, 8) >= VECTOR_BYTES:
+        return fast[: cut[1]], runs[: cut[0]]
+    # Rows of a tile would be too short to be added in vectors: longer ones, whose sums go to their places one by one.
+    return fast, [d for d in runs if d not in fast]
+
+
 def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task_stride: int = 0) -> Row:
     o, j, l, q = cut.o, cut.j, cut.l, cut.q
     builder = RowBuilder(o, j, cut.outer, shifts)
     inner = [l.chunks, q.chunks, *cut.q_outer]
     summed_boxes = prod(d[0] for d in inner) if l.count and q.count else 0
     (item_out, item), item_part = _items(problem, out), STORAGES[STORAGES[out].compute].itemsize
-    builder.place(OUT, item_out)
+    builder.place(OUT, item_out, turned=True)
     builder.words |= {
         na.N_R_TABLE: builder.vector(np.array(inner, np.int64).ravel()),
         na.N_R_RANK: len(inner),
@@ -140,11 +162,15 @@ def _row(problem: NestProblem, out: str, cut: Cut, shifts: Dim, tasks: int, task
         na.N_B_STAGE: builder.reserve(2 * o.count * j.count * item_part),
         na.N_B_J: builder.rows(j.count, o.count * item_part),
     }
+    if builder.words[na.N_OUT_MODE] == na.STAGED + na.MOVE_TILE:
+        builder.words |= {na.N_OUT_RUN: o.count, na.N_B_O: builder.rows(o.count, item_out)}
     if _in_order(problem, cut, item):
         builder.words[na.N_FLAGS] |= na.IN_ORDER
         builder.reserve(o.count * item_part)
     builder.kernels[abi.FN] = f"nest_sum_{kernel_source(problem.a, out)}_{kernel_target(out)}"
-    if cut.mode == na.SUM_ROWS and _across(cut):
+    if cut.mode == na.SUM_ROWS and l.count == l.total and l.total * item <= SHORT_BYTES:
+        builder.words[na.N_FLAGS] |= na.SHORT_RUNS
+    elif cut.mode == na.SUM_ROWS and _across(cut):
         builder.words[na.N_FLAGS] |= na.RUNS_ACROSS
         builder.words[na.N_A_STAGE] = builder.reserve(o.count * VECTOR_BYTES)
     if cut.mode in (na.SUM_STAGED_COLUMNS, na.SUM_STAGED_ROWS):

@@ -207,6 +207,8 @@ def test_fits():
     assert not dot.fits(wide, "float64", m=1000, n=1000, k=100, run=100)
     assert not dot.fits(wide, "float64", m=1, n=1, k=100, run=1)
     assert dot.fits(wide, "float64", m=1, n=1, k=2, run=2)
+    assert dot.fits(wide, "float32", m=1, n=1, k=300, run=3)
+    assert not dot.fits(wide, "float32", m=2, n=1, k=300, run=3)
     assert dot.fits(wide, "float64", m=1000, n=8, k=1000, run=1000)
     assert not dot.fits(wide, "float64", m=1000, n=8, k=64, run=64)
     assert dot.fits(wide, "float64", m=10, n=1, k=64, run=8)

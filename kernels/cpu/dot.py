@@ -28,6 +28,7 @@ from ..isa import ISA
 from . import abi
 from . import dot_abi as da
 from .emit import I32, I64, Fn, Val, Var, scalar_type, size_of, vector_type
+from .fold import fold, power_of_two
 from .lanes import Lanes, Outer
 from .stream import LINE
 
@@ -133,35 +134,10 @@ class _Sums(Lanes):
             piece //= 2
 
     def reduce(self, f: Fn, vectors: list[Val]) -> list[Val]:
-        """Sum of the lanes of each vector. Halves of two vectors are added at once, so that n sums of n lanes cost
-        n - 1 additions; the order of the additions is the same for every position."""
-        total = len(vectors)
-        groups, width = vectors + [vectors[-1]] * (_power(total) - total), self.lanes
-        while len(groups) > 1 and width > 1:
-            groups = [self._fold(f, x, y, width) for x, y in zip(groups[0::2], groups[1::2])]
-            width //= 2
-        while width > 1:
-            groups = [self._fold(f, x, x, width) for x in groups]
-            width //= 2
-        # Each folding put the sums of its second vector behind those of its first.
-        per_vector = -(-_power(total) // len(groups))
-        return [f.extract(groups[i // per_vector], i % per_vector) for i in range(total)]
-
-    def _fold(self, f: Fn, x: Val, y: Val, width: int) -> Val:
-        """x and y hold sums still spread over ``width`` lanes each; the result those of both, over half as many."""
-        starts = range(0, self.lanes, width)
-        low = [s + l for s in starts for l in range(width // 2)]
-        high = [s + l + width // 2 for s in starts for l in range(width // 2)]
-        if x is y:
-            low, high = low + low, high + high
-        else:
-            low, high = (part + [self.lanes + l for l in part] for part in (low, high))
-        return self.add(f.shuffle(x, y, low), f.shuffle(x, y, high))
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not less than n."""
-    return 1 << (n - 1).bit_length()
+        """Sum of the lanes of each vector."""
+        groups = fold(f, self.add, vectors, self.lanes)
+        per_vector = power_of_two(len(vectors)) // len(groups)
+        return [f.extract(groups[i // per_vector], i % per_vector) for i in range(len(vectors))]
 
 
 class _Nest:

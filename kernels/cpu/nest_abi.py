@@ -102,4 +102,5 @@ SUM_COLUMNS, SUM_ROWS, SUM_STAGED_COLUMNS, SUM_STAGED_ROWS = 0, 1, 2, 3
 CONJ_A, CONJ_B, ADD_OUT = 1, 2, 4
 STREAM = 16  # mul: the output runs along O and does not fit in cache
 IN_ORDER = 32  # SUM_COLUMNS: rows are adjacent and come from memory; behind the accumulators is room for a row more
+SHORT_RUNS = 64  # SUM_ROWS: a few vectors for each entry of O and one of Q, those of several entries at once
 RUNS_ACROSS = 8  # SUM_ROWS: the loop over O within the loop over Q; N_A_STAGE: a vector for each entry of O

@@ -194,10 +194,22 @@ class Stage:
 
     def leave(self, at: Val, address: Val, no: Val, nj: Val) -> None:
         """Write an output back."""
+        with self.f.if_(self.staged):
+            self._scatter(at, address, no, nj)
+
+    def leave_turned(self, at: Val, address: Val, no: Val, nj: Val, along: Val) -> None:
+        """Write an output back that may run along J, by tiles; ``along``: offset vector of its copy along O."""
         f = self.f
-        with f.if_(self.staged):
-            mode = self.mode - na.STAGED
-            self._move(at, address, no, nj, self._far_o(), f.i64(0), self._far_j(), self.table, mode)
+        with f.if_(self.staged), f.if_else(self.mode.eq(na.STAGED + na.MOVE_TILE)) as (tiles, otherwise):
+            with tiles:
+                args = [nj, no, f.i64(0), self.table, self._far_o(), along, f.i64(na.MOVE_TILE), self._word(na.N_OUT_RUN)]
+                f.call(self._word(na.N_OUT_MOVE), [at, address, *args])
+            with otherwise:
+                self._scatter(at, address, no, nj)
+
+    def _scatter(self, at: Val, address: Val, no: Val, nj: Val) -> None:
+        mode = self.mode - na.STAGED
+        self._move(at, address, no, nj, self._far_o(), self.f.i64(0), self._far_j(), self.table, mode)
 
     def _move(self, dst: Val, src: Val, no: Val, *args: Val) -> None:
         no = no >> self._word(na.N_OUT_WIDE)

@@ -13,17 +13,21 @@ of additions depends on the plan alone.
 
 from __future__ import annotations
 
+from typing import Callable
+
 from llvmlite import ir
 
 from ..isa import ISA
 from . import nest_abi as na
 from .convert import Converter
 from .emit import I1, I64, Fn, Val, Var
+from .fold import fold
 from .nest_frame import MAX_RANK, OUT, A, Arithmetic, Box, Frame, Odometer, Stage, count_mask, emit_row, row_width
 from .storage import STORAGES
 
 _GROUP = 8  # rows added in a tree
 _RUNS = 4  # vector accumulators of a run
+_TOGETHER = 8  # rows whose elements are added at once
 _CHAIN = 16  # rows, or pairs of them, added one after the other
 
 
@@ -146,7 +150,7 @@ class SumNest:
                     loop(True, source, to)
                 with otherwise:
                     loop(False, source, to)
-        self.stage.leave(out, base, box.no, box.nj)
+        self.stage.leave_turned(out, base, box.no, box.nj, self.frame.vector(na.N_B_O))
 
     # -- one row of outputs, one box of summed entries -------------------------------------------------------
     def _sum_box(self, a: Val, to: Val, no: Val, nq: Val, nl: Val) -> None:
@@ -263,11 +267,59 @@ class SumNest:
             with then:
                 self._rows_across(a, to, vector_o, vector_q, no, nq, nl)
             with otherwise:
-                with f.range(0, no) as o:
+                done = f.var(0)
+                if self.width > 1:
+                    with f.if_((self.frame.word(na.N_FLAGS) & na.SHORT_RUNS).ne(0)):
+                        self._rows_together(a, to, vector_o, vector_q, no, nq, nl, done)
+                with f.range(done.get(), no) as o:
                     sums = self._accumulators()
                     with f.range(0, nq) as q:
                         self._run(a + f.word(vector_o, o) + f.word(vector_q, q), nl, sums)
                     self._store_total(self._tree(sums), to, o)
+
+    def _rows_together(
+        self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val, done: Var
+    ) -> None:
+        """A vector for each of several entries of O, whose elements are added at once."""
+        f, width, parts = self.f, self.width, STORAGES[self.compute].parts
+        count = _TOGETHER
+        c, add = Converter(f, self.isa, width), Arithmetic(f, self.isa, self.compute, width).add
+        whole, rest = nl // width, nl % width
+        mask = count_mask(f, rest, width) if self.isa.masks else None
+        with f.range(0, no - (count - 1), count) as o:
+            rows = [a + f.word(vector_o, o + k) for k in range(count)]
+            sums = [Var(f, f.zero(c.type(self.compute))) for _ in rows]
+
+            def take(w: int, shift: Val, mask: Val | None = None) -> None:
+                for row, total in zip(rows, sums):
+                    value = self._value(Converter(f, self.isa, w), row + shift, mask)
+                    total.set(add(total.get(), self._padded(value, w)))
+
+            with f.range(0, nq) as q:
+                shift = f.word(vector_q, q)
+                with f.range(0, whole) as i:
+                    take(width, shift + i * (width * self.item_a))
+                self._rest(rest, lambda w, at: take(w, shift + (whole * width + at) * self.item_a, mask))
+            folded = fold(f, add, [total.get() for total in sums], width, parts)
+            each = count // len(folded)
+            for k, value in enumerate(folded):
+                value = value if each == width else f.shuffle(value, value, range(each * parts))
+                Converter(f, self.isa, each).store(self.compute, value, to + (o + k * each) * self.item)
+            done.set(o + count)
+
+    def _rest(self, rest: Val, take: Callable[[int, Val], None]) -> None:
+        """Less than a vector: through a mask, or in pieces that halve."""
+        f, w = self.f, self.width // 2
+        if self.isa.masks:
+            with f.if_(rest > 0):
+                take(self.width, f.i64(0))
+            return
+        done = f.var(0)
+        while w:
+            with f.if_((rest & w).ne(0)):
+                take(w, done.get())
+                done.add(w)
+            w //= 2
 
     def _rows_across(self, a: Val, to: Val, vector_o: Val, vector_q: Val, no: Val, nq: Val, nl: Val) -> None:
         """A vector in memory for each o, because runs that follow each other belong to different ones."""
