@@ -39,6 +39,7 @@ from .slices import Slices, find_slices, table_bytes
 from .strands import find_strands
 from .thread_slices import find_thread_slices
 from .unpacked import UnpackedPlan
+from .weighted import sum_weighted
 from .work import Work
 
 __all__ = ["PlanRequest", "build_plan"]
@@ -77,6 +78,8 @@ def lay_out(
         find_strands(listed, machine, seconds)
     LayoutSolver(listed, isa, machine, seconds).solve()
     if request.fuse:
+        if slices is None:
+            sum_weighted(listed, isa)
         give_products(listed, isa, machine)
     return listed, slices
 

@@ -49,7 +49,7 @@ def join(listed: OperationList, machine: cost.Machine) -> None:
     """Joins operations of a list, none of which has a layout yet."""
     for operation in listed.operations:
         if operation.kind == "gemm" and adds_rows(operation, listed):
-            operation.kind, operation.compute, operation.work = "fused", _dtype(operation), None
+            operation.kind, operation.compute, operation.work = "fused", computed_in(operation), None
     if all([operation.kind == "gemm" for operation in listed.operations]):
         return
     makers = read_once(listed, LEAST_GAIN * machine.memory_bandwidth / 2)
@@ -237,7 +237,7 @@ def kernel_of(operation: Operation) -> Product:
     """What the fused kernel of an operation would do."""
     inputs = tuple(sorted([value.dtype for value in operation.inputs]))
     conj = sum([value.conj for value in operation.inputs])
-    return Product(inputs, _dtype(operation), operation.output.dtype, sums(operation), conj)
+    return Product(inputs, computed_in(operation), operation.output.dtype, sums(operation), conj)
 
 
 def sums(operation: Operation) -> bool:
@@ -291,11 +291,11 @@ def by_stride(axes: Mapping[Index, Axis]) -> list[Index]:
 def _computed(maker: Operation, operation: Operation) -> str:
     """The dtype in which both compute; empty where they do in several."""
     computed = maker if operation.kind == "copy" else operation
-    alike = _dtype(maker) == maker.output.dtype == _dtype(computed)
-    return _dtype(computed) if alike and not maker.kind == operation.kind == "copy" else ""
+    alike = computed_in(maker) == maker.output.dtype == computed_in(computed)
+    return computed_in(computed) if alike and not maker.kind == operation.kind == "copy" else ""
 
 
-def _dtype(operation: Operation) -> str:
+def computed_in(operation: Operation) -> str:
     """In which an operation computes; a copy in the wider of both dtypes."""
     source, target = operation.inputs[0].dtype, operation.output.dtype
     if operation.kind == "copy" and (target, source) in CASTS:

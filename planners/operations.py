@@ -23,7 +23,7 @@ from .elements import REAL_PART, itemsize
 from .layout import dense_axes
 from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
-from .splitting import LEAST_OPERANDS, ROWS_BYTES, SumCut, cut, pieces_of_a_line, pieces_of_k
+from .splitting import LEAST_OPERANDS, ROWS_BYTES, SumCut, cut, pieces_of_a_line, pieces_of_k, pieces_of_tiles
 from .turned import LEAST_BYTES as LEAST_TURNED
 from .turned import term_of_product
 
@@ -245,18 +245,22 @@ class OperationList:
         return None if chosen is None else self._cut(operation, chosen, term)
 
     def _in_lines(self, operation: Operation, term: tuple[Index, ...]) -> Value | None:
-        """The result of a product of corresponding elements whose rows are less than a line, with some terms beside them that
-        are added later; None where that does not pay, or no fused kernel is to do it (`joining.adds_rows`)."""
+        """The result of a product of corresponding elements whose rows are less than a line, or that lie along different
+        terms, with some terms beside them that are added later; None where that does not pay, or no fused kernel is to do
+        it (`joining.adds_rows`, `weighted`)."""
         x, y = operation.inputs
         known = x.kind == y.kind == "input" and x.dtype == y.dtype and not (x.swapped_bytes or y.swapped_bytes)
-        if not known or not term or not self.request.fuse or x.size + y.size < ROWS_BYTES:
+        if not known or not self.request.fuse or x.size + y.size < LEAST_OPERANDS:
             return None
-        item = itemsize(x.dtype)
-        chosen = pieces_of_a_line(x.axes, y.axes, term, itemsize=item)
+        item, chosen, first = itemsize(x.dtype), None, ()
+        if term and x.size + y.size >= ROWS_BYTES:
+            chosen = pieces_of_a_line(x.axes, y.axes, term, itemsize=item)
+        if chosen is None and (chosen := pieces_of_tiles(x.axes, y.axes, term, itemsize=item)):
+            first = chosen.whole
         if chosen is None:
             return None
         parts = self._cut(operation, chosen, term)
-        order = sorted(x.axes, key=lambda i: abs(x.axes[i].stride))
+        order = sorted(x.axes, key=lambda i: (i not in first, abs(x.axes[i].stride)))
         parts.axes = dense_axes([i for i in order if i in parts.term], self.sizes, item)
         return parts
 

@@ -7,6 +7,8 @@ order of the additions is the plan's, not the threads'.
 A product of corresponding elements whose result has rows of less than a line is cut the other way: a few terms that lie
 behind each other number the pieces, so that vectors run along them and the row.
 
+One whose operands run along different summed indices keeps one of them, too: a sum of both would have nothing to turn round.
+
 A size need not have a divisor: what is left behind all pieces, the *tail*, is added to the first partial product by a
 further part of the step (`parts`).
 """
@@ -27,6 +29,7 @@ ROWS_BYTES = 1 << 20  # of both operands of a product of corresponding elements 
 LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
 # A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
 _FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
+_TILE = 16  # entries of either side of what is turned round, at least
 _WHOLE_LINES = 16  # a piece with a tail behind it has a multiple of so many entries, which may lie side by side
 # Writing and adding the partial products moves at most this share of the elements that the operands have.
 _TRAFFIC = 8
@@ -139,3 +142,18 @@ def pieces_of_a_line(left: Mapping[Index, Axis], right: Mapping[Index, Axis], ke
         if run >= LINE:
             return SumCut(tuple(whole), 1) if whole else None
     return None
+
+
+def pieces_of_tiles(
+    left: Mapping[Index, Axis], right: Mapping[Index, Axis], kept: Sequence[Index], *, itemsize: int
+) -> SumCut | None:
+    """How to cut the sum of a product of corresponding elements that lie along different summed indices: the one along
+    which the second operand runs numbers pieces, so that tiles of it are turned round while the sum goes along the first;
+    without it, each element of the second would be read from a line of its own."""
+    if left.keys() != right.keys():
+        return None
+    near, far = (min(axes, key=lambda i: abs(axes[i].stride)) for axes in (left, right))
+    if near == far or near in kept or far in kept or min(left[near].size, left[far].size) < _TILE:
+        return None
+    partial = math.prod(left[i].size for i in kept) * left[far].size * itemsize
+    return SumCut((far,), left[far].size) if partial <= _PARTIAL_BYTES else None

@@ -39,6 +39,7 @@ _MOST_VECTORS = 8192  # in the operands and the result of one, 512 KB
 _GATE = 16  # elements of a matrix that is applied to a large operand with few adjacent elements in each piece
 _GATE_BYTES = 1 << 14  # of the large operand at least
 _GATE_ROWS = 8
+_MOST_COPIED = 1 << 19  # bytes of a copy in which each element is used once
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
 _Shared = Callable[[list[Dim], list[Dim], list[Dim], list[Dim]], bool]
@@ -108,6 +109,8 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
         copied = beside(c.swapped if exchanged else c, lanes)
         if copied is None or not _batched_fits(view := _View(copied.contraction), isa):
             continue
+        if copied.nbytes > _MOST_COPIED and not (c.m or c.n):
+            continue  # of corresponding elements: a fused kernel turns tiles round on its way (`weighted`)
         if isa.masks or view.batch[-1].size >= lanes:  # else most is done element by element
             return Choice(row=replace(_BATCHED, exchanged=exchanged), view=view, isa=isa, copied=copied)
     return None

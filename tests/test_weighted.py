@@ -1,0 +1,138 @@
+"""Products of a batch with a vector on one side, as sums of corresponding elements; and sums of both operands' fast indices."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+from plan_cases import made_anew
+
+import einsum_engine as engine
+from einsum_engine.executor import bind
+from einsum_engine.kernels import tiles
+from einsum_engine.kernels.isa import host_isas
+from einsum_engine.planners import weighted
+from einsum_engine.planners.build import build_plan
+from einsum_engine.planners.layout import dense_axes
+from einsum_engine.planners.splitting import SumCut, pieces_of_tiles
+
+EXAMPLES = int(os.environ.get("TEST_EXAMPLES", 0)) or 60
+
+
+def operands(expression: str, sizes: dict[str, int], dtype: str, seed: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    terms = expression.partition("->")[0].split(",")
+    return [oracle.random(rng, [sizes[letter] for letter in term], dtype, exact=True) for term in terms]
+
+
+def expected(expression: str, arrays: list[np.ndarray]) -> np.ndarray:
+    dtype = arrays[0].dtype
+    wide = np.complex128 if dtype.kind == "c" else np.int64
+    return np.einsum(expression, *[each.astype(wide) for each in arrays]).astype(dtype)
+
+
+CASES = {  # expression, sizes, and whether a fused kernel does it
+    "corresponding elements": ("bac,acb->ab", dict(a=90, b=300, c=40), True),
+    "few rows": ("cabd,dab->acb", dict(a=2, b=85, c=3, d=9), True),
+    "all summed": ("ab,ba->", dict(a=50, b=60), True),
+    "rows enough": ("cabd,dab->acb", dict(a=2, b=85, c=30, d=9), False),
+    "rows adjacent": ("acb,ca->ab", dict(a=11, b=2, c=98), False),
+    "short runs of both": ("bacd,bcad->ba", dict(a=20, b=9, c=30, d=3), False),
+    "a matrix": ("cabd,dabe->acbe", dict(a=2, b=85, c=3, d=9, e=2), False),
+}
+
+
+@pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_which_products_they_are(case, dtype, isa):
+    """Of a vector of the instruction set, that is: rows are few or not beside its elements."""
+    expression, sizes, fused = CASES[case]
+    arrays = operands(expression, sizes, dtype)
+    plan = build_plan(replace(engine.compile(expression, *arrays, threads=1).plan.request, isa=isa.name))
+    larger, smaller = (set(term) for term in expression.partition("->")[0].split(","))
+    rows = int(np.prod([sizes[letter] for letter in larger - smaller]))
+    few = rows <= weighted.ROWS * tiles.elements(isa, dtype)
+    if fused or not few:
+        assert ("fused" in [step.family for step in plan.steps]) == (fused and few)
+    out = np.empty(expected(expression, arrays).shape, dtype)
+    bind(plan).run(arrays, out)
+    np.testing.assert_array_equal(out, expected(expression, arrays))
+
+
+def drawn(draw: random.Random) -> tuple[str, dict[str, int]]:
+    """An expression in which one operand has all indices, and sizes."""
+    letters = iter("abcdefg")
+    batch, rows, terms = ("".join(next(letters) for _ in range(draw.choice(counts))) for counts in ((0, 1, 2), (0, 1), (1, 2)))
+    orders = ["".join(draw.sample(group, len(group))) for group in (batch + rows + terms, batch + terms, batch + rows)]
+    sizes = {letter: draw.choice((1, 2, 3, 5, 8, 13, 17, 33)) for letter in batch + rows + terms}
+    return f"{orders[0]},{orders[1]}->{orders[2]}", sizes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_random_products(threads, monkeypatch):
+    """Whatever may be a sum of corresponding elements is one here."""
+    monkeypatch.setattr(weighted, "ROWS", 1e9)
+    monkeypatch.setattr(weighted, "RUN", 0)
+    found = 0
+    with made_anew():
+        for seed in range(EXAMPLES):
+            draw = random.Random(seed)
+            expression, sizes = drawn(draw)
+            dtype = draw.choice(tiles.DTYPES)
+            arrays = operands(expression, sizes, dtype, seed)
+            if draw.random() < 0.3:
+                arrays = [array[..., ::-1] for array in arrays]
+            call = engine.compile(expression, *arrays, threads=threads)
+            found += "fused" in [step.family for step in call.plan.steps]
+            np.testing.assert_array_equal(call(*arrays), expected(expression, arrays), f"seed {seed}: {expression} {sizes} {dtype}")
+    assert found > EXAMPLES // 5
+
+
+def test_within_a_network():
+    """Intermediates that lie as the plan has them, which may be no plain matrix."""
+    expression, sizes = "xa,xb,abk,kab->bk", dict(x=50, a=30, b=3, k=2)
+    arrays = operands(expression, sizes, "float64")
+    np.testing.assert_array_equal(engine.einsum(expression, *arrays), expected(expression, arrays))
+
+
+@pytest.mark.parametrize("conj", [[0], [1]])
+@pytest.mark.parametrize("dtype", tiles.COMPLEX)
+def test_conjugated(dtype, conj):
+    for expression, sizes in (("bac,acb->ab", dict(a=23, b=52, c=2)), ("ab,ba->", dict(a=90, b=200))):
+        arrays = operands(expression, sizes, dtype)
+        exact = [np.conj(array) if at in conj else array for at, array in enumerate(arrays)]
+        np.testing.assert_array_equal(engine.einsum(expression, *arrays, conj=conj), np.einsum(expression, *exact))
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("expression, sizes", [
+    ("ab,ba->", dict(a=300, b=470)),
+    ("abc,cab->", dict(a=60, b=40, c=50)),
+    ("abc,cba->b", dict(a=90, b=20, c=80)),
+])  # fmt: skip
+def test_sums_along_different_indices_keep_one_of_them(expression, sizes, dtype):
+    """A tile has two sides: the step behind adds one."""
+    arrays = operands(expression, sizes, dtype)
+    for threads in (1, 2):
+        call = engine.compile(expression, *arrays, threads=threads)
+        if sum(array.nbytes for array in arrays) >= 1 << 17:
+            assert call.plan.steps[-1].family == "sum"
+        np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
+
+
+def test_pieces_of_tiles():
+    def found(left, right, kept, **sizes):
+        return pieces_of_tiles(dense_axes(left[::-1], sizes, 8), dense_axes(right[::-1], sizes, 8), kept, itemsize=8)
+
+    assert found("ab", "ba", "", a=300, b=200) == SumCut(("a",), 300)
+    assert found("abc", "cba", "b", a=300, b=200, c=16) == SumCut(("a",), 300)
+    assert found("abc", "cba", "b", a=15, b=200, c=300) is None, "no tile"
+    assert found("ab", "ba", "a", a=300, b=200) is None, "a is kept"
+    assert found("ab", "ab", "", a=300, b=200) is None, "a dot product"
+    assert found("abc", "cb", "", a=300, b=200, c=50) is None, "no corresponding elements"
+    assert found("abc", "cba", "b", a=3000, b=200, c=50) is None, "more of what is made than stays in cache"
