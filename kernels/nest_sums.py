@@ -118,7 +118,8 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
     outer = sorted(left + without(kept, runs), key=by_output)
     if run is not None and run[0] * item > (STAGED_BYTES if len(summed) == 1 else STAGED_BYTES // 2):
         l, left = take([run], min(SUMMED, max(64, most // o.count)))
-        q, q_outer = take(left + without(summed, [run]), max(1, SUMMED // l.count))
+        summed.remove(run)  # another loop may be the same, where elements of the input share memory
+        q, q_outer = take(left + summed, max(1, SUMMED // l.count))
         return Cut(mode=na.SUM_ROWS, o=o, l=l, q=q, outer=outer, q_outer=q_outer)
     mode = na.SUM_STAGED_COLUMNS if o.total >= 8 else na.SUM_STAGED_ROWS
     q, q_outer = take(summed, max(16, min(SUMMED, most) // o.count))
