@@ -97,3 +97,11 @@ def test_error_of_short_runs_is_small(isa, length):
     case.run(isa, operands)
     exact = operands[1].view.astype(np.float64).sum(axis=0).ravel()
     assert (np.abs(operands[0].view.ravel() - exact) / exact).max() < 4 * np.finfo(np.float32).eps
+
+
+@ISAS
+def test_loops_that_are_the_same_are_both_summed(isa):
+    """Elements of the input share memory: two summed loops along its runs."""
+    for length in (9, 12, 100):
+        dims = ((length, 0, 4, 0), (length, 0, 4, 0), (11, 4, 8 * length, 0))
+        Case(NestProblem(op="sum", dims=dims, out="float32", a="float32"), seed=length).check(isa)
