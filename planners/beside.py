@@ -6,6 +6,8 @@ family reads it in place where the other operand and the result have that index 
 copied so that it has (`beside`), and a free result may inherit that order (`inherited`), down a chain of
 products each of which has the result of the one before as its large operand. A long batch index that many products of a
 network share may be fastest in every value between them.
+
+A vector whose terms lie in another order than those of the rows that it is multiplied with is copied in theirs (`in_order`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..kernels.cpu.units import LINE
 from ..kernels.nest import NestProblem
 from ..kernels.tiles import ITEMSIZE
 from ..plan import Axis, Index
@@ -63,6 +66,22 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
         dims = (*dims, (times, axes[REPEATED].stride, 0, 0))
     copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
     return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small * times)
+
+
+def in_order(c: BinaryContraction) -> Copied | None:
+    """``c`` with its left operand, which has no rows of its own, copied in the order of the right one, of which terms run
+    adjacent to each other; None where the right one has too few rows for that. A GEMM would pack the right one instead.
+    """
+    item, left = ITEMSIZE[c.dtype], (*c.batch, *c.k)
+    if prod([c.sizes[i] for i in c.n]) < FEW_ROWS:
+        return None
+    small = item * prod([c.sizes[i] for i in left])
+    if small * prod([c.sizes[i] for i in c.n]) < LEAST_BYTES:
+        return None
+    axes = dense_axes(sorted(left, key=lambda i: abs(c.right[i].stride)), c.sizes, item)
+    dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
+    copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
+    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=-(-small // LINE) * LINE)
 
 
 def _together(c: BinaryContraction, order: list[Index], adjacent: int) -> tuple[Index, ...]:

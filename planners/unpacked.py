@@ -2,7 +2,7 @@
 
 A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
 runs its lanes along a batch dimension that is contiguous in all three tensors, or in all but a small one, of which it
-reads a copy; *small* products are many matrices of a few elements. `choose` walks the table of these and returns the
+reads a copy (so does a dot with a vector whose terms lie in another order); *small* products are many matrices of a few elements. `choose` walks the table of these and returns the
 first that is the right one.
 """
 
@@ -27,7 +27,7 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..records import changed, lazy, quick
-from .beside import FEW_ROWS, Copied, beside
+from .beside import FEW_ROWS, Copied, beside, in_order
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
 from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, levels, total
@@ -60,9 +60,8 @@ class UnpackedPlan:
 
     @property
     def temporary_bytes(self) -> int:
-        if self.copy is not None:
-            return self.copied_bytes
-        return dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
+        partial = dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
+        return self.copied_bytes + partial
 
     def copies(self, places: Mapping[str, Operand]) -> list[Row]:
         """Rows to run before."""
@@ -75,7 +74,8 @@ class UnpackedPlan:
         left = left if self.copy is None else "temp"
         placed = changed(self.problem, a=places[left], b=places[right], c=places["out"])
         if self.family == "dot":
-            return dot_family.lower(placed, self.threads, places["temp"])
+            temp = places["temp"]
+            return dot_family.lower(placed, self.threads, Operand(slot=temp.slot, offset=temp.offset + self.copied_bytes))
         family = batched_family if self.family == "batched" else small_family
         return (family.lower(placed, self.isa, self.threads),)
 
@@ -99,7 +99,17 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
+    if "order" in asks and (choice := _choose_in_order(c, isa)) is not None:
+        return choice
     return _choose_beside(c, isa) if "beside" in asks else None
+
+
+def _choose_in_order(c: BinaryContraction, isa: ISA) -> Choice | None:
+    """The dot family with a copy of the vector."""
+    copied = in_order(c.swapped if c.m else c) if bool(c.m) != bool(c.n) else None
+    if copied is None or not _dot_fits(view := _View(copied.contraction), isa):
+        return None
+    return Choice(row=replace(_DOT, exchanged=bool(c.m)), view=view, isa=isa, copied=copied)
 
 
 def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
@@ -119,7 +129,8 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
 def _asks(c: BinaryContraction) -> list[str]:
     """What families ask for and ``c`` has, by single indices, before dimensions are fused: ``run``, a sum along adjacent
     elements; of a batch or a gate ``columns`` or ``rows``, whichever are adjacent in the result; ``lanes``, a batch that
-    is adjacent in all tensors; ``beside``, one that is in the result."""
+    is adjacent in all tensors; ``beside``, one that is in the result; of a vector ``order``, terms that are adjacent in the
+    rows that it is multiplied with."""
     item = tile_table.ITEMSIZE[c.dtype]
     left, right, out = c.left, c.right, c.out
     found = ["run"] if any([left[i].stride == item == right[i].stride for i in c.k]) else []
@@ -128,6 +139,10 @@ def _asks(c: BinaryContraction) -> list[str]:
         found += [name for name, indices in sides if item in [out[i].stride for i in indices]]
         if "beside" in found and any([left[i].stride == item == right[i].stride == out[i].stride for i in c.batch]):
             found.append("lanes")
+    if bool(c.m) != bool(c.n):
+        rows = left if c.m else right
+        if any([rows[i].stride == item for i in c.k]):
+            found.append("order")
     return found
 
 
@@ -409,12 +424,13 @@ def _last_product(view: _View) -> Dim:
     return view.matrices.products[-1]
 
 
+_DOT = _Family(name="dot", asks="run", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1])
 _BATCHED = _Family(name="batched", asks="lanes", fits=_batched_fits, problem=_batched, along=_last_batch)
 # The first that fits a contraction runs it.
 _FAMILIES = (
     _Family(name="small", asks="columns", fits=_tiny_fits, problem=_small, along=_last_product),
     _Family(name="small", asks="rows", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
-    _Family(name="dot", asks="run", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1]),
+    _DOT,
     _BATCHED,
     _Family(name="small", asks="columns", fits=_small_fits, problem=_small, along=_last_product),
     _Family(name="small", asks="rows", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),

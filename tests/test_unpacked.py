@@ -31,7 +31,7 @@ def drawn(rng, dtype):
 def everything(c):
     """What `unpacked._asks` finds where it does not look at strides."""
     products = ["columns", "rows", "lanes", "beside"] if c.batch or unpacked.is_gate(c) else []
-    return [*products, *(["run"] if c.k else [])]
+    return [*products, *(["run", "order"] if c.k else [])]
 
 
 def said(choice):
@@ -44,7 +44,7 @@ def said(choice):
 @pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int8"])
 def test_what_is_asked_first_misses_no_family(monkeypatch, isa, dtype):
-    rng, found = random.Random(f"{isa.name} {dtype}"), Counter()
+    rng, found, copied = random.Random(f"{isa.name} {dtype}"), Counter(), Counter()
     for _ in range(800):
         c = drawn(rng, dtype)
         quick = unpacked.choose(c, isa)
@@ -54,4 +54,6 @@ def test_what_is_asked_first_misses_no_family(monkeypatch, isa, dtype):
         assert said(quick) == said(slow), c
         if quick is not None:
             found[quick.row.name, quick.row.exchanged] += 1
+            copied[quick.row.name] += quick.copied is not None
+    assert copied["dot"], "a vector is copied in the order of the rows"
     assert {name for name, _ in found} >= {"dot", "batched", "small"} and ("small", True) in found, found

@@ -136,3 +136,38 @@ def test_pieces_of_tiles():
     assert found("ab", "ab", "", a=300, b=200) is None, "a dot product"
     assert found("abc", "cb", "", a=300, b=200, c=50) is None, "no corresponding elements"
     assert found("abc", "cba", "b", a=3000, b=200, c=50) is None, "more of what is made than stays in cache"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int32"])
+@pytest.mark.parametrize("expression, sizes", [
+    ("pqrs,sr->pq", dict(p=7, q=12, r=13, s=17)),
+    ("sr,prqs->pq", dict(p=7, q=12, r=13, s=17)),
+    ("bcad,bda->cb", dict(b=5, c=9, a=12, d=40)),
+    ("abc,cb->a", dict(a=4, b=300, c=301)),
+])  # fmt: skip
+def test_vectors_are_copied_in_the_order_of_the_rows(expression, sizes, dtype):
+    """One copy, then a sum along adjacent terms; of four threads each has partial sums behind the copy where results are few."""
+    arrays = operands(expression, sizes, dtype)
+    for threads in (1, 2, 4):
+        call = engine.compile(expression, *arrays, threads=threads)
+        found = [step.family for step in call.plan.steps]
+        if dtype != "int32":
+            assert found[:2] == ["copy", "dot"], found
+        np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
+    if sizes.get("a") == 4 and dtype != "int32":
+        assert len(found) == 3, "partial sums are added"
+
+
+@pytest.mark.parametrize("conj", [[0], [1]])
+def test_copied_vectors_are_conjugated(conj):
+    arrays = operands("prqs,sr->pq", dict(p=7, q=12, r=13, s=17), "complex64")
+    exact = [np.conj(array) if at in conj else array for at, array in enumerate(arrays)]
+    found = engine.einsum("prqs,sr->pq", *arrays, conj=conj)
+    np.testing.assert_array_equal(found, np.einsum("prqs,sr->pq", *exact))
+
+
+def test_few_rows_do_not_pay_for_a_copy():
+    for rows in (3, 4):
+        arrays = operands("abc,cb->a", dict(a=rows, b=60, c=70), "float64")
+        steps = engine.compile("abc,cb->a", *arrays, threads=1).plan.steps
+        assert ("copy" in [step.family for step in steps]) == (rows == 4)
