@@ -38,12 +38,13 @@ def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
         return False
     larger, smaller = sorted(operation.inputs, key=lambda value: len(value.term), reverse=True)
     rows = set(larger.term) - set(smaller.term)
-    if not prod([listed.sizes[index] for index in rows]) <= ROWS * tile_table.elements(isa, larger.dtype):
+    product = kernel_of(operation)
+    if product not in PRODUCTS:
+        return False
+    if prod([listed.sizes[index] for index in rows]) > ROWS * tile_table.elements(isa, product.compute):
         return False
     fast, other = by_stride(larger.axes)[0], by_stride(smaller.axes)[0]
     if fast in rows or (fast == other and listed.sizes[fast] < RUN):
-        return False
-    if kernel_of(operation) not in PRODUCTS:
         return False
     values = (*operation.inputs, operation.output)
     return all([axis.linear for value in values for axis in value.axes.values()])

@@ -93,6 +93,14 @@ def test_random_products(threads, monkeypatch):
     assert found > EXAMPLES // 5
 
 
+@pytest.mark.parametrize("accumulate", [None, "float32"])
+def test_half_precision(accumulate):
+    """Its elements are cast on their way, or before a product of casts: there is no vector of it to compare rows with."""
+    arrays = [np.sign(array).astype("float16") for array in operands("cabd,dab->acb", dict(a=2, b=85, c=3, d=9), "float32")]
+    found = engine.einsum("cabd,dab->acb", *arrays, accumulate=accumulate)
+    np.testing.assert_array_equal(found, expected("cabd,dab->acb", arrays))
+
+
 def test_within_a_network():
     """Intermediates that lie as the plan has them, which may be no plain matrix."""
     expression, sizes = "xa,xb,abk,kab->bk", dict(x=50, a=30, b=3, k=2)
