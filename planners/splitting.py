@@ -150,7 +150,7 @@ def pieces_of_tiles(
     """How to cut the sum of a product of corresponding elements that lie along different summed indices: the one along
     which the second operand runs numbers pieces, so that tiles of it are turned round while the sum goes along the first;
     without it, each element of the second would be read from a line of its own."""
-    if left.keys() != right.keys():
+    if left.keys() != right.keys() or not left:
         return None
     near, far = (min(axes, key=lambda i: abs(axes[i].stride)) for axes in (left, right))
     if near == far or near in kept or far in kept or min(left[near].size, left[far].size) < _TILE:

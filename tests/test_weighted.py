@@ -143,6 +143,7 @@ def test_pieces_of_tiles():
     assert found("abc", "cba", "b", a=300, b=200, c=16) == SumCut(("a",), 300)
     assert found("abc", "cba", "b", a=15, b=200, c=300) is None, "no tile"
     assert found("ab", "ba", "a", a=300, b=200) is None, "a is kept"
+    assert found("", "", "") is None, "numbers"
     assert found("ab", "ab", "", a=300, b=200) is None, "a dot product"
     assert found("abc", "cb", "", a=300, b=200, c=50) is None, "no corresponding elements"
     assert found("abc", "cba", "b", a=3000, b=200, c=50) is None, "more of what is made than stays in cache"

@@ -35,7 +35,8 @@ N_Q, N_Q_TOTAL = 56, 57  # other entries: row 1
 N_A_Q = 58  # offset vector along Q
 N_R_MODE = 59
 # and N_B_STAGE: accumulators, two for each entry of O x J; N_B_J: offset vector along J of the accumulators;
-# N_B_FAR: offset vector of the rows of staged summed entries
+# N_B_FAR: offset vector of the rows of staged summed entries; N_B_O: offset vector along O of an output that is staged
+# with MOVE_TILE (it leaves turned round: contiguous along J in memory, along O, for N_OUT_RUN entries, where it is staged)
 N_TASK_STRIDE = 60  # bytes of output per task where tasks share the sum (partial results), else 0
 
 # copy: the output is written in runs, past the caches, from scratch (or from a, where N_A_MOVE is 0)

@@ -3,9 +3,10 @@
     for box of outputs               J rows of O entries, an accumulator each
       for box of summed entries      Q x L of them: L adjacent in a, Q others
         for j                        part = sum of the box: SUM_COLUMNS: rows along o, eight at once; SUM_ROWS: runs
-                                     along l; else staged so that one of them can be done
+                                     along l, of eight o at once where they are short; else staged so that one of
+                                     them can be done
         total += part                the first part is written to total, and total is out where it can be
-      out (+)= total
+      out (+)= total               turned round where the output runs along j
 
 The two levels and the trees within keep the error of a float sum far below the bound of adding one by one. The order
 of additions depends on the plan alone.
