@@ -102,18 +102,14 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
     summed = sorted(summed, key=lambda d: abs(d[2]))
     if kept and direct(kept[0], items) and kept[0][2] and kept[0][0] >= 8:
         o, left = take(kept[:1], max(64, min(SUMMED // item, outputs)))
-        j, outer = take(left + kept[1:], max(1, min(BOX, outputs) // o.count))
-        q, q_outer = take(summed, min(512, max(8, most // o.count)))
-        return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
+        return _columns(o, *take(left + kept[1:], max(1, min(BOX, outputs) // o.count)), summed, most)
     runs = chain(kept, OUT, items[OUT]) or kept
     run = next((d for d in summed if d[2] == item), None)
     if run is None and (turned := _turned(kept, runs, item)) is not None:
         (fast, near), limit = turned, max(8, outputs)
         o, left = take(fast, min(TURNED, limit))
         rest = sorted(left + without(kept, fast), key=by_output)
-        j, outer = take(near + without(rest, near), max(1, min(TURNED_ROWS, limit // o.count)))
-        q, q_outer = take(summed, min(512, max(8, most // o.count)))
-        return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
+        return _columns(o, *take(near + without(rest, near), max(1, min(TURNED_ROWS, limit // o.count))), summed, most)
     o, left = take(runs, max(8, min(256, outputs)))
     outer = sorted(left + without(kept, runs), key=by_output)
     if run is not None and run[0] * item > (STAGED_BYTES if len(summed) == 1 else STAGED_BYTES // 2):
@@ -124,6 +120,12 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
     mode = na.SUM_STAGED_COLUMNS if o.total >= 8 else na.SUM_STAGED_ROWS
     q, q_outer = take(summed, max(16, min(SUMMED, most) // o.count))
     return Cut(mode=mode, o=o, q=q, outer=outer, q_outer=q_outer)
+
+
+def _columns(o: Group, j: Group, outer: list[Dim], summed: list[Dim], most: int) -> Cut:
+    """Rows along O."""
+    q, q_outer = take(summed, min(512, max(8, most // o.count)))
+    return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
 
 
 def _turned(kept: list[Dim], runs: list[Dim], item: int) -> tuple[list[Dim], list[Dim]] | None:

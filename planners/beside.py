@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Mapping
 
 from ..kernels.cpu.units import LINE
 from ..kernels.nest import NestProblem
@@ -61,11 +62,7 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
         order.insert(adjacent, REPEATED)
         adjacent += 1
     axes = dense_axes(_together(c, order, adjacent), c.sizes, item)
-    dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
-    if times > 1:
-        dims = (*dims, (times, axes[REPEATED].stride, 0, 0))
-    copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
-    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=small * times)
+    return _copied(c, axes, small * times)
 
 
 def in_order(c: BinaryContraction) -> Copied | None:
@@ -79,9 +76,14 @@ def in_order(c: BinaryContraction) -> Copied | None:
     if small * prod([c.sizes[i] for i in c.n]) < LEAST_BYTES:
         return None
     axes = dense_axes(sorted(left, key=lambda i: abs(c.right[i].stride)), c.sizes, item)
-    dims = tuple((c.sizes[i], axes[i].stride, c.left[i].stride, 0) for i in left)
+    return _copied(c, axes, -(-small // LINE) * LINE)
+
+
+def _copied(c: BinaryContraction, axes: Mapping[Index, Axis], nbytes: int) -> Copied:
+    """``c`` with its left operand copied to ``axes``; along an index that it has not, the copy repeats it."""
+    dims = tuple((axis.size, axis.stride, c.left[i].stride if i in c.left else 0, 0) for i, axis in axes.items())
     copy = NestProblem(op="copy", dims=dims, out=c.dtype, a=c.dtype)
-    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=-(-small // LINE) * LINE)
+    return Copied(contraction=replace(c, left=axes), copy=copy, nbytes=nbytes)
 
 
 def _together(c: BinaryContraction, order: list[Index], adjacent: int) -> tuple[Index, ...]:

@@ -43,8 +43,8 @@ def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
         return False
     if prod([listed.sizes[index] for index in rows]) > ROWS * tile_table.elements(isa, product.compute):
         return False
-    fast, other = by_stride(larger.axes)[0], by_stride(smaller.axes)[0]
-    if fast in rows or (fast == other and listed.sizes[fast] < RUN):
+    fast = by_stride(larger.axes)[0]
+    if fast in rows or (by_stride(smaller.axes)[:1] == [fast] and listed.sizes[fast] < RUN):
         return False
     values = (*operation.inputs, operation.output)
     return all([axis.linear for value in values for axis in value.axes.values()])

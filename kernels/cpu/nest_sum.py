@@ -286,7 +286,6 @@ class SumNest:
         count = _TOGETHER
         c, add = Converter(f, self.isa, width), Arithmetic(f, self.isa, self.compute, width).add
         whole, rest = nl // width, nl % width
-        mask = count_mask(f, rest, width) if self.isa.masks else None
         with f.range(0, no - (count - 1), count) as o:
             rows = [a + f.word(vector_o, o + k) for k in range(count)]
             sums = [Var(f, f.zero(c.type(self.compute))) for _ in rows]
@@ -300,7 +299,7 @@ class SumNest:
                 shift = f.word(vector_q, q)
                 with f.range(0, whole) as i:
                     take(width, shift + i * (width * self.item_a))
-                self._rest(rest, lambda w, at: take(w, shift + (whole * width + at) * self.item_a, mask))
+                self._rest(rest, lambda w, at, mask: take(w, shift + (whole * width + at) * self.item_a, mask))
             folded = fold(f, add, [total.get() for total in sums], width, parts)
             each = count // len(folded)
             for k, value in enumerate(folded):
@@ -308,17 +307,17 @@ class SumNest:
                 Converter(f, self.isa, each).store(self.compute, value, to + (o + k * each) * self.item)
             done.set(o + count)
 
-    def _rest(self, rest: Val, take: Callable[[int, Val], None]) -> None:
+    def _rest(self, rest: Val, take: Callable[[int, Val, Val | None], None]) -> None:
         """Less than a vector: through a mask, or in pieces that halve."""
         f, w = self.f, self.width // 2
-        if self.isa.masks:
+        if self.isa.masks and w:
             with f.if_(rest > 0):
-                take(self.width, f.i64(0))
+                take(self.width, f.i64(0), count_mask(f, rest, self.width))
             return
         done = f.var(0)
         while w:
             with f.if_((rest & w).ne(0)):
-                take(w, done.get())
+                take(w, done.get(), None)
                 done.add(w)
             w //= 2
 
@@ -364,16 +363,8 @@ class SumNest:
                 for k in range(vectors):
                     take(k, width, i + k * width)
                 done.set(i + step)
-        if self.isa.masks and width > 1:
-            with f.if_(done.get() < count):
-                take(0, width, done.get(), count_mask(f, count - done.get(), width))
-            return
-        w = width // 2
-        while w:
-            with f.if_((count & w).ne(0)):
-                take(w % _RUNS, w, done.get())
-                done.add(w)
-            w //= 2
+        start = done.get()
+        self._rest(count - start, lambda w, at, mask: take(w % _RUNS, w, start + at, mask))
 
     def _padded(self, value: Val, w: int) -> Val:
         """``w`` elements in a whole vector, the others 0."""
