@@ -237,8 +237,11 @@ def test_what_is_asked_of_a_share_is_asked_of_both():
     assert "now" in title.split() and "95 %" in row
 
 
-def test_the_limit_of_a_moment_runs_the_loops_of_the_peak(monkeypatch):
-    """On the loops themselves, with a clock in which a repetition of all threads takes a microsecond."""
+def test_the_limit_of_a_moment_runs_the_loops_of_the_peak(monkeypatch, tmp_path):
+    """On the loops themselves, with a clock in which a repetition of all threads takes a microsecond. What it makes of
+    them is not to be remembered beside the figures of this machine."""
+    monkeypatch.setenv("EINSUM_ENGINE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(calibrate, "_known", {})
     monkeypatch.setattr(calibrate, "_run", lambda calls, repeats: 1e-6 * repeats * len(calls))
     one = case("ij,jk->ik", [(256, 256), (256, 256)])
     work = limits.work_of(steps.walk(steps.parse(one.expr, one.shapes), [(0, 1)]), "float32", 4)
