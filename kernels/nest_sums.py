@@ -52,6 +52,8 @@ def lower_sum(problem: NestProblem, shifts: Dim, threads: int, *, last: bool = F
     kept, summed = [d for d in problem.dims if d[1]], [d for d in problem.dims if not d[1]]
     outputs, tasks = prod(d[0] for d in kept), share(problem.bytes, threads)
     few = not last and tasks > 1 and outputs * 64 * tasks <= problem.elements  # tasks divide what is summed
+    if few and _run(summed, _items(problem, problem.out)[A]) is not None:
+        few = outputs < 4 * tasks  # runs of more outputs are divided as they are
     repeated = None if last else _repeated(kept, summed, problem)
     if not few and repeated is None:
         cut = _cut(kept, summed, _items(problem, problem.out), max(1, outputs // tasks), 1 << 40)
@@ -92,6 +94,11 @@ def _repeated(kept: list[Dim], summed: list[Dim], problem: NestProblem) -> tuple
     return None if lanes is None else (loop, lanes)
 
 
+def _run(summed: list[Dim], item: int) -> Dim | None:
+    """The summed loop whose entries are adjacent in the input."""
+    return next((d for d in summed if d[2] == item), None)
+
+
 def _items(problem: NestProblem, out: str) -> list[int]:
     return [STORAGES[out].itemsize, STORAGES[problem.a].itemsize]
 
@@ -104,7 +111,7 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
         o, left = take(kept[:1], max(64, min(SUMMED // item, outputs)))
         return _columns(o, *take(left + kept[1:], max(1, min(BOX, outputs) // o.count)), summed, most)
     runs = chain(kept, OUT, items[OUT]) or kept
-    run = next((d for d in summed if d[2] == item), None)
+    run = _run(summed, item)
     if run is None and (turned := _turned(kept, runs, item)) is not None:
         (fast, near), limit = turned, max(8, outputs)
         o, left = take(fast, min(TURNED, limit))
@@ -113,9 +120,10 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
     o, left = take(runs, max(8, min(256, outputs)))
     outer = sorted(left + without(kept, runs), key=by_output)
     if run is not None and run[0] * item > (STAGED_BYTES if len(summed) == 1 else STAGED_BYTES // 2):
-        l, left = take([run], min(SUMMED, max(64, most // o.count)))
+        most = min(SUMMED, max(64, most // o.count))
+        l, left = take([run], most)
         summed.remove(run)  # another loop may be the same, where elements of the input share memory
-        q, q_outer = take(left + summed, max(1, SUMMED // l.count))
+        q, q_outer = take(left + summed, max(1, most // l.count))
         return Cut(mode=na.SUM_ROWS, o=o, l=l, q=q, outer=outer, q_outer=q_outer)
     mode = na.SUM_STAGED_COLUMNS if o.total >= 8 else na.SUM_STAGED_ROWS
     q, q_outer = take(summed, max(16, min(SUMMED, most) // o.count))

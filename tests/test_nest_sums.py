@@ -99,6 +99,28 @@ def test_error_of_short_runs_is_small(isa, length):
     assert (np.abs(operands[0].view.ravel() - exact) / exact).max() < 4 * np.finfo(np.float32).eps
 
 
+def runs(dtype: str, shape: tuple[int, int, int]) -> NestProblem:
+    """`abc->b` of an a x b x c array."""
+    item, (a, b, c) = item_of(dtype), shape
+    dims = ((b, item, c * item, 0), (a, 0, b * c * item, 0), (c, 0, item, 0))
+    return NestProblem(op="sum", dims=dims, out=dtype, a=dtype)
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_runs_of_more_sums_than_tasks_are_divided_by_their_sums(isa, dtype):
+    """Each thread adds up whole sums then; of fewer sums each has a share of what is summed, however it is cut."""
+    long = 2_800_000 // item_of(dtype) // (15 * 140)
+    case = Case(runs(dtype, (15, 140, long)), seed=3, threads=2)
+    assert [row.tasks for row in lower(case.problem, 2).rows] == [8]
+    case.check(isa)
+    for shape in ((15 * 20, 7, long), (3, 7, 100 * long)):
+        case = Case(runs(dtype, shape), seed=4, threads=2)
+        first, last = lower(case.problem, 2).rows
+        assert first.tasks == 4 and last.tasks == 1
+        case.check(isa)
+
+
 @ISAS
 def test_loops_that_are_the_same_are_both_summed(isa):
     """Elements of the input share memory: two summed loops along its runs."""
