@@ -18,10 +18,10 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .cpu.units import LINE
-from .fused_boxes import choose_apart, choose_map, movement, repeats
+from .fused_boxes import STAGED_BYTES, choose_apart, choose_map, movement, repeats
 from .fused_over import LONG_ROW, TOGETHER, passes
 from .fused_structure import LONG, Graph, Node, Output, Structure, cost_of, goes_apart, name, parse
-from .nest_boxes import Group, take, without
+from .nest_boxes import SHORT_RUN, Group, take, without
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, even, share
 from .row import Operand, Row
@@ -30,6 +30,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
+TURNED = 256  # entries of O where tiles of an operand are turned round, which stay in the L1 cache
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
@@ -264,12 +265,25 @@ class _Lowering:
             budget = min(budget, BOX, max(STRIP // min(self.items), -(-o[0] // self.threads)))
         else:
             budget = min(budget, BOX)
+        others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
+        most = 4 * BOX
+        turned = self._turned(o, others)
+        if turned is not None:
+            others = [turned, *without(others, [turned])]
+            budget, most = min(budget, TURNED), STAGED_BYTES // max(self.items)
         self.o, left = take([o], budget)
         mine = left + without(mine, [o])
-        others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
-        self.j, others = take(others, max(1, min(512, 4 * BOX // self.o.count)))
+        self.j, others = take(others, max(1, min(512, most // self.o.count)))
         self.mode = ua.ROWS if rows else ua.COLUMNS
         self.inner, self.outer = (mine, others) if rows else (others, mine)
+
+    def _turned(self, o: Dim, others: list[Dim]) -> Dim | None:
+        """The loop along which an operand runs that does not run along O, so that tiles of it are turned round."""
+        if o[0] < SHORT_RUN:
+            return None
+        across = [n for n, item in enumerate(self.items) if n >= self.outputs and o[1 + n] not in (0, item)]
+        runs = [d for d in others if d[0] >= SHORT_RUN and any(d[1 + n] == self.items[n] for n in across)]
+        return max(runs, default=None)
 
     def _runs(self, dim: Dim) -> float:
         """How many operands run along a loop or do not move in it; results of reductions count less, divisors not: there

@@ -41,8 +41,9 @@ COLUMNS = 3e-7  # seconds: of each piece of the result of a sum that goes along 
 RUN = 16  # entries along which operands run together: below, a fused kernel gathers what others have loops for
 
 
-# Products of corresponding elements that are summed: bytes along which rows run, and terms.
-ROWS_RUN, ROWS_TERMS = 64, 8192
+# Products of corresponding elements that are summed: bytes along which rows run, and terms; bytes of both operands if they
+# lie in different orders, for which the second would be copied (where they lie in one, `splitting.ROWS_BYTES`).
+ROWS_RUN, ROWS_TERMS, CROSSED_BYTES = 64, 8192, 1 << 18
 
 
 def join(listed: OperationList, machine: cost.Machine) -> None:
@@ -255,13 +256,16 @@ def adds_rows(operation: Operation, listed: OperationList) -> bool:
     """Whether a product is one of corresponding elements that no other kernel sums well: of rows of both that lie apart, or
     of operands in different orders, where batched products are too long, or no vectors."""
     (one, two), kept = operation.inputs, operation.output.term
-    if not kept or len(kept) == len(one.term) or set(one.term) != set(two.term) or one.size + two.size < ROWS_BYTES:
+    if not kept or len(kept) == len(one.term) or set(one.term) != set(two.term):
         return False
     known = [value for value in (one, two) if value.axes is not None]
     if not known or not streams(operation) or kernel_of(operation) not in PRODUCTS:
         return False
     orders = [by_stride(value.axes) for value in known]
-    if orders[0][0] == orders[-1][0]:
+    crossed = orders[0][0] != orders[-1][0]
+    if one.size + two.size < (CROSSED_BYTES if crossed else ROWS_BYTES):
+        return False
+    if not crossed:
         return orders[0][0] in kept and _run_of_rows(known, orders, kept, listed.sizes) >= ROWS_RUN
     terms = prod([listed.sizes[index] for index in one.term if index not in kept])
     return len(kept) == 1 or terms > ROWS_TERMS

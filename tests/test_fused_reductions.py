@@ -10,6 +10,7 @@ from test_fused import ISAS, SHAPES, SIZES, check
 from einsum_engine.kernels import fused
 from einsum_engine.kernels import fused_structure as fs
 from einsum_engine.kernels.cpu import fused_abi
+from einsum_engine.kernels.cpu import nest_abi as na
 
 REDUCED = [
     ("sum", "float32"),
@@ -82,3 +83,36 @@ def test_tasks_that_share_a_reduction_store_their_own_parts(isa, reduced, shape,
     problem = fused_case.problem_of(structure, made, [np.ones(shape, "f") for _ in range(2)])
     rows = fused.lower(problem, 4, fused.Operand(slot=5, offset=0))
     assert rows[0].tasks > 1 and len(rows) == (1 if 70_001 in shape else 2)  # so many results are a task's own anyway
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+@pytest.mark.parametrize("order", [(2, 0, 1), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("shape", [(40, 5, 33), (7, 300, 18), (300, 40, 9), (3, 64, 2000), (9, 4, 700)])
+def test_operands_that_lie_across_each_other(isa, order, shape, dtype):
+    """Small integers, of which no order of the sum changes the result; each index is kept once."""
+    rng = np.random.default_rng(0)
+    one, two = rng.integers(-2, 3, (2, *shape)).astype(dtype)
+    two = two.transpose(order).copy().transpose(np.argsort(order))
+    for axis in range(3):
+        summed = tuple({0, 1, 2} - {axis})
+        out = (one * two).sum(summed, keepdims=True, dtype=dtype)
+        found = np.empty_like(out)
+        fused_case.run(isa, _product(dtype), [found], [one, two], 2)
+        np.testing.assert_array_equal(found, out)
+
+
+@pytest.mark.parametrize("kept, rows", [(400, 400), (10, 10), (256, 5000)])
+def test_what_lies_across_is_turned_round_by_tiles(kept, rows):
+    """Of a result along rows of the second operand; with the rows of the first in a box, which stays in the L1 cache."""
+    one, two = np.zeros((3, kept, rows)), np.zeros((rows, 3, kept)).transpose(1, 2, 0)
+    (row,) = fused.lower(fused_case.problem_of(_product("float64"), [np.zeros((1, kept, 1))], [one, two]))
+    found = row.tables[fused_abi.U_TABLE][: 3 * fused_abi.O_WORDS].reshape(3, -1)
+    assert list(found[:, fused_abi.O_MODE]) == [na.CONTIGUOUS, na.STAGED + na.MOVE_TILE, na.CONTIGUOUS]
+    assert row.words[fused_abi.U_O] <= fused.TURNED and found[1, fused_abi.O_RUN] > 1
+    assert row.words[fused_abi.U_O] * row.words[fused_abi.U_J] * 8 <= fused.STAGED_BYTES
+
+
+def _product(dtype: str) -> fs.Structure:
+    g = fs.Graph((dtype, dtype))
+    return g.structure((g.op("mul", 0, 1), "sum"))

@@ -15,7 +15,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import tiles
 from einsum_engine.kernels.isa import host_isas
-from einsum_engine.planners import casts, weighted
+from einsum_engine.planners import casts, joining, weighted
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import SumCut, pieces_of_tiles
@@ -132,6 +132,22 @@ def test_sums_along_different_indices_keep_one_of_them(expression, sizes, dtype)
         call = engine.compile(expression, *arrays, threads=threads)
         if sum(array.nbytes for array in arrays) >= 1 << 17:
             assert call.plan.steps[-1].family == "sum"
+        np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("expression, sizes", [
+    ("abc,cab->b", dict(a=7, b=91, c=65)),
+    ("abc,cba->a", dict(a=91, b=7, c=66)),
+    ("acb,abc->c", dict(a=19, b=61, c=67)),
+])  # fmt: skip
+def test_sums_along_different_indices_that_leave_one_of_them(expression, sizes, dtype):
+    """From 256 KB of both on nothing is copied: tiles of one operand are turned round."""
+    arrays = operands(expression, sizes, dtype)
+    large = sum(array.nbytes for array in arrays) >= joining.CROSSED_BYTES
+    for threads in (1, 2):
+        call = engine.compile(expression, *arrays, threads=threads)
+        assert large == ([step.family for step in call.plan.steps][0] == "fused")
         np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
 
 
