@@ -17,7 +17,7 @@ from .cpu import abi
 from .cpu import batched_abi as ba
 from .gemm import ZERO, Operand
 from .isa import ISA
-from .loops import Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
+from .loops import SHARED_TERMS, SHARES, Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
@@ -36,8 +36,6 @@ MANY_ROWS = 24  # more than hardware fetches ahead by itself
 STAGE_BYTES = 24 << 10  # of rows copied to scratch: they stay in L1
 STAGE_RUN = 256  # bytes of a row at least
 _LINE, _WAY, _WAYS = 64, 4096, 8  # of a common first-level cache: lines at the same offset of a page share 8 places
-SHARED_TERMS = 1 << 16  # multiplications that are worth a task
-_SHARES = 2  # tasks per thread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,7 +199,7 @@ def _shares(p: BatchedProblem, isa: ISA, mt: int, threads: int) -> tuple[tuple[i
     unit = max(64, isa.vector_bits // (8 * ITEMSIZE[p.dtype]))
     wanted = 1
     if p.parallel and threads > 1:
-        wanted = max(1, min(_SHARES * threads, p.terms // SHARED_TERMS))
+        wanted = max(1, min(SHARES * threads, p.terms // SHARED_TERMS))
     shares, tasks = [], []
     for total, step in ((outer_total(p.outer), 1), (p.lanes, unit), (p.m, mt)):
         share = -(-max(1, -(-total // wanted)) // step) * step

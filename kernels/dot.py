@@ -19,16 +19,13 @@ from .cpu import abi
 from .cpu import dot_abi as da
 from .gemm import ZERO, Operand
 from .isa import ISA
-from .loops import Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
+from .loops import SHARED_TERMS, SHARES, Loops, exchanged, outer_offsets, outer_total, outer_words, read, write
 from .nest_rows import FAR_BYTES
 from .row import Row, operand_words
 from .tiles import COMPLEX, ITEMSIZE
 
 BLOCK_BYTES = block_bytes(256 << 10, level=2)  # of all columns and a tile of rows, per K block: they stay in L2 while they are used again
 IN_ORDER_BYTES = 256, 4096  # of adjacent rows that are read in order: of longer ones, hardware follows eight at once
-# Below this a second thread costs more than it brings.
-SHARED_TERMS = 1 << 16
-_SHARES = 2  # tasks per thread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,7 +104,7 @@ SMALL_SIDE = 16
 # -- lowering ----------------------------------------------------------------------------------------------------
 def splits(p: DotProblem, threads: int) -> int:
     """Tasks that share the sum: more than one only where the results are too few for the threads."""
-    if not p.parallel or threads < 2 or p.results == 0 or p.results >= _SHARES * threads:
+    if not p.parallel or threads < 2 or p.results == 0 or p.results >= SHARES * threads:
         return 1
     return max(1, min(threads, p.k * p.results // SHARED_TERMS))
 
@@ -194,7 +191,7 @@ def _shares(p: DotProblem, threads: int) -> tuple[tuple[int, int, int], tuple[in
     totals = (p.outer_total, p.m, p.n)
     wanted = 1
     if p.parallel and threads > 1:
-        wanted = max(1, min(_SHARES * threads, p.results * p.k // SHARED_TERMS))
+        wanted = max(1, min(SHARES * threads, p.results * p.k // SHARED_TERMS))
     blocks, tasks = [], []
     for total, unit in zip(totals, (1, 8 if p.n == 1 else 6, 4)):
         block = max(1, -(-total // wanted))

@@ -31,6 +31,7 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 BOX = 4096  # entries of O or J of a reduction's box
 TURNED = 256  # entries of O where tiles of an operand are turned round, which stay in the L1 cache
+NEAR_BYTES = 1024  # of results of a task: of fewer, those at its ends are many
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
@@ -273,7 +274,10 @@ class _Lowering:
             budget, most = min(budget, TURNED), STAGED_BYTES // max(self.items)
         self.o, left = take([o], budget)
         mine = left + without(mine, [o])
-        self.j, others = take(others, max(1, min(512, most // self.o.count)))
+        most = max(1, min(512, most // self.o.count))
+        if rows and self.tasks > 1:  # a box of results for each task
+            most = min(most, max(turned[0] if turned else 8, prod(d[0] for d in kept) // self.tasks))
+        self.j, others = take(others, most)
         self.mode = ua.ROWS if rows else ua.COLUMNS
         self.inner, self.outer = (mine, others) if rows else (others, mine)
 
@@ -418,12 +422,18 @@ class _Lowering:
         output = number < self.outputs
         result = output and self.mode != ua.MAP and bool(self.s.outputs[number].reduce)
         words[ua.O_ROWS] = int(not result if output else j.varies(number))
-        runs = o.contiguous(number, item * self.apart)
+        runs = o.contiguous(number, item * self.apart) and not (result and self._beside_others(item))
         if runs or (result and self.mode == ua.ROWS) or (o.constant(number) and (not output or self.s.over_rows)):
             words[ua.O_MODE] = na.CONTIGUOUS if runs or output else na.BROADCAST
             words[ua.O_ALONG_J] = self._vector(j.offsets(number))
         else:
             self._stage(number, item, output, words)
+
+    def _beside_others(self, item: int) -> bool:
+        """Whether columns that one task adds to, row after row, are in lines with those of another for the most part."""
+        if self.mode != ua.COLUMNS or self.tasks == 1:
+            return False
+        return self.o.count * item * prod(d[0] for d in self._kept_rows()) < NEAR_BYTES * self.tasks
 
     def _stage(self, number: int, item: int, output: bool, words: np.ndarray) -> None:
         """Through scratch, where it runs along O."""

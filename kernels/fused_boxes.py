@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 from typing import Iterator, Sequence
 
 from .cpu import fused_abi as ua
@@ -105,7 +106,8 @@ def movement(o: Group, j: Group, number: int, item: int, output: bool) -> tuple[
     repeated = _repeated(o, number, item) if mode == na.MOVE_GATHER else 0
     if mode not in _APART:
         return mode, wide, run
-    while item << wide < WIDEST and o.dims[0][0] % (2 << wide) == 0 and o.dims[0][1 + number] == item:
+    divisible = gcd(o.dims[0][0], o.total)  # also the end of a loop that is cut itself
+    while item << wide < WIDEST and divisible % (2 << wide) == 0 and o.dims[0][1 + number] == item:
         wide += 1
     if repeated:
         return na.MOVE_REPEAT, wide, repeated >> wide

@@ -12,6 +12,10 @@ from .gemm import ZERO
 
 OUTER_WORD = 16  # where the outer loops start in a step
 LEVELS = 4
+# Multiplications of a task of what is `parallel`, that is, predicted to be shorter with another thread: they take 1 µs
+# or more, which is what one more task costs.
+SHARED_TERMS = 1 << 14
+SHARES = 2  # tasks per thread
 
 Problem = TypeVar("Problem", bound=Any)  # a `BatchedProblem` or a `DotProblem`
 Loops = tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]

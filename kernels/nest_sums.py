@@ -132,7 +132,7 @@ def _cut(kept: list[Dim], summed: list[Dim], items: list[int], outputs: int, mos
 
 def _columns(o: Group, j: Group, outer: list[Dim], summed: list[Dim], most: int) -> Cut:
     """Rows along O."""
-    q, q_outer = take(summed, min(512, max(8, most // o.count)))
+    q, q_outer = take(summed, min(512, max(8, most // (o.count * j.count))))
     return Cut(mode=na.SUM_COLUMNS, o=o, j=j, q=q, outer=outer, q_outer=q_outer)
 
 

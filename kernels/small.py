@@ -17,7 +17,7 @@ from .cpu import small_abi as sa
 from .cpu.units import LINE
 from .gemm import Operand
 from .isa import ISA
-from .loops import Loops, outer_offsets, outer_total, outer_words, read, write
+from .loops import SHARED_TERMS, SHARES, Loops, outer_offsets, outer_total, outer_words, read, write
 from .row import Row, operand_words
 from .tiles import COMPLEX, DTYPES, ITEMSIZE, elements
 
@@ -40,8 +40,6 @@ TURNED_DTYPES = ("float32", "float64", "complex64")
 LEAST_TURNED = 4  # columns and terms of the blocks that are turned round in registers
 FEW_TURNED = 8  # rows for which columns are gathered once
 LINES_BYTES = 24 << 10  # of A, a line for each element, that L1 has room for
-SHARED_TERMS = 1 << 16  # multiplications that are worth a task
-_SHARES = 2  # tasks per thread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -246,7 +244,7 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
     """The row of the step table that computes ``p``."""
     outer_share, t_share = outer_total(p.outer), p.t
     if p.parallel and threads > 1:
-        wanted = max(1, min(_SHARES * threads, p.terms // SHARED_TERMS))
+        wanted = max(1, min(SHARES * threads, p.terms // SHARED_TERMS))
         outer_share = max(1, -(-outer_share // wanted))
         t_share = max(1, -(-p.t // -(-wanted // max(1, -(-outer_total(p.outer) // outer_share)))))
     t_tasks = max(1, -(-p.t // max(1, t_share)))

@@ -29,7 +29,7 @@ from ..kernels.fused_products import CASTS, PRODUCTS, Product
 from ..kernels.isa import ISA
 from ..plan import Axis, Index
 from .operations import Operation, OperationList, Value, itemsize
-from .splitting import ROWS_BYTES
+from .splitting import ROWS_BYTES, TILE
 
 GAIN = 0.15  # of the predicted time of both
 LEAST_GAIN = 1e-6  # seconds: what is in the L1 cache is read again for nothing
@@ -104,6 +104,8 @@ class _Joining:
             return 0.0
         run, crosswise = self._runs(one)
         gain -= COLUMNS * self._columns(one) if sums(one) else CROSSWISE * crosswise
+        if sums(operation) and adds_rows(operation, self.list):
+            gain += COLUMNS * self._columns(operation)
         return gain if gain > max(GAIN * apart, LEAST_GAIN) and run >= RUN else 0.0
 
     def _columns(self, one: Operation) -> int:
@@ -267,6 +269,9 @@ def adds_rows(operation: Operation, listed: OperationList) -> bool:
         return False
     if not crossed:
         return orders[0][0] in kept and _run_of_rows(known, orders, kept, listed.sizes) >= ROWS_RUN
+    fast = [order[0] for order in orders]
+    if len(known) == 2 and (fast[0] in kept) != (fast[1] in kept) and min(map(listed.sizes.__getitem__, fast)) >= TILE:
+        return True  # tiles of one operand are turned round
     terms = prod([listed.sizes[index] for index in one.term if index not in kept])
     return len(kept) == 1 or terms > ROWS_TERMS
 

@@ -29,7 +29,7 @@ ROWS_BYTES = 1 << 20  # of both operands of a product of corresponding elements 
 LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
 # A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
 _FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
-_TILE = 16  # entries of either side of what is turned round, at least
+TILE = 16  # entries of either side of what is turned round, at least
 _WHOLE_LINES = 16  # a piece with a tail behind it has a multiple of so many entries, which may lie side by side
 # Writing and adding the partial products moves at most this share of the elements that the operands have.
 _TRAFFIC = 8
@@ -153,7 +153,7 @@ def pieces_of_tiles(
     if left.keys() != right.keys() or not left:
         return None
     near, far = (min(axes, key=lambda i: abs(axes[i].stride)) for axes in (left, right))
-    if near == far or near in kept or far in kept or min(left[near].size, left[far].size) < _TILE:
+    if near == far or near in kept or far in kept or min(left[near].size, left[far].size) < TILE:
         return None
     partial = math.prod(left[i].size for i in kept) * left[far].size * itemsize
     return SumCut((far,), left[far].size) if partial <= _PARTIAL_BYTES else None

@@ -150,6 +150,13 @@ def test_shared_sum(row, dtype, threads, monkeypatch):
         check(p, operands, row, threads)
 
 
+@pytest.mark.parametrize("m, k, tasks", [(20, 4000, 4), (20, 1638, 1), (20, 1639, 2), (1, 40_000, 2)])
+def test_what_is_worth_two_threads_has_tasks_for_them(m, k, tasks):
+    p, _ = problem(np.random.default_rng(0), "complex128", outer=(1, 1), m=m, n=1, runs=1, length=k, parallel=True)
+    assert dot.lower(p, 2, TEMP)[0].tasks == tasks
+    assert dot.lower(replace(p, parallel=False), 2, TEMP)[0].tasks == 1
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_tasks_cover_the_results_once(threads, monkeypatch):
     monkeypatch.setattr(dot, "SHARED_TERMS", 64)

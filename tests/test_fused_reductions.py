@@ -113,6 +113,27 @@ def test_what_lies_across_is_turned_round_by_tiles(kept, rows):
     assert row.words[fused_abi.U_O] * row.words[fused_abi.U_J] * 8 <= fused.STAGED_BYTES
 
 
+@ISAS
+@pytest.mark.parametrize("kept, staged", [((2, 9), True), ((3, 100), True), ((64, 100), False), ((1, 9), True)])
+def test_few_columns_of_several_tasks_are_added_apart(isa, kept, staged):
+    """In scratch: lines that two tasks add to, row after row, would go to and fro between cores."""
+    outer, count = kept
+    shape = (outer, 200_000 // outer // count, count)
+    x = np.random.default_rng(0).integers(-2, 3, shape).astype("f")
+    out = np.empty((outer, 1, count), "f")
+    (row, *_) = fused_case.run(isa, _product("float32"), [out], [x, x], 2)
+    np.testing.assert_array_equal(out, (x * x).sum(1, keepdims=True))
+    assert (row.tables[fused_abi.U_TABLE][fused_abi.O_MODE] >= na.STAGED) == staged
+    assert row.tasks > 1 or outer == 1, "a box of results is shared where there is memory for parts of it"
+
+
+@pytest.mark.parametrize("kept", [40, 258])
+def test_results_along_rows_are_boxes_for_all_tasks(kept):
+    x, out = np.zeros((kept, 600_000 // kept)), np.zeros((kept, 1))
+    (row,) = fused.lower(fused_case.problem_of(_product("float64"), [out], [x, x]), 2)
+    assert row.tasks >= 4
+
+
 def _product(dtype: str) -> fs.Structure:
     g = fs.Graph((dtype, dtype))
     return g.structure((g.op("mul", 0, 1), "sum"))

@@ -196,6 +196,16 @@ def test_a_chain_is_one_step_that_touches_each_byte_once(text):
     assert len(two.steps) == 2 and two.seconds > 1.15 * plan.seconds and two.arena_bytes > plan.arena_bytes
 
 
+def test_a_sum_whose_pieces_are_many_is_joined_where_it_has_them_anyway():
+    """An outer product in front of it is never written: the sum goes down the columns of its operand either way."""
+    shapes = (18, 27, 4, 55, 18), (4, 27, 55), (18, 18, 55)
+    (step,) = plan_of("abced,cbe,dae->cbda", shapes, "float64").steps
+    assert step.family == "fused" and len(step.inputs) == 3
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, shape).astype("float64") for shape in shapes]
+    np.testing.assert_array_equal(engine.einsum("abced,cbe,dae->cbda", *arrays), np.einsum("abced,cbe,dae->cbda", *arrays))
+
+
 @pytest.mark.parametrize(
     "text, shapes, dtype",
     [

@@ -122,6 +122,15 @@ def test_runs_of_more_sums_than_tasks_are_divided_by_their_sums(isa, dtype):
 
 
 @ISAS
+def test_rows_of_few_sums_in_several_places_are_shared(isa):
+    """`abcd->ad`: a box has rows of all places, so that tasks divide the terms of all of them."""
+    dims = ((4, 56, 8 * 30 * 200 * 7, 0), (7, 8, 8, 0), (30, 0, 8 * 200 * 7, 0), (200, 0, 56, 0))
+    case = Case(NestProblem(op="sum", dims=dims, out="float64", a="float64"), seed=5, threads=2)
+    assert lower(case.problem, 2).rows[0].tasks == 4
+    case.check(isa)
+
+
+@ISAS
 def test_loops_that_are_the_same_are_both_summed(isa):
     """Elements of the input share memory: two summed loops along its runs."""
     for length in (9, 12, 100):

@@ -56,7 +56,7 @@ def test_which_products_they_are(case, dtype, isa):
     plan = build_plan(replace(engine.compile(expression, *arrays, threads=1).plan.request, isa=isa.name))
     larger, smaller = (set(term) for term in expression.partition("->")[0].split(","))
     rows = int(np.prod([sizes[letter] for letter in larger - smaller]))
-    few = rows <= weighted.ROWS * tiles.elements(isa, dtype)
+    few = rows <= weighted.ROWS * tiles.elements(isa, dtype) or case == "corresponding elements"
     if fused or not few:
         assert ("fused" in [step.family for step in plan.steps]) == (fused and few)
     out = np.empty(expected(expression, arrays).shape, dtype)
@@ -140,6 +140,8 @@ def test_sums_along_different_indices_keep_one_of_them(expression, sizes, dtype)
     ("abc,cab->b", dict(a=7, b=91, c=65)),
     ("abc,cba->a", dict(a=91, b=7, c=66)),
     ("acb,abc->c", dict(a=19, b=61, c=67)),
+    ("bac,acb->ab", dict(a=11, b=91, c=75)),
+    ("abced,cebda->bac", dict(a=26, b=5, c=7, d=27, e=8)),
 ])  # fmt: skip
 def test_sums_along_different_indices_that_leave_one_of_them(expression, sizes, dtype):
     """From 256 KB of both on nothing is copied: tiles of one operand are turned round."""
@@ -149,6 +151,16 @@ def test_sums_along_different_indices_that_leave_one_of_them(expression, sizes, 
         call = engine.compile(expression, *arrays, threads=threads)
         assert large == ([step.family for step in call.plan.steps][0] == "fused")
         np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
+
+
+def test_a_tile_has_some_entries_on_either_side():
+    def fused(**sizes):
+        arrays = [np.zeros([sizes[i] for i in term]) for term in ("bac", "acb")]
+        (step, *_) = build_plan(engine.compile("bac,acb->ab", *arrays, threads=1).plan.request).steps
+        return step.family == "fused"
+
+    assert fused(a=40, b=16, c=40) and fused(a=40, b=40, c=16)
+    assert not fused(a=43, b=15, c=40) and not fused(a=43, b=40, c=15)
 
 
 def test_pieces_of_tiles():
