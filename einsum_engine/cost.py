@@ -20,6 +20,7 @@ COMPLEX = ("complex64", "complex128")
 LATENCY = 4  # cycles of a multiply-add
 WORTH_MEETING = 4.0  # times as long as threads need to meet is what a product saves that they share,
 WORTH_MOVING = 1.25  # and what only moves, which takes up to three times as long as a copy
+FETCHED_BYTES = 5 << 10  # from another core, while threads meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,11 @@ class Machine:
     def is_shared(self, seconds: float, threads: int, worth: float = WORTH_MEETING) -> bool:
         """Whether ``threads`` share a step that one of them would do in so many seconds: it saves ``worth`` meetings."""
         return threads > 1 and seconds * (1 - 1 / threads) > worth * self.meeting_seconds
+
+    def fetching_seconds(self, nbytes: int) -> float:
+        """What other threads take to fetch so many bytes from the core that wrote them: lines go the same way as what threads
+        tell each other when they meet."""
+        return nbytes / FETCHED_BYTES * self.meeting_seconds
 
 
 def typical_machine(isa: str, vector_bits: int, fma: bool) -> Machine:

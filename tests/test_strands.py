@@ -9,6 +9,7 @@ import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plan_cases import made_anew
 
 import einsum_engine as engine
 from einsum_engine import cost
@@ -277,3 +278,30 @@ def test_strands_are_the_longest_first_and_cover_what_is_below(always):
         assert done.issuperset(reads)
         assert not operation.strand or all(makers[number].strand == operation.strand for number in reads)
         done.add(operation.output.number)
+
+
+def rank_three(monkeypatch, fetched=None, **sizes):
+    """Steps of a tensor contracted with three factors on two threads: the families, and tasks that more than one thread does."""
+    if fetched is not None:
+        monkeypatch.setattr(cost, "FETCHED_BYTES", fetched)
+    arrays = [np.zeros([sizes[i] for i in term]) for term in ("abc", "ar", "br", "cr")]
+    with made_anew():
+        plan = build_plan(engine.compile("abc,ar,br,cr->", *arrays, threads=2, optimize=[(1, 2), (0, 2), (0, 1)]).plan.request)
+    steps = [step for step in plan.steps if step.family != "pack"]
+    return [step.family for step in steps], [step.tasks if step.args.packed.parallel else 1 for step in steps]
+
+
+def test_what_one_core_has_just_written_is_not_fetched_by_another_for_a_moment(monkeypatch):
+    """The outer product of the factors is too short to be shared, and the matrix product with it too short to fetch it."""
+    sizes = dict(a=50, b=20, c=26, r=29)
+    families, tasks = rank_three(monkeypatch, **sizes)
+    assert families[:2] == ["mul", "gemm"] and tasks == [1, 1, 1]
+    assert rank_three(monkeypatch, fetched=1e18, **sizes)[1][1] > 1
+    more = dict(a=50, b=20, c=400, r=29)  # which uses each row of the outer product more often
+    tasks = rank_three(monkeypatch, fetched=5 << 10, **more)[1]
+    assert tasks[0] == 1 < tasks[1]
+
+
+def test_what_threads_write_together_is_read_by_them_together(monkeypatch):
+    families, tasks = rank_three(monkeypatch, a=50, b=50, c=20, r=50)
+    assert families[:2] == ["mul", "gemm"] and min(tasks[:2]) > 1
