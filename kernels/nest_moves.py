@@ -74,6 +74,12 @@ def _for_threads(
     rows = -(-j.total // (-(-count // threads) * threads))
     if outside % threads and count % threads and rows >= LEAST_ROWS:
         o, j, outer = choose(dims, [item, item], o.count * rows)
+    elif count > 1 and outer:
+        # chunks are walked first; pieces that are all equal are a loop, which is the slowest one if the output has it so
+        whole = range(min(j.count, j.total // threads), LEAST_ROWS - 1, -1)
+        rows = next((n for n in whole if j.total % n == 0), 0)
+        if rows:
+            o, j, outer = choose(dims, [item, item], o.count * rows)
     return o, j, sorted(outer, key=by_output)
 
 

@@ -328,6 +328,7 @@ def lines_of_threads(row, threads: int) -> list[set[int]]:
 
 TRANSPOSED = [((n, 8, 8 * n, 0), (n, 8 * n, 8, 0)) for n in (128, 136, 200, 256, 300)]
 TRANSPOSED.append(((16, 8, 8 << 12, 0), (16, 8 << 4, 8 << 8, 0), (16, 8 << 8, 8 << 4, 0), (16, 8 << 12, 8, 0)))
+TRANSPOSED.append(((52, 8, 8 * 2850, 0), (10, 8 * 52, 8 * 285, 0), (285, 8 * 520, 8, 0)))
 
 
 @pytest.mark.parametrize("dims", TRANSPOSED, ids=lambda dims: dims[0][0])
