@@ -71,15 +71,13 @@ def _for_threads(
     """The same boxes for threads each of which writes rows of its own: they go from box to box as the output lies, and chunks
     of J are as many for one as for the other, where that is what they share and leaves whole tiles."""
     count, outside = j.chunks[0], prod(d[0] for d in outer)
-    rows = -(-j.total // (-(-count // threads) * threads))
-    if outside % threads and count % threads and rows >= LEAST_ROWS:
+    # Chunks are walked first. Pieces that are all equal are a loop, which is the slowest one where the output has it so.
+    whole = range(min(j.count, j.total // threads), LEAST_ROWS - 1, -1) if count > 1 and outer else ()
+    rows = next((n for n in whole if j.total % n == 0), 0)
+    if not rows and outside % threads and count % threads:
+        rows = -(-j.total // (-(-count // threads) * threads))
+    if rows >= LEAST_ROWS:
         o, j, outer = choose(dims, [item, item], o.count * rows)
-    elif count > 1 and outer:
-        # chunks are walked first; pieces that are all equal are a loop, which is the slowest one if the output has it so
-        whole = range(min(j.count, j.total // threads), LEAST_ROWS - 1, -1)
-        rows = next((n for n in whole if j.total % n == 0), 0)
-        if rows:
-            o, j, outer = choose(dims, [item, item], o.count * rows)
     return o, j, sorted(outer, key=by_output)
 
 
