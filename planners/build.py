@@ -78,8 +78,7 @@ def lay_out(
         find_strands(listed, machine, seconds)
     LayoutSolver(listed, isa, machine, seconds).solve()
     if request.fuse:
-        if slices is None:
-            sum_weighted(listed, isa)
+        sum_weighted(listed, isa)
         give_products(listed, isa, machine)
     return listed, slices
 

@@ -14,8 +14,8 @@ from plan_cases import made_anew
 import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import tiles
-from einsum_engine.kernels.isa import host_isas
-from einsum_engine.planners import casts, joining, weighted
+from einsum_engine.kernels.isa import active_isa, host_isas
+from einsum_engine.planners import casts, joining, thread_slices, weighted
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import SumCut, pieces_of_tiles
@@ -108,6 +108,21 @@ def test_within_a_network():
     expression, sizes = "xa,xb,abk,kab->bk", dict(x=50, a=30, b=3, k=2)
     arrays = operands(expression, sizes, "float64")
     np.testing.assert_array_equal(engine.einsum(expression, *arrays), expected(expression, arrays))
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_within_slices(dtype, monkeypatch):
+    """A half of the network for each thread; the second product has four terms that lie apart."""
+    for name, value in (("LEAST_SECONDS", 0.0), ("GAIN", -1e9), ("GAIN_RATE", 0.0)):
+        monkeypatch.setattr(thread_slices, name, value)
+    expression, sizes = "aeb,dbc,adce->ecd", dict(a=4, b=33, c=6, d=36, e=66)
+    arrays = operands(expression, sizes, dtype)
+    with made_anew():
+        call = engine.compile(expression, *arrays, threads=2)
+        families = [step.family for step in call.plan.steps]
+        np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
+    few = 1 <= weighted.ROWS * tiles.elements(active_isa(), dtype)
+    assert "control" in families and ("fused" in families) == few
 
 
 @pytest.mark.parametrize("conj", [[0], [1]])
