@@ -66,5 +66,11 @@ PRODUCTS = frozenset(_products())
 
 
 def names() -> tuple[str, ...]:
-    """Of all kernels of the table."""
-    return tuple(name(each.structure()) for each in sorted(PRODUCTS))
+    """Of all kernels of the table, and of those that add up what tasks have of a sum."""
+    sums = [_share(dtype) for dtype in sorted({each.output for each in PRODUCTS if each.summed})]
+    return tuple(name(each) for each in (*(each.structure() for each in sorted(PRODUCTS)), *sums))
+
+
+def _share(dtype: str) -> Structure:
+    """The sum of results that tasks have each for itself, in the dtype that they are stored in (`fused.lower`)."""
+    return Graph((dtype,)).structure((0, "any" if dtype == "bool" else "sum"))

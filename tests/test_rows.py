@@ -8,10 +8,12 @@ import pytest
 
 import einsum_engine as engine
 from einsum_engine.executor import bind
-from einsum_engine.kernels import tiles
+from einsum_engine.kernels import registry, tiles
+from einsum_engine.kernels.isa import active_isa
+from einsum_engine.planners import joining
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
-from einsum_engine.planners.splitting import SumCut, pieces_of_a_line
+from einsum_engine.planners.splitting import ROWS_BYTES, SumCut, pieces_of_a_line
 
 SIZES = dict(a=60, b=50, c=64)
 CASES = {  # expression, and whether other kernels take it
@@ -43,7 +45,8 @@ def test_results(case, dtype):
     arrays = _operands(expression, dtype, sizes)
     wide = np.complex128 if dtype.startswith("complex") else np.int64
     expected = np.einsum(expression, *[each.astype(wide) for each in arrays]).astype(dtype)
-    large = sum(each.nbytes for each in arrays) >= 1 << 20
+    least = joining.CROSSED_BYTES if case.startswith("orders") else ROWS_BYTES
+    large = sum(each.nbytes for each in arrays) >= least
     for threads in (1, 2, 3):
         call = engine.compile(expression, *arrays, threads=threads)
         families = [step.family for step in call.plan.steps]
@@ -86,6 +89,14 @@ def test_threads_share_sums_to_few_results(expression):
     shared = expression.startswith("abc")
     assert [step.family for step in call.plan.steps] == ["fused"] * (1 + shared)
     np.testing.assert_array_equal(call(*arrays), np.einsum(expression, *arrays))
+
+
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+def test_the_rows_that_add_them_are_in_warm_up(dtype):
+    arrays = _operands("abc,abc->bc", dtype, dict(a=20_000, b=1, c=70))
+    plan = engine.compile("abc,abc->bc", *arrays, threads=2).plan
+    assert [step.family for step in plan.steps] == ["fused", "fused"]
+    assert {name for step in plan.steps for name in step.args.kernels.values()} <= set(registry.kernel_names(active_isa()))
 
 
 def test_without_fused_kernels_rows_are_not_cut():
