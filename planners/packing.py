@@ -18,6 +18,7 @@ from ..records import lazy, quick
 from .operations import itemsize
 
 PACK_BYTES = block_bytes(320 << 10, level=2)  # of packed A per task: stays in L2 beside the B panel and C
+LEAST_BYTES = 16 << 10  # of packed A per task
 LANE_ENTRIES = 1 << 16  # of the table of lanes, beyond which the batch is looped outside
 PAST_BYTES = 16 << 20  # of the panels of all batches, from which on they are stored past the caches
 GROUP = 16  # panels that the transposing path moves together
@@ -143,6 +144,9 @@ def _loop(table: np.ndarray, step: int) -> tuple[int, np.ndarray, np.ndarray, np
 
 
 def _block(panels: int, size: int, threads: int, group: int) -> int:
-    """Panels per task: a few tasks per thread, whole transposed groups."""
-    share = -(-panels // max(1, 4 * threads)) if panels * size > PACK_BYTES else panels
+    """Panels per task, whole transposed groups: a few tasks per thread; one where all stay in the second cache, as far as that
+    is enough for each."""
+    nbytes = panels * size
+    tasks = 4 * threads if nbytes > PACK_BYTES else min(threads, nbytes // LEAST_BYTES)
+    share = -(-panels // max(1, tasks))
     return min(panels, -(-share // group) * group)

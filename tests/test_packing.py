@@ -33,6 +33,20 @@ def test_panels_run_where_those_that_are_adjacent_are_alike(why, kept, given):
     assert _mode(*given, mode=abi.K_RUN) == abi.K_RUN
 
 
+@pytest.mark.parametrize(
+    "panels, k, threads, tasks",
+    [(20, 50, 2, 1), (20, 250, 1, 1), (20, 250, 2, 2), (20, 250, 64, 7), (3, 250, 2, 1), (80, 250, 2, 8), (80, 250, 1, 4)],
+)
+def test_tasks_of_a_packing_step(panels, k, threads, tasks):
+    """Panels of four lanes: 16 KB for each thread, as many as there are; a few for each of more than stays in the second cache."""
+    lanes = (np.arange(panels)[:, None] * 4 + np.arange(4)) * k * ITEM
+    side = pack_side(
+        lanes=lanes, valid=np.full(panels, 4), batch=(), across=False, tk=np.arange(k) * ITEM, tko=np.zeros(1, np.int64),
+        source="float64", dtype="float64", mode=abi.K_RUN, outer=np.zeros(1, np.int64), threads=threads, parallel=True,
+    )  # fmt: skip
+    assert side.row.tasks == tasks
+
+
 @pytest.mark.parametrize("lane, mode", [(18, abi.PANEL_RUN), (34, abi.SCATTERED)])
 def test_a_packing_step_looks_at_all_panels(lane, mode):
     """Of a batch of two, side by side: the second pair of lanes begins behind the first ones."""
