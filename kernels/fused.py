@@ -257,7 +257,7 @@ class _Lowering:
         o = max(dims, key=lambda d: (self._runs(d), d[0]))
         rows = o in reduced
         kept = without(dims, reduced)
-        mine, others = (reduced, kept) if rows else (kept, reduced)
+        mine, others = (list(reduced), kept) if rows else (kept, list(reduced))
         if rows:
             # a row that is nowhere moved is read from its begin to its end
             budget = BOX if any(o[1 + n] not in (0, item) for n, item in enumerate(self.items)) else BOX * 4
@@ -270,10 +270,12 @@ class _Lowering:
         most = 4 * BOX
         turned = self._turned(o, others)
         if turned is not None:
-            others = [turned, *without(others, [turned])]
+            others.remove(turned)  # another loop may be the same, where elements of the operands share memory
+            others.insert(0, turned)
             budget, most = min(budget, TURNED), STAGED_BYTES // max(self.items)
         self.o, left = take([o], budget)
-        mine = left + without(mine, [o])
+        mine.remove(o)
+        mine = left + mine
         most = max(1, min(512, most // self.o.count))
         if rows and self.tasks > 1:  # a box of results for each task
             most = min(most, max(turned[0] if turned else 8, prod(d[0] for d in kept) // self.tasks))
@@ -282,7 +284,7 @@ class _Lowering:
         self.inner, self.outer = (mine, others) if rows else (others, mine)
 
     def _turned(self, o: Dim, others: list[Dim]) -> Dim | None:
-        """The loop along which an operand runs that does not run along O, so that tiles of it are turned round."""
+        """The longest loop along which an input runs that does not run along O, so that tiles of it are turned round."""
         if o[0] < SHORT_RUN:
             return None
         across = [n for n, item in enumerate(self.items) if n >= self.outputs and o[1 + n] not in (0, item)]

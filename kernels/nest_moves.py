@@ -68,12 +68,13 @@ def lower_move(problem: NestProblem, shifts: Dim, threads: int) -> tuple[Row, ..
 def _for_threads(
     dims: list[Dim], item: int, o: Group, j: Group, outer: list[Dim], threads: int
 ) -> tuple[Group, Group, list[Dim]]:
-    """The same boxes for threads each of which writes rows of its own: they go from box to box as the output lies, and chunks
-    of J are as many for one as for the other, where that is what they share and leaves whole tiles."""
+    """The same boxes for threads each of which writes rows of its own: they go from box to box as the output lies. Pieces of J
+    are equal, if there is a length of half to all of what a thread would have; else its chunks are as many for one thread as
+    for the other, where that is what they share. Both leave 16 rows at least."""
     count, outside = j.chunks[0], prod(d[0] for d in outer)
     # Chunks are walked first. Pieces that are all equal are a loop, which is the slowest one where the output has it so.
-    whole = range(min(j.count, j.total // threads), LEAST_ROWS - 1, -1) if count > 1 and outer else ()
-    rows = next((n for n in whole if j.total % n == 0), 0)
+    most = min(j.count, j.total // threads) if count > 1 and outer else 0
+    rows = next((n for n in range(most, max(LEAST_ROWS, most // 2) - 1, -1) if j.total % n == 0), 0)
     if not rows and outside % threads and count % threads:
         rows = -(-j.total // (-(-count // threads) * threads))
     if rows >= LEAST_ROWS:

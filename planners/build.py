@@ -36,7 +36,7 @@ from .sharing import share
 from .shown import PlanShown, ProductShown, StepShown, described, term_text
 from .sides import LEFT, OUT, RIGHT
 from .slices import Slices, find_slices, table_bytes
-from .strands import find_strands
+from .strands import find_strands, leave_alone
 from .thread_slices import find_thread_slices
 from .unpacked import UnpackedPlan
 from .weighted import sum_weighted
@@ -76,11 +76,16 @@ def lay_out(
         slices.mark()
     elif whole and request.fuse:
         find_strands(listed, machine, seconds)
+    leave_alone(listed, machine, seconds)
     LayoutSolver(listed, isa, machine, seconds).solve()
     if request.fuse:
-        sum_weighted(listed, isa)
+        if slices is None or len(slices.starts) <= FEW_SLICES:
+            sum_weighted(listed, isa)
         give_products(listed, isa, machine)
     return listed, slices
+
+
+FEW_SLICES = 16  # in which products are fused sums, which have a table for each
 
 
 class PlanBuilder:
@@ -267,7 +272,7 @@ class PlanBuilder:
     ) -> Iterator[Step]:
         """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time;
         ``cold``: bytes of a block that no step of the blocks has touched before."""
-        share = 1 if alone or operation.strand else self.request.threads
+        share = 1 if alone or operation.alone or operation.strand else self.request.threads
         for row in part.plan.rows(self._place(operation, part, "temporary"), share):
             threads = self.request.threads if alone else self._threads(row)
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads, cold)

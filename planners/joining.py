@@ -104,7 +104,7 @@ class _Joining:
             return 0.0
         run, crosswise = self._runs(one)
         gain -= COLUMNS * self._columns(one) if sums(one) else CROSSWISE * crosswise
-        if operation.kind == "fused" and sums(operation) or operation.kind == "gemm" and adds_rows(operation, self.list):
+        if operation.kind == "fused" and sums(operation):
             gain += COLUMNS * self._columns(operation)
         return gain if gain > max(GAIN * apart, LEAST_GAIN) and run >= RUN else 0.0
 

@@ -34,7 +34,6 @@ from .operations import PARTS, REAL_PART, Operation, OperationList, Value, items
 from .parts import Part, is_slender
 from .roles import question, roles_of
 from .sides import SPLIT_ABOVE
-from .strands import done_alone
 from .unpacked import choose
 
 WORTH_SECONDS = 5e-4  # an operation that takes less is not drawn up in all ways
@@ -110,7 +109,6 @@ class LayoutSolver:
         self.looked_at: set[int] = set()
         self.dense: dict[int, Mapping[Index, Axis]] = {}  # of what casts write for products that read in place
         self.folded: set[int] = set()  # ids of casts that packing does, and of their outputs
-        self.alone = done_alone(listed, machine, seconds)
         self.evaluations = 0
         self.found: dict[tuple, tuple[float, Draft]] = {}
 
@@ -327,7 +325,7 @@ class LayoutSolver:
 
     def _threads(self, operation: Operation) -> int:
         """That share its tasks."""
-        return 1 if id(operation) in self.alone else self.threads
+        return 1 if operation.alone else self.threads
 
     def _inherit(self, operation: Operation) -> dict[int, Given]:
         """The order of the large operand of their producer, for free inputs that may have it."""

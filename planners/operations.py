@@ -84,6 +84,7 @@ class Operation:
     compute: str = ""
     tail: tuple[Index, Index, int] | None = None  # of a sum cut into pieces: `contraction.BinaryContraction.tail`
     strand: int = 0  # 0: all threads share it; else it is one of a strand's, which one thread does (`strands`)
+    alone: bool = False  # one thread does it, whatever the others do (`strands.leave_alone`)
     parts: tuple = ()  # what the planner of its kind decided: `planners.memo.Planned`, one after the other
     work: tuple[int, int] | None = None  # what `OperationList.work` found
 

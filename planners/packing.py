@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from typing import Sequence
 
 import numpy as np
@@ -86,6 +87,7 @@ def pack_side(
         loops.append((table, step))
         step *= len(table)
     loops.append((outer, step))
+    turns = max(1, prod([len(table) for table, _ in loops]))
     fast = reduce(lambda slow, table: np.add.outer(slow, table).ravel(), batch[inside:], np.zeros(1, np.int64))
     every, counts = (lanes[:, None, :] + fast[None, :, None]).reshape(-1, width), np.repeat(valid, len(fast))
     nowhere = Operand(slot=0, offset=0)
@@ -101,7 +103,7 @@ def pack_side(
         tk=tk,
         stride=size,
         mode=kept_mode(mode, every, counts, itemsize(source)),
-        block=_block(panels * len(fast), size, threads, GROUP if mode == abi.PANEL_RUN else 1),
+        block=_block(panels * len(fast), size, turns, threads, GROUP if mode == abi.PANEL_RUN else 1),
         past=mode in (abi.PANEL_RUN, abi.K_RUN) and step * len(outer) > PAST_BYTES,
         parallel=parallel,
     )
@@ -143,10 +145,10 @@ def _loop(table: np.ndarray, step: int) -> tuple[int, np.ndarray, np.ndarray, np
     return len(table), table, copy, copy
 
 
-def _block(panels: int, size: int, threads: int, group: int) -> int:
-    """Panels per task, whole transposed groups: a few tasks per thread; one where all stay in the second cache, as far as that
-    is enough for each."""
+def _block(panels: int, size: int, turns: int, threads: int, group: int) -> int:
+    """Panels per task, whole transposed groups: of panels that do not stay in the second cache, a few tasks per thread; else
+    one for each thread, ``turns`` of an outer loop counted, that has LEAST_BYTES."""
     nbytes = panels * size
-    tasks = 4 * threads if nbytes > PACK_BYTES else min(threads, nbytes // LEAST_BYTES)
+    tasks = 4 * threads if nbytes > PACK_BYTES else min(threads, turns * nbytes // LEAST_BYTES) // turns
     share = -(-panels // max(1, tasks))
     return min(panels, -(-share // group) * group)

@@ -27,7 +27,7 @@ MEETINGS = 15
 GAIN = 0.1  # of the predicted time, for strands to be worth it
 LEAST_SECONDS = 2e-4  # a plan that takes less has none: a thread that comes late may bring nothing
 MOST_SECONDS = 2e-2  # of a strand: the walker looks up between steps, not within a strand
-PEAK_SHARE = 0.67  # of the rates that steps are predicted by, in steps of some microseconds
+PEAK_SHARE = 0.67  # of the rates that steps are predicted by, which those of some microseconds reach
 STRANDS = 8  # for each thread, at most
 
 
@@ -58,25 +58,24 @@ def strands_of(listed: OperationList, machine: cost.Machine, seconds: Mapping[in
     return roots if least <= (1 - GAIN) * shared and len(roots) > 1 else []
 
 
-def done_alone(listed: OperationList, machine: cost.Machine, seconds: Mapping[int, float]) -> set[int]:
-    """Ids of the operations that one thread does: those of strands, and what others would help with for less than they take to
-    fetch the operands from the core that has just written them. It writes those of the next call into lines that others have.
+def leave_alone(listed: OperationList, machine: cost.Machine, seconds: Mapping[int, float]) -> None:
+    """Marks the operations that one thread does: those of strands, and those with which others would help for less time than
+    they take to fetch operands from the core that has just written them. (In the next call that core writes into lines which
+    the others have by then, which takes as long again.)
 
     What is known to be written by one core are results of operations that only move, and are too short to be shared: parts of
     what threads write together go to the same threads for the most part."""
     threads = listed.request.threads
     written: set[int] = set()
-    alone: set[int] = set()
     for operation in listed.operations if threads > 1 else ():
         predicted = seconds[id(operation)]
         fetched = sum([listed.nbytes(value) for value in operation.inputs if value.number in written])
-        if operation.strand or machine.fetching_seconds(fetched) > predicted / PEAK_SHARE * (1 - 1 / threads):
-            alone.add(id(operation))
+        saved = predicted / PEAK_SHARE * (1 - 1 / threads)
+        operation.alone = bool(operation.strand) or machine.fetching_seconds(fetched) > saved
         if operation.kind != "gemm" and not operation.output.constant:
             short = listed.work(operation)[1] < PARALLEL_BYTES or not machine.is_shared(predicted, threads, cost.WORTH_MOVING)
-            if short or id(operation) in alone:
+            if short or operation.alone:
                 written.add(operation.output.number)
-    return alone
 
 
 def _is_tree(operations: Sequence[Operation]) -> bool:

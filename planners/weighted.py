@@ -29,7 +29,7 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
             from .joined import fused_part  # loads what programs are made of
 
             operation.kind, operation.compute, operation.work = "fused", computed_in(operation), None
-            threads = 1 if operation.strand else listed.request.threads
+            threads = 1 if operation.alone else listed.request.threads
             operation.parts = (Planned(part=fused_part(operation, listed.sizes, threads)),)
 
 

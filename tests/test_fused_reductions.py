@@ -102,6 +102,21 @@ def test_operands_that_lie_across_each_other(isa, order, shape, dtype):
         np.testing.assert_array_equal(found, out)
 
 
+@ISAS
+def test_loops_that_are_the_same_are_each_reduced(isa):
+    """Elements of the operands share memory: two reduced loops with the same strides, along O and beside it."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (60, 160)).astype("f8")
+    one = np.lib.stride_tricks.sliding_window_view(x, 40, axis=1)[:, :40]
+    two = np.lib.stride_tricks.sliding_window_view(np.ascontiguousarray(x.T), 40, axis=0)[:60].transpose(1, 0, 2)[:, :40]
+    for left, right in ((one, two), (one, one)):
+        exact = (left * right).sum((1, 2), keepdims=True)
+        for threads in (1, 2):
+            found = np.empty_like(exact)
+            fused_case.run(isa, _product("float64"), [found], [left, right], threads)
+            np.testing.assert_array_equal(found, exact)
+
+
 @pytest.mark.parametrize("kept, rows", [(400, 400), (10, 10), (256, 5000)])
 def test_what_lies_across_is_turned_round_by_tiles(kept, rows):
     """Of a result along rows of the second operand; with the rows of the first in a box, which stays in the L1 cache."""
@@ -123,6 +138,7 @@ def test_few_columns_of_several_tasks_are_added_apart(isa, kept, staged):
     out = np.empty((outer, 1, count), "f")
     (row, *_) = fused_case.run(isa, _product("float32"), [out], [x, x], 2)
     np.testing.assert_array_equal(out, (x * x).sum(1, keepdims=True))
+    check(isa, _product("float32"), 7, shape, (1,), threads=2)  # with memory for parts of what tasks share
     assert (row.tables[fused_abi.U_TABLE][fused_abi.O_MODE] >= na.STAGED) == staged
     assert row.tasks > 1 or outer == 1, "a box of results is shared where there is memory for parts of it"
 

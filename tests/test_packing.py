@@ -7,6 +7,7 @@ import pytest
 import einsum_engine as engine
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi
+from einsum_engine.planners import packing
 from einsum_engine.planners.packing import kept_mode, pack_side
 
 ITEM = 8
@@ -34,15 +35,19 @@ def test_panels_run_where_those_that_are_adjacent_are_alike(why, kept, given):
 
 
 @pytest.mark.parametrize(
-    "panels, k, threads, tasks",
-    [(20, 50, 2, 1), (20, 250, 1, 1), (20, 250, 2, 2), (20, 250, 64, 7), (3, 250, 2, 1), (80, 250, 2, 8), (80, 250, 1, 4)],
-)
-def test_tasks_of_a_packing_step(panels, k, threads, tasks):
+    "panels, k, turns, threads, tasks",
+    [
+        (20, 50, 1, 2, 1), (20, 250, 1, 1, 1), (20, 250, 1, 2, 2), (20, 250, 1, 64, 7), (3, 250, 1, 2, 1), (80, 250, 1, 2, 8),
+        (80, 250, 1, 1, 4), (20, 250, 3, 2, 3), (20, 250, 3, 8, 6),
+    ],
+)  # fmt: skip
+def test_tasks_of_a_packing_step(panels, k, turns, threads, tasks, monkeypatch):
     """Panels of four lanes: 16 KB for each thread, as many as there are; a few for each of more than stays in the second cache."""
-    lanes = (np.arange(panels)[:, None] * 4 + np.arange(4)) * k * ITEM
+    monkeypatch.setattr(packing, "PACK_BYTES", 320 << 10)
+    lanes, outer = (np.arange(panels)[:, None] * 4 + np.arange(4)) * k * ITEM, np.arange(turns) * panels * 4 * k * ITEM
     side = pack_side(
         lanes=lanes, valid=np.full(panels, 4), batch=(), across=False, tk=np.arange(k) * ITEM, tko=np.zeros(1, np.int64),
-        source="float64", dtype="float64", mode=abi.K_RUN, outer=np.zeros(1, np.int64), threads=threads, parallel=True,
+        source="float64", dtype="float64", mode=abi.K_RUN, outer=outer, threads=threads, parallel=True,
     )  # fmt: skip
     assert side.row.tasks == tasks
 

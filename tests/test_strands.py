@@ -16,7 +16,7 @@ from einsum_engine import cost
 from einsum_engine.executor import bind, run_reference
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.isa import active_isa, host_isas
-from einsum_engine.planners import joining, strands
+from einsum_engine.planners import joining, strands, weighted
 from einsum_engine.planners.build import PlanBuilder, build_plan
 
 RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -305,3 +305,21 @@ def test_what_one_core_has_just_written_is_not_fetched_by_another_for_a_moment(m
 def test_what_threads_write_together_is_read_by_them_together(monkeypatch):
     families, tasks = rank_three(monkeypatch, a=50, b=50, c=20, r=50)
     assert families[:2] == ["mul", "gemm"] and min(tasks[:2]) > 1
+
+
+def test_fused_steps_are_left_alone_too(monkeypatch):
+    """Where fetching takes ages, nothing is shared that reads what one thread has written, also if it becomes a fused step."""
+    monkeypatch.setattr(joining, "GAIN", 1e9)  # else both are one step,
+    monkeypatch.setattr(weighted, "_is_weighted", lambda operation, listed, isa: True)  # or the second one is a batched product
+    expression, sizes = "cb,cd,cadb->ab", dict(a=4, b=40, c=25, d=25)
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, [sizes[i] for i in term]).astype("f8") for term in expression.split("->")[0].split(",")]
+    found = []
+    for fetched in (1e18, 1e-9):
+        monkeypatch.setattr(cost, "FETCHED_BYTES", fetched)
+        with made_anew():
+            call = engine.compile(expression, *arrays, threads=2, optimize=[(0, 1), (0, 1)])
+            np.testing.assert_array_equal(call(*arrays), np.einsum(expression, *arrays))
+        assert {step.family for step in call.plan.steps} >= {"mul", "fused"}
+        found.append([step.tasks for step in call.plan.steps if step.family == "fused" and step.args.packed.parallel])
+    assert found[0] and not found[1]
