@@ -44,6 +44,8 @@ from .work import Work
 
 __all__ = ["PlanRequest", "build_plan"]
 
+FEW_SLICES = 16  # in which products are fused sums, which have a table for each
+
 
 def compute_dtype(request: PlanRequest) -> str:
     """The dtype that kernels compute in: that of the result or of `accumulate`, as the kernels know it."""
@@ -83,9 +85,6 @@ def lay_out(
             sum_weighted(listed, isa)
         give_products(listed, isa, machine)
     return listed, slices
-
-
-FEW_SLICES = 16  # in which products are fused sums, which have a table for each
 
 
 class PlanBuilder:
@@ -272,7 +271,7 @@ class PlanBuilder:
     ) -> Iterator[Step]:
         """Of a `groups.FusedPlan`, or of what has rows as it has. ``alone``: others run steps like it at the same time;
         ``cold``: bytes of a block that no step of the blocks has touched before."""
-        share = 1 if alone or operation.alone or operation.strand else self.request.threads
+        share = 1 if alone or operation.alone else self.request.threads
         for row in part.plan.rows(self._place(operation, part, "temporary"), share):
             threads = self.request.threads if alone else self._threads(row)
             seconds = cost.seconds(work.flops, work.moved, self.compute, self.machine, threads, cold)
