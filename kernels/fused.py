@@ -33,6 +33,7 @@ BOX = 4096  # entries of O or J of a reduction's box
 TURNED = 256  # entries of O where tiles of an operand are turned round, which stay in the L1 cache
 NEAR_BYTES = 1024  # of results of a task: of fewer, those at its ends are many
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
+PARTS = 8  # rows of a box, and boxes, from which on sums have a part for each box
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
@@ -353,6 +354,7 @@ class _Lowering:
             ua.U_APART: int(self.apart > 1 and not self.s.points),
             ua.U_ALIGN: int(self._aligns()),
             ua.U_PERIOD: self._period(),
+            ua.U_PARTS: int(self._has_parts()),
             ua.U_SHARE: share,
             ua.U_SHARED: sum(1 << n for n, out in enumerate(self.s.outputs) if out.reduce) if share else 0,
         }
@@ -430,6 +432,17 @@ class _Lowering:
             words[ua.O_ALONG_J] = self._vector(j.offsets(number))
         else:
             self._stage(number, item, output, words)
+        if result and self._has_parts():
+            words[ua.O_PART] = self.scratch
+            self.scratch += (-(-o.count * item // LINE) | 1) * LINE
+
+    def _has_parts(self) -> bool:
+        """Whether the sums of a box are added to the others at once, so that each has few roundings. Not beside a product:
+        where one box has a zero, that of another may overflow."""
+        results = [(STORAGES[name], out.reduce) for name, out in zip(self.s.stored, self.s.outputs) if out.reduce]
+        some = any(reduce == "sum" and dtype.floating for dtype, reduce in results)
+        many = min(self.j.count, prod(d[0] for d in self._reduced_rows())) >= PARTS
+        return self.mode == ua.COLUMNS and many and some and all(reduce != "prod" for _, reduce in results)
 
     def _beside_others(self, item: int) -> bool:
         """Whether columns that one task adds to, row after row, are in lines with those of another for the most part."""

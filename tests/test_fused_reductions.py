@@ -143,6 +143,49 @@ def test_few_columns_of_several_tasks_are_added_apart(isa, kept, staged):
     assert row.tasks > 1 or outer == 1, "a box of results is shared where there is memory for parts of it"
 
 
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("kept", [1, 5, 16, 67, 131])
+def test_results_of_boxes_are_added_up(isa, dtype, kept):
+    """Several results for each column, whole vectors and less than one, with one task and with several."""
+    g = fs.Graph((dtype, dtype))
+    structure = g.structure((g.op("mul", 0, 1), "sum"), (0, "min"), (g.op("add", 0, 1), "sum"))
+    for threads in (1, 3):
+        check(isa, structure, 5, (200_000 // kept, kept), (0,), threads)
+        check(isa, _product(dtype), 5, (3, 70_000 // kept, kept), (1,), threads)
+
+
+@ISAS
+@pytest.mark.parametrize("last", [1, 2])
+def test_sums_of_many_rows_have_few_roundings(isa, last):
+    """A box of rows has sums of its own; one sum for all rows would have an error of a hundred epsilons."""
+    rows = np.random.default_rng(0).uniform(0.5, 1, (100_000, 50, last)).astype("f")
+    out = np.empty((1, 50, last), "f")
+    (row,) = fused_case.run(isa, _product("float32"), [out], [rows, rows])
+    assert row.words[fused_abi.U_MODE] == fused_abi.COLUMNS
+    np.testing.assert_allclose(out[0], (rows.astype(float) ** 2).sum(0), rtol=16 * np.finfo("f").eps)
+
+
+def test_few_rows_have_one_sum():
+    for shape, parts in (((100, 5000), 0), ((5000, 100), 1)):
+        for dtype in ("float32", "int32"):
+            out, x = np.zeros((1, shape[1]), dtype), np.zeros(shape, dtype)
+            (row,) = fused.lower(fused_case.problem_of(_product(dtype), [out], [x, x]))
+            assert row.words[fused_abi.U_MODE] == fused_abi.COLUMNS
+            assert row.words[fused_abi.U_PARTS] == (parts and dtype == "float32")
+
+
+@ISAS
+def test_a_zero_stays_one_beside_products_that_overflow(isa):
+    """A product has no parts: that of one box is 0, that of another infinite."""
+    g = fs.Graph(("float32",))
+    rows, out = np.full((5000, 100), 3.0, "f"), [np.empty((1, 100), "f") for _ in range(2)]
+    rows[0] = 0
+    fused_case.run(isa, g.structure((0, "prod"), (0, "sum")), out, [rows])
+    np.testing.assert_array_equal(out[0], 0)
+    np.testing.assert_array_equal(out[1], 4999 * 3.0)
+
+
 @pytest.mark.parametrize("kept", [40, 258])
 def test_results_along_rows_are_boxes_for_all_tasks(kept):
     x, out = np.zeros((kept, 600_000 // kept)), np.zeros((kept, 1))

@@ -31,7 +31,7 @@ from .fused_near import NearRows
 from .fused_ops import Ops, Value
 from .fused_over import OverRows
 from .fused_price import HEAVY, cost, goes_in_pairs, unroll, vectors_at_once, width
-from .fused_rows import ApartRows, PlainRows, RowOperand, RowPart, ShortRows, joined, parts_of
+from .fused_rows import ApartRows, PlainRows, RowOperand, RowPart, ShortRows, add_parts, joined, parts_of
 from .fused_tile import build_stage, build_tile
 from .quotient import PERIOD, Periodic
 from .storage import STORAGES
@@ -59,6 +59,8 @@ class RowFunction:
         self.no, self.nj = f.word(self.args, ua.R_O), f.word(self.args, ua.R_J)
         self.first = f.word(self.args, ua.R_FIRST).ne(0)
         self.past = f.word(self.args, ua.R_STREAM).ne(0)
+        columns = f.word(self.args, ua.R_MODE).eq(ua.COLUMNS)
+        self.parts = columns & f.word(self.args, ua.R_PARTS).ne(0)
         self.outputs = len(structure.outputs)
         self.divisors = {self.outputs + number for number in structure.divisors}  # and inverses, by operand
         self.holds = self._holds()
@@ -148,6 +150,8 @@ class RowFunction:
                 done.set(j + _GROUP)
         with f.range(done.get(), self.nj) as j:
             _Row(self, ua.COLUMNS, j).emit()
+        with f.if_(self.parts):
+            add_parts(self)
 
     def compute(self, values: list[Value], ops: Ops | None = None, s: Structure | None = None) -> None:
         """Appends the values of all nodes to those of the inputs; ``ops``: of another width; ``s``: of another structure."""
@@ -170,7 +174,7 @@ class _Row:
         self.isa, self.mode = kernel.isa, mode
         self.fresh = kernel.first
         if mode == ua.COLUMNS:  # and where the problem reduces nothing
-            self.fresh = kernel.first & (j.eq(0) | self.f.word(kernel.args, ua.R_MODE).eq(ua.MAP))
+            self.fresh = (kernel.first | kernel.parts) & (j.eq(0) | self.f.word(kernel.args, ua.R_MODE).eq(ua.MAP))
         self.operands = [self._operand(number, name, j) for number, name in enumerate(self.s.stored)]
         self.totals: dict[tuple[int, int], list[Var]] = {}
         if mode == ua.ROWS:

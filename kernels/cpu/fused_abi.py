@@ -30,6 +30,7 @@ U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how fa
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
 U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
 U_SHARED = 46  # bits of the outputs of which tasks that share have results of their own
+U_PARTS = 47  # 1: COLUMNS: results of a box are by themselves in scratch, and are combined with the others behind it
 U_PERIOD = 45  # elements of O after which all divisors of quotients repeat themselves; 0: they do not
 
 # words of an operand in the table
@@ -42,6 +43,7 @@ O_RUN = 7  # staged: entries of J that are adjacent in the operand; MOVE_APART, 
 O_STAGE = 8  # staged: where, in bytes from the start of the worker's scratch
 O_WIDE = 9  # staged: 2**this neighbours along O are moved as one element
 O_MOVE = 10  # staged: word of the step that holds the move function
+O_PART = 11  # U_PARTS: where the results of a box are, in bytes from the start of the worker's scratch
 O_WORDS = 12
 
 # modes: no reduction, O combined (each J has its result), J combined (each O has its result)
@@ -50,10 +52,11 @@ MAP, ROWS, COLUMNS = 0, 1, 2
 # void row(args): words of args, then R_WORDS for each operand
 R_O, R_J, R_MODE, R_FIRST, R_STREAM, R_APART = 0, 1, 2, 3, 4, 5  # R_FIRST: results are overwritten, not combined with
 R_KEEP, R_DOWN = 6, 7  # scratch for rows that are kept; of a structure with neighbours: bytes between rows
-R_PERIOD = 8  # as U_PERIOD
-R_OPERANDS = 9
+R_PERIOD, R_PARTS = 8, 9  # as U_PERIOD, U_PARTS
+R_OPERANDS = 10
 R_BASE, R_TABLE, R_KIND = 0, 1, 2  # address; address of the offset vector along J; CONTIGUOUS or BROADCAST
-R_WORDS = 3
+R_TOTAL = 3  # R_PARTS: address of the results of all boxes
+R_WORDS = 4
 
 # -- what `fused_tile` and `fused_stage` are called with: a table of int64; places are bytes from its start, offsets bytes --
 T_OPERANDS = 0  # outputs and inputs

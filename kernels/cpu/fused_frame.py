@@ -68,7 +68,7 @@ class _Run:
             f.store(at + ((shared >> k) & 1) * (share * self.task), self.at + k * 8)
             f.store(f.i64(-1), self.staged + k * 24 + 8)
         same = {ua.R_MODE: self.mode, ua.R_STREAM: self.word(ua.U_STREAM), ua.R_APART: self.word(ua.U_APART)}
-        same[ua.R_PERIOD] = self.word(ua.U_PERIOD)
+        same |= {ua.R_PERIOD: self.word(ua.U_PERIOD), ua.R_PARTS: self.word(ua.U_PARTS)}
         for word, value in same.items():
             f.store(value, self.args + 8 * word)
         kept, boxes = self.word(ua.U_KEPT_BOXES), self.word(ua.U_REDUCED_BOXES)
@@ -126,7 +126,7 @@ class _Run:
             done = f.word(words, ua.O_ROWS).ne(0) | last
             with f.if_((mode >= na.STAGED) & done):
                 rows = f.select(f.word(words, ua.O_ROWS).ne(0), nj, f.i64(1))
-                scratch = f.word(self.args + (k * ua.R_WORDS + ua.R_OPERANDS) * 8, ua.R_BASE)
+                scratch = self.scratch + f.word(words, ua.O_STAGE)
                 along = [self._vector(words, w) for w in (ua.O_ALONG_O, ua.O_FAR_J, ua.O_ALONG_J)]
                 at = f.word(self.at, k)
                 self._move(words, at, scratch, no, rows, along[0], f.i64(0), along[1], along[2])
@@ -156,6 +156,10 @@ class _Run:
                 f.store(f.i64(na.CONTIGUOUS), row + 8 * ua.R_KIND)
                 with f.if_(k >= self.outputs):
                     self._fetch(k, words, at, scratch, no, nj, along)
+        result = (k < self.outputs) & f.word(words, ua.O_ROWS).eq(0)
+        with f.if_(self.word(ua.U_PARTS).ne(0) & result):
+            f.store(f.word(row, ua.R_BASE), row + 8 * ua.R_TOTAL)
+            f.store(self.scratch + f.word(words, ua.O_PART), row + 8 * ua.R_BASE)
 
     def _fetch(self, k: Val, words: Val, at: Val, scratch: Val, no: Val, nj: Val, along: Val) -> None:
         f, held = self.f, self.staged + k * 24

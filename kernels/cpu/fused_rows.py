@@ -54,6 +54,7 @@ class Kernel(Protocol):
     no: Val
     nj: Val
     outputs: int
+    first: Val  # results are overwritten
     slots: list[Val]  # a vector on the stack for each operand
 
     def mask(self, count: Val) -> Val: ...
@@ -87,6 +88,26 @@ class BoxRows:
 
     def item(self, number: int) -> int:
         return STORAGES[self.k.s.stored[number]].itemsize
+
+
+def add_parts(kernel: Kernel) -> None:
+    """Combine the results of this box with those of the boxes before it, if there are any."""
+    f, w, args = kernel.f, kernel.w, kernel.args
+    for number, out in enumerate(kernel.s.outputs):
+        if not out.reduce:
+            continue
+        words, dtype = args + 8 * (ua.R_OPERANDS + ua.R_WORDS * number), kernel.s.dtype(out.value)
+        part, total, item = f.word(words, ua.R_BASE), f.word(words, ua.R_TOTAL), STORAGES[kernel.s.stored[number]].itemsize
+        done, fresh = f.var(0), f.splat(kernel.first, w)
+        with f.range(0, kernel.no - (w - 1), w) as i:
+            old = kernel.ops.load(dtype, total + i * item)
+            old = kernel.ops.select(fresh, kernel.ops.identity(out.reduce, dtype), old)
+            new = kernel.ops.load(dtype, part + i * item)
+            kernel.ops.store(dtype, kernel.ops.combine(out.reduce, dtype, old, new), total + i * item)
+            done.set(i + w)
+        one = Ops(f, kernel.isa, 1)
+        with f.range(done.get(), kernel.no) as i:
+            kernel.combine(number, one.load(dtype, part + i * item), total + i * item)
 
 
 class ShortRows(BoxRows):
