@@ -37,6 +37,9 @@ _MOMENT_TENSORS: tuple[tuple[str, dict[str, int]], ...] = (
     ("ab->ba", dict(a=128, b=128)),
     ("ab->ba", dict(a=200, b=200)),
     ("ab->ba", dict(a=256, b=256)),
+    ("abc->cba", dict(a=55, b=10, c=285)),
+    ("bi,kij,bj->bk", dict(b=128, i=40, k=30, j=50)),  # a bilinear form
+    ("abc,ar,br,cr->", dict(a=20, b=24, c=28, r=6)),  # a tensor and one of rank r
 )
 _MOMENT_DTYPES = ("float32", "float64", "complex64")
 
@@ -76,6 +79,8 @@ _SUMS: tuple[tuple[str, dict[str, int]], ...] = (
     ("abc,cab->b", dict(a=60, b=150, c=200)),
     ("kb,bk->b", dict(k=2000, b=600)),
     ("ak,ak,kb->ab", dict(k=3000, a=3000, b=16)),
+    ("abc->b", dict(a=15, b=140, c=166)),
+    ("daebc,cedba->ec", dict(d=12, a=14, e=10, b=13, c=11)),
 )
 
 _QUBITS = 22
