@@ -33,6 +33,7 @@ BOX = 4096  # entries of O or J of a reduction's box
 TURNED = 256  # entries of O where tiles of an operand are turned round, which stay in the L1 cache
 NEAR_BYTES = 1024  # of results of a task: of fewer, those at its ends are many
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
+SHORT_COLUMNS = 32  # of fewer, those of several loops are a row together
 PARTS = 8  # rows of a box, and boxes, from which on sums have a part for each box
 STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
@@ -254,10 +255,10 @@ class _Lowering:
         self._places: dict[bytes, int] = {}
 
     def _choose_reduction(self, dims: list[Dim], reduced: list[Dim], budget: int) -> None:
-        """O is the loop along which most operands run; J is of the other kind."""
-        o = max(dims, key=lambda d: (self._runs(d), d[0]))
-        rows = o in reduced
+        """O is the loop along which most operands run, with those that go on where it ends; J is of the other kind."""
         kept = without(dims, reduced)
+        run = max((self._going_on(d, kept) if d in kept else [d] for d in dims), key=self._runs)
+        o, rows = run[0], run[0] in reduced
         mine, others = (list(reduced), kept) if rows else (kept, list(reduced))
         if rows:
             # a row that is nowhere moved is read from its begin to its end
@@ -274,8 +275,9 @@ class _Lowering:
             others.remove(turned)  # another loop may be the same, where elements of the operands share memory
             others.insert(0, turned)
             budget, most = min(budget, TURNED), STAGED_BYTES // max(self.items)
-        self.o, left = take([o], budget)
-        mine.remove(o)
+        self.o, left = take(run, budget)
+        for dim in run:
+            mine.remove(dim)
         mine = left + mine
         most = max(1, min(512, most // self.o.count))
         if rows and self.tasks > 1:  # a box of results for each task
@@ -292,10 +294,24 @@ class _Lowering:
         runs = [d for d in others if d[0] >= SHORT_RUN and any(d[1 + n] == self.items[n] for n in across)]
         return max(runs, default=None)
 
-    def _runs(self, dim: Dim) -> float:
+    def _going_on(self, o: Dim, kept: list[Dim]) -> list[Dim]:
+        """A short loop, and those in which every input goes on where it has ended, or is one element still: results
+        alone are put elsewhere."""
+        run, count = [o], o[0]
+        inputs = [(1 + n, item) for n, item in enumerate(self.items) if n >= self.outputs]
+        if o[0] >= SHORT_COLUMNS or any(o[n] not in (0, item) for n, item in inputs):
+            return run
+        rest = [dim for dim in kept if dim is not o]
+        while more := [dim for dim in rest if all(dim[n] == o[n] * count for n, _ in inputs)]:
+            run.append(more[0])
+            rest.remove(more[0])
+            count *= more[0][0]
+        return run
+
+    def _runs(self, run: list[Dim]) -> tuple[float, int]:
         """How many operands run along a loop or do not move in it; results of reductions count less, divisors not: there
-        are two of each, one element where it is fastest."""
-        score = 0.0
+        are two of each, one element where it is fastest. And how long it is, with those behind it."""
+        score, dim, count = 0.0, run[0], prod(d[0] for d in run)
         for number, item in enumerate(self.items):
             if number - self.outputs in self.s.divisors:
                 continue
@@ -304,7 +320,7 @@ class _Lowering:
                 score += 1.0 if not result else 0.25
             elif dim[1 + number] == 0:
                 score += 0.5 if not result else 0.2
-        return score if dim[0] >= 8 else score * dim[0] / 8
+        return (score if count >= 8 else score * count / 8), count
 
     # -- the table -------------------------------------------------------------------------------------------
     def sharers(self) -> int:

@@ -44,7 +44,18 @@ def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
     if prod([listed.sizes[index] for index in rows]) > ROWS * tile_table.elements(isa, product.compute):
         return False
     fast = by_stride(larger.axes)[0]
-    if fast in rows or (by_stride(smaller.axes)[:1] == [fast] and listed.sizes[fast] < RUN):
+    run = _together(by_stride(larger.axes), by_stride(smaller.axes), set(operation.output.term))
+    if fast in rows or run and prod([listed.sizes[index] for index in run]) < RUN:
         return False
     values = (*operation.inputs, operation.output)
     return all([axis.linear for value in values for axis in value.axes.values()])
+
+
+def _together(one: list[str], other: list[str], kept: set[str]) -> list[str]:
+    """The fastest indices of both that are the same, all of the result or all summed."""
+    run = []
+    for index, same in zip(one, other):
+        if index != same or (index in kept) != (one[0] in kept):
+            break
+        run.append(index)
+    return run

@@ -186,6 +186,26 @@ def test_a_zero_stays_one_beside_products_that_overflow(isa):
     np.testing.assert_array_equal(out[1], 4999 * 3.0)
 
 
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int16"])
+@pytest.mark.parametrize("short, long", [(2, 7), (3, 360), (5, 1), (31, 300), (4, 3000)])
+@pytest.mark.parametrize("beside", ["same", "one", "across"])
+def test_short_rows_go_on_while_results_lie_across(isa, dtype, short, long, beside):
+    """Both loops are a row, of which each result is put where it belongs; an operand that does not go on ends it."""
+    rng = np.random.default_rng(short)
+    x = rng.integers(-3, 4, (4, long, short)).astype(dtype)
+    other = {"same": x.shape, "one": (4, 1, 1), "across": (4, long, 1)}[beside]
+    y = rng.integers(-3, 4, other).astype(dtype)
+    for threads in (1, 3):
+        room = np.full(short * long + 64, 99, dtype)
+        out = room[32:-32].reshape(short, long).T[None]
+        (row,) = fused_case.run(isa, _product(dtype), [out], [x, y], threads)
+        np.testing.assert_array_equal(out[0], (x * y).sum(0, dtype=dtype))
+        assert (room[:32] == 99).all() and (room[-32:] == 99).all()
+    if long == 360:
+        assert (row.words[fused_abi.U_O] == short * long) == (beside != "across") and row.words[fused_abi.U_MODE] == fused_abi.COLUMNS
+
+
 @pytest.mark.parametrize("kept", [40, 258])
 def test_results_along_rows_are_boxes_for_all_tasks(kept):
     x, out = np.zeros((kept, 600_000 // kept)), np.zeros((kept, 1))
