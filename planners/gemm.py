@@ -48,8 +48,6 @@ from .tile_choice import choose_tile
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
-LONG_SUM = 128  # terms from which on packing B costs more than storing C anywhere
-LEAST_RUN = 4  # columns that are moved together
 STREAM_BYTES = 4 << 20  # results larger than this are stored past the caches
 AGAIN_BYTES, AGAIN_SHARE = 32 << 20, 16  # intermediates larger than this, or than this part of the last cache
 
@@ -172,6 +170,7 @@ class _Planner(GemmAccess):
         across = self._along_a() if c.across else None
         run = across
         if c.left is not None and across is None:
+            self._rows_along_a()
             items, block = (self.items[LEFT], self.item), tile_table.elements(self.isa, c.dtype)
             self.m_dims, run = packed_rows(self.m_dims, items, INNER_ROWS, block)
         along_a = across is not None
@@ -294,14 +293,6 @@ class _Planner(GemmAccess):
         found = squares_of_k(self.k_dims, total(self.n_dims), **sizes)
         if found is not None:
             self.squares, self.k_dims, self.k_outer = found, [found.row, found.across], list(found.turns)
-
-    def _columns_along_b(self) -> None:
-        """Columns begin with the dimension along which B runs, where B would be packed element by element. A long sum
-        stores few columns of C, and little depends on which are beside each other."""
-        if self.k_total < LONG_SUM or self._pack_right_mode() != abi.SCATTERED:
-            return
-        runs = [d for d in self.n_dims if d.stride(RIGHT) == self.items[RIGHT] and d.size >= LEAST_RUN]
-        self.n_dims = runs + [d for d in self.n_dims if d not in runs]
 
     def _k_order(self) -> int:
         """Sum in the order in which an operand that must be packed along K runs."""

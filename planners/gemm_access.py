@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from .. import cost
 from ..kernels.cpu import abi, cores
@@ -16,7 +17,7 @@ from .gemm_tables import LEAST_EVEN, GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
-from .sides import LEFT, OUT, RIGHT, Dim, total
+from .sides import LEFT, OUT, RIGHT, Dim, run_along, total
 from .splitting import TASKS_PER_THREAD
 from .tasks import grain_of
 
@@ -39,6 +40,8 @@ ADJACENT, ADJACENT_PANELS = 8, 4  # if tiles read so many columns of a row toget
 FEW_LANES = 8  # which find room in a cache set
 # K block by item size: a B panel stays in L1.
 KC = {item: block_bytes(terms, level=1) for item, terms in {1: 1024, 2: 768, 4: 384, 8: 256, 16: 192}.items()}
+LONG_SUM, LEAST_RUN = 128, 4  # terms from which on packing B costs more than storing C anywhere; columns that are moved together
+SUM_PER_COLUMN = 4  # terms for each column, of which there are two at least, from which on packing A does
 FETCHED_BYTES = 1 << 20  # operands smaller than this are in cache, or soon will be
 FETCHED_FOR = 16  # lanes of the other side from which on asking for a line early is cheap beside using it
 FETCHED_BELOW = 256  # columns from which on packing A waits for less than asking costs beside so many tiles
@@ -74,6 +77,24 @@ class GemmAccess(GemmTables):
     machine: cost.Machine
     n_total: int
     k_total: int
+
+    # -- order ------------------------------------------------------------------------------------------------
+    def _rows_along_a(self) -> None:
+        """Rows in the order in which A runs, where a long sum of few columns stores little of C."""
+        if len(self.m_dims) < 2 or self.k_total < SUM_PER_COLUMN * max(self.n_total, 2):
+            return
+        dims = sorted(self.m_dims, key=lambda dim: abs(dim.stride(LEFT) or sys.maxsize))
+        run = run_along(dims, LEFT, self.items[LEFT])
+        if run == total(dims) or run * self.item >= SHORTEST_RUN:
+            self.m_dims = dims
+
+    def _columns_along_b(self) -> None:
+        """Columns begin with the dimension along which B runs, where B would be packed element by element. A long sum
+        stores few columns of C, and little depends on which are beside each other."""
+        if self.k_total < LONG_SUM or self._pack_right_mode() != abi.SCATTERED:
+            return
+        runs = [d for d in self.n_dims if d.stride(RIGHT) == self.items[RIGHT] and d.size >= LEAST_RUN]
+        self.n_dims = runs + [d for d in self.n_dims if d not in runs]
 
     # -- operand A -------------------------------------------------------------------------------------------
     @lazy

@@ -72,6 +72,16 @@ def _multiples(size: int, stride: int) -> np.ndarray:
     return _few_multiples(size, stride) if size <= _FEW else np.arange(size, dtype=np.int64) * stride
 
 
+def run_along(dims: Sequence[Dim], tensor: int, item: int) -> int:
+    """Entries of a tensor that lie side by side along the first of these dimensions."""
+    run = 1
+    for dim in dims:
+        if dim.stride(tensor) != run * item:
+            break
+        run *= dim.size
+    return run
+
+
 def axis_table(axis: Axis) -> np.ndarray:
     """``T[i] = (i // tile) * outer + (i % tile) * stride``."""
     i = np.arange(axis.size, dtype=np.int64)

@@ -53,9 +53,44 @@ def test_one_tile_that_reads_b_once(text, shapes, in_place, name):
     assert (len(kernels) == 1 and kernels[0].endswith("d")) == in_place, kernels
 
 
-@pytest.mark.parametrize("size, packed", [(168, True), (40, False)])
-def test_a_b_of_an_outer_loop_whose_rows_lie_apart_is_packed_where_it_comes_from_memory(size, packed):
+@pytest.mark.parametrize("size, columns, packed", [(168, 44, True), (40, 24, False)])
+def test_a_b_of_an_outer_loop_whose_rows_lie_apart_is_packed_where_it_comes_from_memory(size, columns, packed):
     """A block of it for one a, 225 KB, is as much as may be read in place; all of it is 38 MB, or half a megabyte."""
-    steps = plan("adb,cd->cba", [np.empty((size,) * 3), np.empty((24, size))], isa="avx2", threads=1).steps
+    steps = plan("adb,cd->cba", [np.empty((size,) * 3), np.empty((columns, size))], isa="avx2", threads=1).steps
     (kernel,) = [step.kernel for step in steps if step.family == "gemm"]
     assert kernel.endswith("pp") == packed, kernel
+
+
+ALONG_A = [  # expression, sizes: rows of the result in another order than those of the larger operand, which are adjacent there
+    ("ead,debc->cba", dict(a=2, b=11, c=3, d=124, e=18)),
+    ("dc,bdca->ab", dict(a=19, b=2, c=13, d=6)),
+    ("deab,ced->cba", dict(a=11, b=3, c=3, d=39, e=5)),
+    ("gba,gc->cab", dict(a=45, b=37, c=2, g=60)),  # more rows than a panel has
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int16", "int64"])
+@pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
+@pytest.mark.parametrize("text, sizes", ALONG_A)
+def test_rows_lie_as_the_operand_where_a_long_sum_stores_little(text, sizes, row, dtype):
+    """Up to the ends of operands that begin or end with a page."""
+    rng = np.random.default_rng(1)
+    terms = text.split("->")[0].split(",")
+    for flush in ("start", "end"):
+        arrays = [oracle.place(oracle.random(rng, [sizes[index] for index in term], dtype, exact=True), flush) for term in terms]
+        wide = [array.astype("c16" if dtype.startswith("complex") else "i8") for array in arrays]
+        made = plan(text, arrays, isa=row.name)
+        expected = np.einsum(text, *wide, optimize=True).astype(made.dtype)
+        np.testing.assert_array_equal(run(made, arrays), expected)
+    steps = plan(text, arrays, isa="avx512").steps
+    if dtype == "float64":
+        assert [step.family for step in steps] == ["gemm"] and steps[0].layouts[3] == "direct", steps
+
+
+@pytest.mark.parametrize("k, columns, along", [(7, 1, False), (8, 1, True), (15, 4, False), (16, 4, True)])
+def test_rows_of_a_short_sum_lie_as_the_result(k, columns, along):
+    """For which a result whose entries are apart costs more than packing."""
+    shapes = [(k, 5, 40), (k, columns)]
+    asked = plan("kba,kc->cab", [np.zeros(shape, "f") for shape in shapes], isa="avx512", threads=1)
+    (step,) = [step for step in asked.steps if step.family == "gemm"]
+    assert (step.layouts[3] == "direct") == along, step
