@@ -18,10 +18,11 @@ from .cpu import fused_abi as ua
 from .cpu import nest_abi as na
 from .cpu.storage import STORAGES
 from .cpu.units import LINE
-from .fused_boxes import STAGED_BYTES, choose_apart, choose_map, movement, repeats
+from .fused_boxes import choose_apart, choose_map, movement, repeats
 from .fused_over import LONG_ROW, TOGETHER, passes
+from .fused_reduced import BOX, Reduction
 from .fused_structure import LONG, Graph, Node, Output, Structure, cost_of, goes_apart, name, parse
-from .nest_boxes import SHORT_RUN, Group, take, without
+from .nest_boxes import Group, take
 from .nest_problem import fuse
 from .nest_rows import PARALLEL_BYTES, STREAM_BYTES, STREAM_ROW, even, share
 from .row import Operand, Row
@@ -29,13 +30,9 @@ from .row import Operand, Row
 __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "parse", "temp_bytes"]
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
-BOX = 4096  # entries of O or J of a reduction's box
-TURNED = 256  # entries of O where tiles of an operand are turned round, which stay in the L1 cache
 NEAR_BYTES = 1024  # of results of a task: of fewer, those at its ends are many
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
-SHORT_COLUMNS = 32  # of fewer, those of several loops are a row together
 PARTS = 8  # rows of a box, and boxes, from which on sums have a part for each box
-STRIP = 256  # bytes of a row, at least, in a task that reduces columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +233,9 @@ class _Lowering:
             self.o, _ = take(dims[:1], dims[0][0])
             self.j, self.outer = take(dims[1:], max(1, min(512, min(budget, 4 * BOX) // dims[0][0])))
         elif reduced:
-            self._choose_reduction(dims, reduced, budget)
+            how = Reduction(structure=self.s, items=self.items, tasks=self.tasks, threads=threads, shared=shared)
+            cut = how.cut(dims, reduced, budget)
+            self.mode, self.o, self.j, self.inner, self.outer = cut.mode, cut.o, cut.j, cut.inner, cut.outer
         elif problem.late:
             self.o, _ = take(dims[:1], dims[0][0])
             self.j, self.outer = take([], 1)[0], dims[1:]
@@ -254,80 +253,12 @@ class _Lowering:
         self._parts: list[np.ndarray] = []
         self._places: dict[bytes, int] = {}
 
-    def _choose_reduction(self, dims: list[Dim], reduced: list[Dim], budget: int) -> None:
-        """O is the loop along which most operands run, with those that go on where it ends; J is of the other kind."""
-        kept = without(dims, reduced)
-        run = max((self._going_on(d, kept) if d in kept else [d] for d in dims), key=self._runs)
-        o, rows = run[0], run[0] in reduced
-        mine, others = (list(reduced), kept) if rows else (kept, list(reduced))
-        if rows:
-            # a row that is nowhere moved is read from its begin to its end
-            budget = BOX if any(o[1 + n] not in (0, item) for n, item in enumerate(self.items)) else BOX * 4
-        elif self.tasks > 1 and not (self.shared or all(out.reduce for out in self.s.outputs)):
-            # what is stored is not shared by tasks: each has columns of its own
-            budget = min(budget, BOX, max(STRIP // min(self.items), -(-o[0] // self.threads)))
-        else:
-            budget = min(budget, BOX)
-        others = sorted(others, key=lambda d: sum(map(abs, d[1:])))
-        most = 4 * BOX
-        turned = self._turned(o, others)
-        if turned is not None:
-            others.remove(turned)  # another loop may be the same, where elements of the operands share memory
-            others.insert(0, turned)
-            budget, most = min(budget, TURNED), STAGED_BYTES // max(self.items)
-        self.o, left = take(run, budget)
-        for dim in run:
-            mine.remove(dim)
-        mine = left + mine
-        most = max(1, min(512, most // self.o.count))
-        if rows and self.tasks > 1:  # a box of results for each task
-            most = min(most, max(turned[0] if turned else 8, prod(d[0] for d in kept) // self.tasks))
-        self.j, others = take(others, most)
-        self.mode = ua.ROWS if rows else ua.COLUMNS
-        self.inner, self.outer = (mine, others) if rows else (others, mine)
-
-    def _turned(self, o: Dim, others: list[Dim]) -> Dim | None:
-        """The longest loop along which an input runs that does not run along O, so that tiles of it are turned round."""
-        if o[0] < SHORT_RUN:
-            return None
-        across = [n for n, item in enumerate(self.items) if n >= self.outputs and o[1 + n] not in (0, item)]
-        runs = [d for d in others if d[0] >= SHORT_RUN and any(d[1 + n] == self.items[n] for n in across)]
-        return max(runs, default=None)
-
-    def _going_on(self, o: Dim, kept: list[Dim]) -> list[Dim]:
-        """A short loop, and those in which every input goes on where it has ended, or is one element still: results
-        alone are put elsewhere."""
-        run, count = [o], o[0]
-        inputs = [(1 + n, item) for n, item in enumerate(self.items) if n >= self.outputs]
-        if o[0] >= SHORT_COLUMNS or any(o[n] not in (0, item) for n, item in inputs):
-            return run
-        rest = [dim for dim in kept if dim is not o]
-        while more := [dim for dim in rest if all(dim[n] == o[n] * count for n, _ in inputs)]:
-            run.append(more[0])
-            rest.remove(more[0])
-            count *= more[0][0]
-        return run
-
-    def _runs(self, run: list[Dim]) -> tuple[float, int]:
-        """How many operands run along a loop or do not move in it; results of reductions count less, divisors not: there
-        are two of each, one element where it is fastest. And how long it is, with those behind it."""
-        score, dim, count = 0.0, run[0], prod(d[0] for d in run)
-        for number, item in enumerate(self.items):
-            if number - self.outputs in self.s.divisors:
-                continue
-            result = number < self.outputs and self.s.outputs[number].reduce
-            if dim[1 + number] == item:
-                score += 1.0 if not result else 0.25
-            elif dim[1 + number] == 0:
-                score += 0.5 if not result else 0.2
-        return (score if count >= 8 else score * count / 8), count
-
     # -- the table -------------------------------------------------------------------------------------------
     def sharers(self) -> int:
         """Tasks that may share the reduction of a single box of results; 1: none."""
         boxes = prod(d[0] for d in self._kept_rows())
         stores = not all(out.reduce for out in self.s.outputs)
-        if self.mode == ua.MAP or boxes > 1 or stores and (self.p.late or self.s.over_rows or self.s.near or self.s.points):
+        if (self.mode == ua.MAP and not self.inner) or boxes > 1 or stores and (self.p.late or self.s.over_rows or self.s.near or self.s.points):
             return 1
         return min(self.tasks, prod(d[0] for d in self._reduced_rows()))
 

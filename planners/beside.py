@@ -25,9 +25,9 @@ from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
 from .shared_lines import LEAST_BYTES, SMALL_SHARE, worth_copying
+from .splitting import FEW_ROWS
 
 LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
-FEW_ROWS = 4  # that are worth a turn of the loops outside
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
 

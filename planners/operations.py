@@ -23,7 +23,7 @@ from .elements import REAL_PART, itemsize
 from .layout import dense_axes
 from .outline import REMEMBERED, Asked, Outline, outlined
 from .request import PlanRequest
-from .splitting import LEAST_OPERANDS, ROWS_BYTES, SumCut, cut, pieces_of_a_line, pieces_of_k, pieces_of_tiles
+from .splitting import LEAST_OPERANDS, ROWS_BYTES, SLENDER, SumCut, cut, pieces_of_a_line, pieces_of_k, pieces_of_tiles
 from .turned import LEAST_BYTES as LEAST_TURNED
 from .turned import term_of_product
 
@@ -256,14 +256,19 @@ class OperationList:
         item, chosen, first = itemsize(x.dtype), None, ()
         if term and x.size + y.size >= ROWS_BYTES:
             chosen = pieces_of_a_line(x.axes, y.axes, term, itemsize=item)
-        if chosen is None and (chosen := pieces_of_tiles(x.axes, y.axes, term, itemsize=item)):
+        if chosen is None and (chosen := pieces_of_tiles(x.axes, y.axes, term, rows=self._few(x))):
             first = chosen.whole
         if chosen is None:
             return None
         parts = self._cut(operation, chosen, term)
-        order = sorted(x.axes, key=lambda i: (i not in first, abs(x.axes[i].stride)))
+        larger = max((x.axes, y.axes), key=len)
+        order = sorted(larger, key=lambda i: (i not in first, abs(larger[i].stride)))
         parts.axes = dense_axes([i for i in order if i in parts.term], self.sizes, item)
         return parts
+
+    def _few(self, value: Value) -> float:
+        """Rows that are few beside a vector of elements of a value."""
+        return SLENDER * isa_table.get(self.request.isa).vector_bits / (8 * itemsize(value.dtype))
 
     def _cut(self, operation: Operation, chosen: SumCut, term: tuple[Index, ...]) -> Value:
         """The result of a product whose sum is cut, and the cut of what it reads."""

@@ -29,6 +29,8 @@ ROWS_BYTES = 1 << 20  # of both operands of a product of corresponding elements 
 LEAST_OPERANDS = 1 << 17  # bytes of both operands of a product that is looked at
 # A side of fewer entries is streamed past: rows of the other operand are tasks enough, if they are long, or so many.
 _FEW, _ROWS_EACH, _MOST_ROWS = 32, 16, 2048
+SLENDER = 0.5  # of the elements of a vector, at most, that correspond to one element of another operand (`weighted`)
+FEW_ROWS = 4  # of a matrix that are worth a turn of the loops outside, or a copy of a vector in their order (`beside`)
 TILE = 16  # entries of either side of what is turned round, at least
 _WHOLE_LINES = 16  # a piece with a tail behind it has a multiple of so many entries, which may lie side by side
 # Writing and adding the partial products moves at most this share of the elements that the operands have.
@@ -145,15 +147,20 @@ def pieces_of_a_line(left: Mapping[Index, Axis], right: Mapping[Index, Axis], ke
 
 
 def pieces_of_tiles(
-    left: Mapping[Index, Axis], right: Mapping[Index, Axis], kept: Sequence[Index], *, itemsize: int
+    left: Mapping[Index, Axis], right: Mapping[Index, Axis], kept: Sequence[Index], *, rows: float = 1
 ) -> SumCut | None:
     """How to cut the sum of a product of corresponding elements that lie along different summed indices: the one along
-    which the second operand runs numbers pieces, so that tiles of it are turned round while the sum goes along the first;
-    without it, each element of the second would be read from a line of its own."""
-    if left.keys() != right.keys() or not left:
+    which the larger operand runs (or the second one) numbers pieces, so that tiles are turned round while the sum goes along
+    the other; without it, each element would be read from a line of its own. ``rows``: of the larger one, at most, that
+    correspond to one element of the other. The pieces are a `TILE`-th of that operand at most."""
+    left, right = sorted((left, right), key=len)
+    if not left or not left.keys() <= right.keys():
         return None
     near, far = (min(axes, key=lambda i: abs(axes[i].stride)) for axes in (left, right))
-    if near == far or near in kept or far in kept or min(left[near].size, left[far].size) < TILE:
+    if near == far or near in kept or far in kept or min(left[near].size, right[far].size) < TILE:
         return None
-    partial = math.prod(left[i].size for i in kept) * left[far].size * itemsize
-    return SumCut((far,), left[far].size) if partial <= _PARTIAL_BYTES else None
+    apart = right.keys() - left.keys()
+    each = math.prod([right[i].size for i in apart])
+    if not apart <= set(kept) or each > rows or (each >= FEW_ROWS and not left.keys() & set(kept)):
+        return None
+    return SumCut((far,), left[far].size)

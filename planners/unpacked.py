@@ -27,10 +27,11 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..records import changed, lazy, quick
-from .beside import FEW_ROWS, Copied, beside, in_order
+from .beside import Copied, beside, in_order
 from .contraction import BinaryContraction
 from .nests import NestPlan, lowered
 from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, levels, total
+from .splitting import FEW_ROWS
 
 PEAK_SHARE = 0.3  # that these products have of the machine's peak, in the middle
 _MAX_RUNS = 1 << 16  # entries of a table of K

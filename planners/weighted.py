@@ -17,8 +17,8 @@ from .gemm import GemmPlan
 from .joining import by_stride, computed_in, kernel_of, streams
 from .memo import Planned
 from .operations import Operation, OperationList
+from .splitting import SLENDER
 
-ROWS = 0.5  # of the elements of a vector, at most
 RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run
 
 
@@ -41,7 +41,7 @@ def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
     product = kernel_of(operation)
     if product not in PRODUCTS:
         return False
-    if prod([listed.sizes[index] for index in rows]) > ROWS * tile_table.elements(isa, product.compute):
+    if prod([listed.sizes[index] for index in rows]) > SLENDER * tile_table.elements(isa, product.compute):
         return False
     fast = by_stride(larger.axes)[0]
     run = _together(by_stride(larger.axes), by_stride(smaller.axes), set(operation.output.term))

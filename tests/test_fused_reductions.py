@@ -2,13 +2,15 @@
 
 import fused_case
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fused import ISAS, SHAPES, SIZES, check
 
-from einsum_engine.kernels import fused
+from einsum_engine.kernels import fused, fused_boxes, fused_reduced, launch
 from einsum_engine.kernels import fused_structure as fs
+from einsum_engine.kernels import isa as isa_table
 from einsum_engine.kernels.cpu import fused_abi
 from einsum_engine.kernels.cpu import nest_abi as na
 
@@ -124,8 +126,8 @@ def test_what_lies_across_is_turned_round_by_tiles(kept, rows):
     (row,) = fused.lower(fused_case.problem_of(_product("float64"), [np.zeros((1, kept, 1))], [one, two]))
     found = row.tables[fused_abi.U_TABLE][: 3 * fused_abi.O_WORDS].reshape(3, -1)
     assert list(found[:, fused_abi.O_MODE]) == [na.CONTIGUOUS, na.STAGED + na.MOVE_TILE, na.CONTIGUOUS]
-    assert row.words[fused_abi.U_O] <= fused.TURNED and found[1, fused_abi.O_RUN] > 1
-    assert row.words[fused_abi.U_O] * row.words[fused_abi.U_J] * 8 <= fused.STAGED_BYTES
+    assert row.words[fused_abi.U_O] <= fused_reduced.TURNED and found[1, fused_abi.O_RUN] > 1
+    assert row.words[fused_abi.U_O] * row.words[fused_abi.U_J] * 8 <= fused_boxes.STAGED_BYTES
 
 
 @ISAS
@@ -204,6 +206,64 @@ def test_short_rows_go_on_while_results_lie_across(isa, dtype, short, long, besi
         assert (room[:32] == 99).all() and (room[-32:] == 99).all()
     if long == 360:
         assert (row.words[fused_abi.U_O] == short * long) == (beside != "across") and row.words[fused_abi.U_MODE] == fused_abi.COLUMNS
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int8"])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("shape", [(3, 70, 90), (5, 300, 301), (2, 4, 1000), (7, 257, 5), (1, 33, 65)])
+def test_results_of_operands_that_lie_across_each_other(isa, shape, reduce, dtype):
+    """Boxes along both kept loops, to which each turn of the third one adds, up to the ends of operands; results along either."""
+    rng = np.random.default_rng(0)
+    turns, rows, columns = shape
+    g = fs.Graph((dtype, dtype))
+    structure = g.structure((g.op("mul", 0, 1), reduce))
+    for flush in ("start", "end"):
+        x = oracle.place(rng.integers(-3, 4, (turns, rows, columns)).astype(dtype), flush)
+        y = oracle.place(rng.integers(-3, 4, (turns, columns, rows)).astype(dtype), flush).transpose(0, 2, 1)
+        exact = (x * y).sum(0, dtype=dtype) if reduce == "sum" else (x * y).max(0)
+        for order, threads in (((0, 1), 1), ((1, 0), 1), ((0, 1), 3), ((1, 0), 3)):
+            room = np.full(rows * columns + 64, 99, dtype)
+            out = room[32:-32].reshape([(rows, columns)[n] for n in order]).transpose(order)
+            (row,) = fused_case.run(isa, structure, [out[None]], [x, y], threads)
+            np.testing.assert_array_equal(out, exact)
+            assert (room[:32] == 99).all() and (room[-32:] == 99).all()
+            crossed = turns > 1 and min(rows, columns) >= 8
+            assert not crossed or row.words[fused_abi.U_MODE] == fused_abi.MAP and row.words[fused_abi.U_REDUCED_BOXES] == turns
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int16"])
+@pytest.mark.parametrize("shape", [(400, 18, 45), (3000, 9, 8), (60, 100, 70)])
+def test_tasks_share_turns_of_results_that_lie_across(isa, shape, dtype):
+    """Where one box has all results, in guarded memory of each task; of others, each has boxes of its own."""
+    rng = np.random.default_rng(0)
+    turns, rows, columns = shape
+    x = rng.integers(-3, 4, (turns, rows, columns)).astype(dtype)
+    y = rng.integers(-3, 4, (turns, columns, rows)).astype(dtype).transpose(0, 2, 1)
+    out = np.empty((1, columns, rows), dtype).transpose(0, 2, 1)
+    problem = fused_case.problem_of(_product(dtype), [out], [x, y])
+    room = oracle.guarded(fused.temp_bytes(problem, 4))
+    temp = fused.Operand(slot=3, offset=0) if len(room) else None
+    made = fused.lower(problem, 4, temp)
+    launch.run(made, [a.__array_interface__["data"][0] for a in (out, x, y, room)], isa)
+    np.testing.assert_array_equal(out, (x * y).sum(0, dtype=dtype, keepdims=True))
+    shared = rows * columns * out.itemsize <= fused_reduced.CROSSED * fused_boxes.STAGED_BYTES
+    assert made[0].words[fused_abi.U_MODE] == fused_abi.MAP and bool(made[0].words[fused_abi.U_SHARE]) == shared == bool(len(room))
+    assert made[0].tasks > 1 and made[0].words[fused_abi.U_KEPT_BOXES] >= made[0].tasks or shared
+
+
+def test_what_is_stored_beside_results_has_no_boxes_of_both():
+    """Each turn stores other elements of it."""
+    g = fs.Graph(("float32", "float32"))
+    structure = g.structure((g.op("mul", 0, 1), "sum"), g.op("add", 0, 1))
+    for turns in (5, 400):
+        x, y = np.ones((turns, 70, 90), "f"), np.full((turns, 90, 70), 2, "f").transpose(0, 2, 1)
+        for stored in (np.zeros((turns, 70, 90), "f"), np.zeros((90, 70, turns), "f").T):
+            out = [np.empty((1, 70, 90), "f"), stored]
+            (row,) = fused_case.run(isa_table.host_isas()[0], structure, out, [x, y])
+            assert row.words[fused_abi.U_MODE] != fused_abi.MAP
+            assert (out[0] == 2 * turns).all() and (out[1] == 3).all()
 
 
 @pytest.mark.parametrize("kept", [40, 258])

@@ -15,7 +15,7 @@ import einsum_engine as engine
 from einsum_engine.executor import bind
 from einsum_engine.kernels import tiles
 from einsum_engine.kernels.isa import active_isa, host_isas
-from einsum_engine.planners import casts, joining, thread_slices, weighted
+from einsum_engine.planners import casts, joining, splitting, thread_slices, weighted
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.layout import dense_axes
 from einsum_engine.planners.splitting import SumCut, pieces_of_tiles
@@ -57,7 +57,7 @@ def test_which_products_they_are(case, dtype, isa):
     plan = build_plan(replace(engine.compile(expression, *arrays, threads=1).plan.request, isa=isa.name))
     larger, smaller = (set(term) for term in expression.partition("->")[0].split(","))
     rows = int(np.prod([sizes[letter] for letter in larger - smaller]))
-    few = rows <= weighted.ROWS * tiles.elements(isa, dtype) or case == "corresponding elements"
+    few = rows <= splitting.SLENDER * tiles.elements(isa, dtype) or case == "corresponding elements"
     if fused or not few:
         assert ("fused" in [step.family for step in plan.steps]) == (fused and few)
     out = np.empty(expected(expression, arrays).shape, dtype)
@@ -77,7 +77,7 @@ def drawn(draw: random.Random) -> tuple[str, dict[str, int]]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_random_products(threads, monkeypatch):
     """Whatever may be a sum of corresponding elements is one here."""
-    monkeypatch.setattr(weighted, "ROWS", 1e9)
+    monkeypatch.setattr(weighted, "SLENDER", 1e9)
     monkeypatch.setattr(weighted, "RUN", 0)
     found = 0
     with made_anew():
@@ -122,7 +122,7 @@ def test_within_slices(dtype, monkeypatch):
         call = engine.compile(expression, *arrays, threads=2)
         families = [step.family for step in call.plan.steps]
         np.testing.assert_array_equal(call(*arrays), expected(expression, arrays))
-    few = 1 <= weighted.ROWS * tiles.elements(active_isa(), dtype)
+    few = 1 <= splitting.SLENDER * tiles.elements(active_isa(), dtype)
     assert "control" in families and ("fused" in families) == few
 
 
@@ -181,7 +181,7 @@ def test_a_tile_has_some_entries_on_either_side():
 
 def test_pieces_of_tiles():
     def found(left, right, kept, **sizes):
-        return pieces_of_tiles(dense_axes(left[::-1], sizes, 8), dense_axes(right[::-1], sizes, 8), kept, itemsize=8)
+        return pieces_of_tiles(dense_axes(left[::-1], sizes, 8), dense_axes(right[::-1], sizes, 8), kept, rows=4)
 
     assert found("ab", "ba", "", a=300, b=200) == SumCut(("a",), 300)
     assert found("abc", "cba", "b", a=300, b=200, c=16) == SumCut(("a",), 300)
@@ -189,8 +189,12 @@ def test_pieces_of_tiles():
     assert found("ab", "ba", "a", a=300, b=200) is None, "a is kept"
     assert found("", "", "") is None, "numbers"
     assert found("ab", "ab", "", a=300, b=200) is None, "a dot product"
-    assert found("abc", "cb", "", a=300, b=200, c=50) is None, "no corresponding elements"
-    assert found("abc", "cba", "b", a=3000, b=200, c=50) is None, "more of what is made than stays in cache"
+    assert found("abc", "cb", "", a=300, b=200, c=50) is None, "a lone sum"
+    assert found("cad", "abdc", "ab", a=300, b=4, c=50, d=60) == SumCut(("c",), 50), "along the larger operand"
+    assert found("abdc", "cad", "ab", a=300, b=4, c=50, d=60) == SumCut(("c",), 50)
+    assert found("cad", "abdc", "ab", a=300, b=5, c=50, d=60) is None, "too many rows"
+    assert found("abc", "cb", "a", a=3, b=200, c=50) == SumCut(("c",), 50)
+    assert found("abc", "cb", "a", a=4, b=200, c=50) is None, "a vector is copied"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int32"])

@@ -123,7 +123,7 @@ class _Run:
         with f.range(0, self.outputs) as k:
             words = self.operand(k)
             mode = f.word(words, ua.O_MODE)
-            done = f.word(words, ua.O_ROWS).ne(0) | last
+            done = (f.word(words, ua.O_ROWS).ne(0) & self.mode.ne(ua.MAP)) | last
             with f.if_((mode >= na.STAGED) & done):
                 rows = f.select(f.word(words, ua.O_ROWS).ne(0), nj, f.i64(1))
                 scratch = self.scratch + f.word(words, ua.O_STAGE)
