@@ -19,7 +19,8 @@ from .memo import Planned
 from .operations import Operation, OperationList
 from .splitting import SLENDER
 
-RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run
+RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run,
+FEW_TERMS = 16  # unless there are no rows and so few terms: a GEMM begins anew for each product
 
 
 def sum_weighted(listed: OperationList, isa: ISA) -> None:
@@ -45,7 +46,9 @@ def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
         return False
     fast = by_stride(larger.axes)[0]
     run = _together(by_stride(larger.axes), by_stride(smaller.axes), set(operation.output.term))
-    if fast in rows or run and prod([listed.sizes[index] for index in run]) < RUN:
+    summed = prod([listed.sizes[index] for index in larger.term if index not in operation.output.term])
+    least = RUN if rows or summed > FEW_TERMS else 2
+    if fast in rows or run and prod([listed.sizes[index] for index in run]) < least:
         return False
     values = (*operation.inputs, operation.output)
     return all([axis.linear for value in values for axis in value.axes.values()])

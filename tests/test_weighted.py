@@ -43,6 +43,8 @@ CASES = {  # expression, sizes, and whether a fused kernel does it
     "rows adjacent": ("acb,ca->ab", dict(a=11, b=2, c=98), False),
     "short runs of both": ("bacd,bcad->ba", dict(a=20, b=9, c=30, d=3), False),
     "short runs that go on": ("cba,cba->ab", dict(a=3, b=36, c=14), True),
+    "few terms": ("cab,acb->ba", dict(a=24, b=3, c=16), True),
+    "more terms": ("cab,acb->ba", dict(a=24, b=3, c=17), False),
     "a matrix": ("cabd,dabe->acbe", dict(a=2, b=85, c=3, d=9, e=2), False),
 }
 
