@@ -1,9 +1,9 @@
-"""Weighted sums: products of a batch in which one side is a vector and the other a matrix of a few rows.
+"""Weighted sums: products of a batch in which one side is a vector and the other a matrix, mostly of a few rows.
 
 A GEMM has its lanes along the rows, or packs terms to put them there, and most lanes of its vectors are empty where rows
 are less than half of one: it takes as long as for whole vectors. A fused kernel multiplies corresponding elements and
 adds them, along whatever runs in the larger operand. So what the layout solver left to a GEMM, because nothing else
-reads these operands in place, is that where it has so few rows.
+reads these operands in place, is that where it has so few rows, or where that is predicted to take much less.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from ..kernels import tiles as tile_table
+from ..kernels.fused import seconds
 from ..kernels.fused_products import PRODUCTS
 from ..kernels.isa import ISA
 from .gemm import GemmPlan
@@ -20,38 +21,56 @@ from .operations import Operation, OperationList
 from .splitting import SLENDER
 
 RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run,
+LEAD, LEAST_SECONDS = 1.5, 1e-6  # times as long as the fused kernel, and so long, a GEMM is predicted to take where that decides
 FEW_TERMS = 16  # unless there are no rows and so few terms: a GEMM begins anew for each product
 
 
 def sum_weighted(listed: OperationList, isa: ISA) -> None:
     """Makes operations fused ones that are better so; all have their plans, and none has a prologue or an epilogue."""
     for operation in listed.operations:
-        if operation.kind == "gemm" and _is_weighted(operation, listed, isa):
-            from .joined import fused_part  # loads what programs are made of
+        if operation.kind != "gemm" or not _may_be_weighted(operation):
+            continue
+        certain = _is_weighted(operation, listed, isa)
+        if not certain and not _may_take_less(operation, isa):
+            continue
+        from .joined import fused_part  # loads what programs are made of
 
-            operation.kind, operation.compute, operation.work = "fused", computed_in(operation), None
-            threads = 1 if operation.alone else listed.request.threads
-            operation.parts = (Planned(part=fused_part(operation, listed.sizes, threads)),)
+        before, operation.compute = operation.compute, computed_in(operation)
+        part = fused_part(operation, listed.sizes, 1 if operation.alone else listed.request.threads)
+        if certain or LEAD * seconds(part.plan.problem, isa.vector_bits) < operation.parts[0].times.total:
+            operation.kind, operation.work, operation.parts = "fused", None, (Planned(part=part),)
+        else:
+            operation.compute = before
+
+
+def _may_be_weighted(operation: Operation) -> bool:
+    """Whether it is a product of a vector and a matrix, of a batch or not, that a fused kernel can do."""
+    if not streams(operation) or len(operation.parts) != 1 or operation.parts[0].part.plan.__class__ is not GemmPlan:
+        return False
+    values = (*operation.inputs, operation.output)
+    return kernel_of(operation) in PRODUCTS and all([axis.linear for value in values for axis in value.axes.values()])
+
+
+def _may_take_less(operation: Operation, isa: ISA) -> bool:
+    """Whether it has a batch, for which predictions are known to be near, and takes long enough to be worth another plan. Not of
+    complex64 without masks, of which half lost."""
+    if not isa.masks and computed_in(operation) == "complex64":
+        return False
+    batch = any([all([index in value.term for value in operation.inputs]) for index in operation.output.term])
+    return batch and operation.parts[0].times.total > LEAST_SECONDS
 
 
 def _is_weighted(operation: Operation, listed: OperationList, isa: ISA) -> bool:
-    if not streams(operation) or len(operation.parts) != 1 or operation.parts[0].part.plan.__class__ is not GemmPlan:
-        return False
+    """Whether it is one whatever is predicted: operands run together, and rows are few beside the lanes of a GEMM."""
     larger, smaller = sorted(operation.inputs, key=lambda value: len(value.term), reverse=True)
     rows = set(larger.term) - set(smaller.term)
-    product = kernel_of(operation)
-    if product not in PRODUCTS:
-        return False
-    if prod([listed.sizes[index] for index in rows]) > SLENDER * tile_table.elements(isa, product.compute):
+    if prod([listed.sizes[index] for index in rows]) > SLENDER * tile_table.elements(isa, computed_in(operation)):
         return False
     fast = by_stride(larger.axes)[0]
     run = _together(by_stride(larger.axes), by_stride(smaller.axes), set(operation.output.term))
     summed = prod([listed.sizes[index] for index in larger.term if index not in operation.output.term])
     least = RUN if rows or summed > FEW_TERMS else 2
-    if fast in rows or run and prod([listed.sizes[index] for index in run]) < least:
-        return False
-    values = (*operation.inputs, operation.output)
-    return all([axis.linear for value in values for axis in value.axes.values()])
+    return fast not in rows and (not run or prod([listed.sizes[index] for index in run]) >= least)
 
 
 def _together(one: list[str], other: list[str], kept: set[str]) -> list[str]:

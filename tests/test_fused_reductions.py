@@ -11,7 +11,7 @@ from test_fused import ISAS, SHAPES, SIZES, check
 from einsum_engine.kernels import fused, fused_boxes, fused_reduced, launch
 from einsum_engine.kernels import fused_structure as fs
 from einsum_engine.kernels import isa as isa_table
-from einsum_engine.kernels.cpu import fused_abi
+from einsum_engine.kernels.cpu import abi, fused_abi
 from einsum_engine.kernels.cpu import nest_abi as na
 
 REDUCED = [
@@ -251,6 +251,27 @@ def test_tasks_share_turns_of_results_that_lie_across(isa, shape, dtype):
     shared = rows * columns * out.itemsize <= fused_reduced.CROSSED * fused_boxes.STAGED_BYTES
     assert made[0].words[fused_abi.U_MODE] == fused_abi.MAP and bool(made[0].words[fused_abi.U_SHARE]) == shared == bool(len(room))
     assert made[0].tasks > 1 and made[0].words[fused_abi.U_KEPT_BOXES] >= made[0].tasks or shared
+
+
+@pytest.mark.parametrize("loops, staged", [((5, 4, 7, 500), True), ((40, 40, 90, 9), False)])
+def test_few_results_that_lie_across_are_added_apart(loops, staged):
+    """In scratch: lines that two tasks add to, turn after turn, would go to and fro between cores."""
+    kept, rows, columns, turns = loops
+    x = np.random.default_rng(0).integers(-2, 3, (kept, turns, rows, columns)).astype("f")
+    y = np.random.default_rng(1).integers(-2, 3, (kept, turns, columns, rows)).astype("f").transpose(0, 1, 3, 2)
+    out = np.empty((rows, kept, columns), "f").transpose(1, 0, 2)[:, None]
+    (row, *_) = fused_case.run(isa_table.host_isas()[0], _product("float32"), [out], [x, y], 2)
+    np.testing.assert_array_equal(out, (x * y).sum(1, keepdims=True))
+    assert row.words[fused_abi.U_MODE] == fused_abi.MAP and row.tasks > 1
+    assert (row.tables[fused_abi.U_TABLE][fused_abi.O_MODE] >= na.STAGED) == staged
+
+
+def test_short_reductions_are_shared_by_what_they_take():
+    """Rows of few entries take longer than their bytes say."""
+    for width, shared in ((4, True), (4096, False)):
+        x, out = np.zeros((60_000 // width, 1, width), "f"), np.zeros((60_000 // width, 1, 1), "f")
+        (row,) = fused.lower(fused_case.problem_of(_product("float32"), [out], [x, x]), 2)
+        assert bool(row.words[abi.PARALLEL]) == shared
 
 
 def test_what_is_stored_beside_results_has_no_boxes_of_both():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from dataclasses import replace
@@ -52,8 +53,9 @@ CASES = {  # expression, sizes, and whether a fused kernel does it
 @pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 @pytest.mark.parametrize("case", CASES)
-def test_which_products_they_are(case, dtype, isa):
-    """Of a vector of the instruction set, that is: rows are few or not beside its elements."""
+def test_which_products_they_are(case, dtype, isa, monkeypatch):
+    """Of a vector of the instruction set, that is: rows are few or not beside its elements, whatever is predicted."""
+    monkeypatch.setattr(weighted, "LEAD", math.inf)
     expression, sizes, fused = CASES[case]
     arrays = operands(expression, sizes, dtype)
     plan = build_plan(replace(engine.compile(expression, *arrays, threads=1).plan.request, isa=isa.name))
@@ -65,6 +67,40 @@ def test_which_products_they_are(case, dtype, isa):
     out = np.empty(expected(expression, arrays).shape, dtype)
     bind(plan).run(arrays, out)
     np.testing.assert_array_equal(out, expected(expression, arrays))
+
+
+PREDICTED = [  # many rows, which lie apart, or beside a batch that runs with them
+    ("bcead,dcae->bdc", dict(a=2, b=16, c=12, d=8, e=177)),
+    ("adbc,bda->dcb", dict(a=5, b=37, c=128, d=23)),
+]
+
+
+@pytest.mark.parametrize("isa", host_isas(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("expression, sizes", PREDICTED)
+def test_products_that_are_predicted_to_take_less(expression, sizes, dtype, isa, monkeypatch):
+    """With results of both plans; narrow vectors of complex64 are left to the GEMM."""
+    arrays = operands(expression, sizes, dtype)
+    for threads in (1, 2):
+        request = replace(engine.compile(expression, *arrays, threads=threads).plan.request, isa=isa.name)
+        for lead in (math.inf, 1e-6):
+            monkeypatch.setattr(weighted, "LEAD", lead)
+            plan = build_plan(request)
+            families = [step.family for step in plan.steps]
+            if dtype == "float64" and isa.masks:
+                assert ("fused" in families) == (lead < 1), families
+            found = np.empty([sizes[i] for i in expression.partition("->")[2]], dtype)
+            bind(plan).run(arrays, found)
+            np.testing.assert_array_equal(found, expected(expression, arrays))
+
+
+def test_predictions_decide_for_batches_alone(monkeypatch):
+    monkeypatch.setattr(weighted, "LEAD", 0.0)
+    for expression, fused in (("adbc,bda->dcb", True), ("cd,c->d", False)):
+        arrays = operands(expression, dict(a=5, b=37, c=1280, d=230), "float64")
+        with made_anew():
+            steps = engine.compile(expression, *arrays, threads=1).plan.steps
+        assert ("fused" in [step.family for step in steps]) == fused
 
 
 def drawn(draw: random.Random) -> tuple[str, dict[str, int]]:
