@@ -21,7 +21,7 @@ from .operations import Operation, OperationList
 from .splitting import SLENDER
 
 RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run,
-LEAD, LEAST_SECONDS = 1.5, 1e-6  # times as long as the fused kernel, and so long, a GEMM is predicted to take where that decides
+LEAD, LEAST_SECONDS = 1.5, 1e-5  # times as long as the fused kernel, and so long, a GEMM is predicted to take where that decides
 FEW_TERMS = 16  # unless there are no rows and so few terms: a GEMM begins anew for each product
 
 
@@ -33,11 +33,12 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
         certain = _is_weighted(operation, listed, isa)
         if not certain and not _may_take_less(operation, isa):
             continue
-        from .joined import fused_part  # loads what programs are made of
+        from .joined import fused_part, group_of  # loads what programs are made of
 
         before, operation.compute = operation.compute, computed_in(operation)
-        part = fused_part(operation, listed.sizes, 1 if operation.alone else listed.request.threads)
-        if certain or LEAD * seconds(part.plan.problem, isa.vector_bits) < operation.parts[0].times.total:
+        problem = None if certain else group_of(operation, listed.sizes).problem()
+        if certain or LEAD * seconds(problem, isa.vector_bits) < operation.parts[0].times.total:
+            part = fused_part(operation, listed.sizes, 1 if operation.alone else listed.request.threads)
             operation.kind, operation.work, operation.parts = "fused", None, (Planned(part=part),)
         else:
             operation.compute = before
