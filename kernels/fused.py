@@ -8,7 +8,7 @@ number of loops is compiled in.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from functools import partial
 from math import lcm, prod
 
 import numpy as np
@@ -32,9 +32,6 @@ __all__ = ["FusedProblem", "Graph", "Node", "Output", "Structure", "lower", "par
 
 Dim = tuple[int, ...]  # size, bytes from one entry to the next in each operand: outputs, then inputs
 NEAR_BYTES = 1024  # of results of a task: of fewer, those at its ends are many
-BOX_SECONDS, ROW_SECONDS, BYTE_SECONDS = 20e-9, 4e-9, 0.03e-9  # of a box, of its rows (complex ones twice), of a byte of them
-STAGED_SECONDS = {8: 0.25e-9, 16: 0.4e-9}  # of a staged entry of up to so many bytes, or of several that are moved as one,
-MOVE_SECONDS = {na.MOVE_TILE: 0.06e-9, na.MOVE_SCATTER: 0.24e-9, na.MOVE_APART: 0.11e-9, na.MOVE_REPEAT: 0.0}  # or otherwise
 LIGHT_SECONDS = 1e-5  # of a reduction on one thread, from which on others share it whatever it reads
 LIGHT_BYTES = 2 * PARALLEL_BYTES  # of arithmetic alone: 256 KB of it take 3 µs, which a second thread makes no shorter
 PARTS = 8  # rows of a box, and boxes, from which on sums have a part for each box
@@ -135,9 +132,10 @@ def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
 
 
 def seconds(problem: FusedProblem, vector_bits: int = 512) -> float:
-    """Roughly what a reduction takes on one thread, with operands in cache: by its boxes, their rows, and what is moved to
-    stage operands. Fitted to 2700 sums of products with AVX-512, whose logarithms are off by 0.3 (standard deviation)."""
-    return _Lowering(normalise(problem), threads=1).seconds(vector_bits)
+    """What a sum, or another reduction, is predicted to take on one thread (`Reduction.seconds`)."""
+    if problem.elements == 0:
+        return 0.0
+    return _Lowering(normalise(problem), threads=1).seconds(vector_bits=vector_bits)
 
 
 class _Partial:
@@ -246,6 +244,7 @@ class _Lowering:
         elif reduced:
             how = Reduction(structure=self.s, items=self.items, tasks=self.tasks, threads=threads, shared=shared)
             cut = how.cut(dims, reduced, budget)
+            self.seconds = partial(how.seconds, cut)
             self.mode, self.o, self.j, self.inner, self.outer = cut.mode, cut.o, cut.j, cut.inner, cut.outer
         elif problem.late:
             self.o, _ = take(dims[:1], dims[0][0])
@@ -263,25 +262,6 @@ class _Lowering:
         self.scratch, self.moves = 0, {}
         self._parts: list[np.ndarray] = []
         self._places: dict[bytes, int] = {}
-
-    def seconds(self, vector_bits: int = 512) -> float:
-        """As the function of this name."""
-        kept, reduced = self._kept_rows(), self._reduced_rows()
-        boxes, each = prod(d[0] for d in (*reduced, *kept)), prod(d[0] for d in kept)
-        narrow = 512 / vector_bits
-        row = ROW_SECONDS * STORAGES[self.s.stored[0]].parts * min(narrow, 2)  # ends of rows by mask, or through the stack
-        total = BOX_SECONDS * boxes + row * boxes * self.j.count
-        total += BYTE_SECONDS * self.p.elements * self.items[0] * narrow
-        for number, item in enumerate(self.items):
-            output, o, j = number < self.outputs, self.o, self.j
-            if o.contiguous(number, item) or o.constant(number) or output and self.mode == ua.ROWS:
-                continue
-            mode, wide, _ = movement(o, j, number, item, output)
-            turning = takewhile(lambda d: d[0] == 1 or not d[1 + number], (*reduced, *kept))
-            times = each if output else boxes // prod(d[0] for d in turning)
-            rows = j.count if j.varies(number) and not (output and self.mode != ua.MAP) else 1
-            total += MOVE_SECONDS.get(mode, STAGED_SECONDS[max(8, item)]) * times * rows * o.count / (1 << wide)
-        return total
 
     # -- the table -------------------------------------------------------------------------------------------
     @property

@@ -131,7 +131,7 @@ def test_what_lies_across_is_turned_round_by_tiles(kept, rows):
 
 
 @ISAS
-@pytest.mark.parametrize("kept, staged", [((2, 9), True), ((3, 100), True), ((64, 100), False), ((1, 9), True)])
+@pytest.mark.parametrize("kept, staged", [((2, 17), True), ((3, 100), True), ((64, 100), False), ((1, 17), True)])
 def test_few_columns_of_several_tasks_are_added_apart(isa, kept, staged):
     """In scratch: lines that two tasks add to, row after row, would go to and fro between cores."""
     outer, count = kept
@@ -234,7 +234,7 @@ def test_results_of_operands_that_lie_across_each_other(isa, shape, reduce, dtyp
 
 @ISAS
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int16"])
-@pytest.mark.parametrize("shape", [(400, 18, 45), (3000, 9, 8), (60, 100, 70)])
+@pytest.mark.parametrize("shape", [(400, 18, 45), (1000, 17, 16), (60, 100, 70)])
 def test_tasks_share_turns_of_results_that_lie_across(isa, shape, dtype):
     """Where one box has all results, in guarded memory of each task; of others, each has boxes of its own."""
     rng = np.random.default_rng(0)
@@ -253,7 +253,30 @@ def test_tasks_share_turns_of_results_that_lie_across(isa, shape, dtype):
     assert made[0].tasks > 1 and made[0].words[fused_abi.U_KEPT_BOXES] >= made[0].tasks or shared
 
 
-@pytest.mark.parametrize("loops, staged", [((5, 4, 7, 500), True), ((40, 40, 90, 9), False)])
+@pytest.mark.parametrize("short", [(3, 2, 328, 3), (7, 10, 251, 1), (2, 3, 152, 12)])
+def test_short_rows_are_weighed_against_others(short):
+    """Of operands that run along short loops, each along its own: rows go along a long one, and both are staged."""
+    one, two, long, turns = short
+    x = np.zeros((turns, two, long, one)).transpose(0, 2, 3, 1)
+    y = np.zeros((turns, one, long, two)).transpose(0, 2, 1, 3)
+    (row,) = fused.lower(fused_case.problem_of(_product("float64"), [np.zeros((1, 1, one, two))], [x, y]))
+    assert row.words[fused_abi.U_O] == long and row.words[fused_abi.U_MODE] == fused_abi.ROWS
+
+
+def test_tasks_have_lines_of_their_own_where_results_lie_across():
+    """Rows go on only if the loops that are left put what tasks store into other lines."""
+    x, out = np.zeros((5, 7, 43, 30), "c8"), np.zeros((30, 43, 7), "c8").transpose(2, 1, 0)[None]
+    for threads, count in ((1, 3870), (2, 30)):
+        (row,) = fused.lower(fused_case.problem_of(_product("complex64"), [out], [x, x]), threads)
+        assert row.words[fused_abi.U_O] == count
+
+
+def test_no_elements_are_predicted_to_take_no_time():
+    x = np.zeros((0, 4, 5), "f")
+    assert fused.seconds(fused_case.problem_of(_product("float32"), [np.zeros((1, 4, 5), "f")], [x, x])) == 0
+
+
+@pytest.mark.parametrize("loops, staged", [((5, 16, 17, 100), True), ((40, 40, 90, 9), False)])
 def test_few_results_that_lie_across_are_added_apart(loops, staged):
     """In scratch: lines that two tasks add to, turn after turn, would go to and fro between cores."""
     kept, rows, columns, turns = loops

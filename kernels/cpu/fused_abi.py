@@ -30,15 +30,15 @@ U_LATE_STAGE, U_LATE_STRIDE = 41, 42  # where the two are in scratch, and how fa
 NEAR_SCRATCH = PAGE + 6 * 64  # bytes of scratch, besides those of a row
 U_NEAR, U_NEAR_STAGE = 43, 44  # neighbours: bytes between rows; with them or over rows: where rows are kept in scratch
 U_SHARED = 46  # bits of the outputs of which tasks that share have results of their own
-U_PARTS = 47  # 1: COLUMNS: results of a box are by themselves in scratch, and are combined with the others behind it
 U_PERIOD = 45  # elements of O after which all divisors of quotients repeat themselves; 0: they do not
+U_PARTS = 47  # 1: COLUMNS: results of a box are by themselves in scratch, and are combined with the others behind it
 
 # words of an operand in the table
 O_SLOT, O_OFFSET = 0, 1  # it starts at bases[slot] + offset
 O_MODE = 2  # CONTIGUOUS, BROADCAST or STAGED + mode of the move, as in `nest_abi`
 O_ALONG_O, O_ALONG_J = 3, 4  # offset vectors: along O where staged; along J, of the copy in scratch where staged
 O_FAR_J = 5  # staged: offset vector along J of the operand itself
-O_ROWS = 6  # staged: 1 if it changes along J
+O_ROWS = 6  # an input that is staged: 1 if it changes along J; an output: 1 if it is no result of ROWS or COLUMNS
 O_RUN = 7  # staged: entries of J that are adjacent in the operand; MOVE_APART, MOVE_SPREAD: bytes between neighbours;
 O_STAGE = 8  # staged: where, in bytes from the start of the worker's scratch
 O_WIDE = 9  # staged: 2**this neighbours along O are moved as one element
@@ -46,7 +46,7 @@ O_MOVE = 10  # staged: word of the step that holds the move function
 O_PART = 11  # U_PARTS: where the results of a box are, in bytes from the start of the worker's scratch
 O_WORDS = 12
 
-# modes: no reduction, O combined (each J has its result), J combined (each O has its result)
+# modes: no reduction, or each turn of the reduced boxes is combined with results along O and J; O combined (each J has its result), J combined (each O has its result)
 MAP, ROWS, COLUMNS = 0, 1, 2
 
 # void row(args): words of args, then R_WORDS for each operand

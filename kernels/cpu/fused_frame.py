@@ -4,8 +4,8 @@
       for box of reduced loops                   one where nothing is reduced
         stage inputs                             those that do not run along O: moved into scratch, where they do
         row(args)                                loads, arithmetic, stores: `fused`
-        unstage outputs of maps
-      unstage outputs of reductions
+        unstage what is stored beside results
+      unstage other outputs
 
 It is compiled once; operands are walked by loops over the step's table.
 """
