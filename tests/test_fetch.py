@@ -120,7 +120,7 @@ def test_each_way_of_packing_is_asked_for(always):
 @pytest.mark.parametrize(
     "text, shapes, fetched",
     [
-        ("adb,cd->cba", [(168, 168, 168), (40, 168)], True),  # rows of 168 elements, far apart
+        ("adb,cd->cba", [(168, 168, 168), (44, 168)], True),  # rows of 168 elements, far apart
         ("adb,cd->cba", [(40, 37, 40), (24, 37)], False),  # fits a core's cache
         ("adb,cd->cba", [(168, 168, 168), (8, 168)], False),  # each line is used for 8 columns only
         ("aced,eb->dcba", [(48, 44, 44, 48), (44, 24)], False),  # rows follow each other
