@@ -132,7 +132,7 @@ def temp_bytes(problem: FusedProblem, threads: int = 1) -> int:
 
 
 def seconds(problem: FusedProblem, vector_bits: int = 512) -> float:
-    """What a sum, or another reduction, is predicted to take on one thread (`Reduction.seconds`)."""
+    """What a problem that reduces something is predicted to take on one thread (`Reduction.seconds`)."""
     if problem.elements == 0:
         return 0.0
     return _Lowering(normalise(problem), threads=1).seconds(vector_bits=vector_bits)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from math import prod
 
 from ..kernels import tiles as tile_table
-from ..kernels.fused import seconds
 from ..kernels.fused_products import PRODUCTS
 from ..kernels.isa import ISA
 from .gemm import GemmPlan
 from .joining import by_stride, computed_in, kernel_of, streams
 from .memo import Planned
 from .operations import Operation, OperationList
+from .parts import Part
 from .splitting import SLENDER
 
 RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run,
@@ -33,13 +33,16 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
         certain = _is_weighted(operation, listed, isa)
         if not certain and not _may_take_less(operation, isa):
             continue
-        from .joined import fused_part, group_of  # loads what programs are made of
+        from ..kernels.fused import seconds  # these load what programs are made of
+        from .groups import fused_plan
+        from .joined import group_of
 
         before, operation.compute = operation.compute, computed_in(operation)
-        problem = None if certain else group_of(operation, listed.sizes).problem()
+        group = group_of(operation, listed.sizes)
+        problem = group.problem()
         if certain or LEAD * seconds(problem, isa.vector_bits) < operation.parts[0].times.total:
-            part = fused_part(operation, listed.sizes, 1 if operation.alone else listed.request.threads)
-            operation.kind, operation.work, operation.parts = "fused", None, (Planned(part=part),)
+            plan = fused_plan(group, 1 if operation.alone else listed.request.threads, problem)
+            operation.kind, operation.work, operation.parts = "fused", None, (Planned(part=Part(plan=plan)),)
         else:
             operation.compute = before
 

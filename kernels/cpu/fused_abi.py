@@ -46,7 +46,8 @@ O_MOVE = 10  # staged: word of the step that holds the move function
 O_PART = 11  # U_PARTS: where the results of a box are, in bytes from the start of the worker's scratch
 O_WORDS = 12
 
-# modes: no reduction, or each turn of the reduced boxes is combined with results along O and J; O combined (each J has its result), J combined (each O has its result)
+# modes: no reduction, or each turn of the reduced boxes is combined with results along O and J; O combined (each J has its
+# result), J combined (each O has its result)
 MAP, ROWS, COLUMNS = 0, 1, 2
 
 # void row(args): words of args, then R_WORDS for each operand
