@@ -389,6 +389,7 @@ class _Planner(GemmAccess):
             stored=stored,
             crowded=stored[2] > 0 and self._crowded(),
             far_b=far,
+            waits_b=self._waits_for_b() if d.b_mode == "direct" and not far else 0.0,
             narrow=d.b_mode == "direct" and self._narrow,
             in_place=d.b_mode == "direct",
             across=self.group[1],

@@ -13,6 +13,7 @@ from ..kernels import tiles as tile_table
 from ..kernels.tiles import follows
 from ..machine_memory import block_bytes
 from ..records import lazy
+from .cache_sets import line_cycles
 from .gemm_tables import LEAST_EVEN, GemmTables
 from .gemm_work import IN_PLACE_BYTES
 from .layout import BlocksOfK, blocks_of_k
@@ -273,6 +274,14 @@ class GemmAccess(GemmTables):
             return False
         far = footprint * total(self.n_outer) * total(self.b_dims) > NEAR_BYTES
         return far and abs(self.k_dims[0].stride(RIGHT)) > FETCHED_ROWS
+
+    def _waits_for_b(self) -> float:
+        """Cycles that a panel waits for lines of a B that is read in place, in an outer iteration."""
+        steps = [(dim.size, dim.stride(RIGHT)) for dim in (*self.n_dims, *self.k_dims, *self.b_dims[:1])]
+        if RIGHT not in self.known or self._narrow or None in [step for _, step in steps]:
+            return 0.0
+        product = steps[: len(self.n_dims) + len(self.k_dims)]
+        return line_cycles(product, steps[-1] if self.b_dims else None, item=self.items[RIGHT])
 
     def _along_k(self, tensor: int) -> bool:
         return bool(self.k_dims) and self.k_dims[0].stride(tensor) == self.items[tensor]

@@ -79,6 +79,7 @@ def _cycles(w: GemmWork, isa: ISA, nbytes: int, in_flight: int) -> float:
     tiles = panels * (padded // w.nr) * blocks * TILE + w.outer * OUTER
     # A broadcast from a B that is not in cache is a line for each step of K.
     reads_of_b = panels * padded * w.k * SCATTERED_B if w.far_b else 0.0
+    reads_of_b += panels * w.waits_b
     reads_of_b += w.outer * (padded // w.nr) * w.k * NARROW_B if w.narrow else 0.0
     return fmas + beside * tiles + beside * blocks * _stores(w, isa, nbytes) + beside * reads_of_b
 

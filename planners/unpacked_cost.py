@@ -11,6 +11,7 @@ from ..kernels.cpu.units import PAGE
 from ..kernels.isa import ISA
 from ..kernels.loops import outer_total
 from ..kernels.small import SmallProblem, at_once
+from .cache_sets import line_cycles
 from .gemm_cost import CACHE_BYTES, MEMORY_RATE, SHARED_BYTES, SHARED_RATE
 from .unpacked import UnpackedPlan
 
@@ -28,9 +29,13 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
     problem = plan.problem
     vector = (4 if problem.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, problem.dtype)
     second = vector / machine.peak.get(problem.dtype, 1e9)  # of a cycle
-    if plan.family == "small" and problem.strided and not problem.written_out(isa):
+    if plan.family == "small":
+        gathers, waits = problem.strided and not problem.written_out(isa), _waits(problem)
+        if not (gathers or waits):
+            return None
         gathered = problem.products * problem.k * problem.n * tile_table.ITEMSIZE[problem.dtype]
-        return _small_cycles(problem, isa) * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES else 0.0)
+        cycles = _small_cycles(problem, isa) + problem.products * waits
+        return cycles * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES and gathers else 0.0)
     if plan.family != "batched":
         return None
     copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
@@ -46,13 +51,24 @@ def _cycles(p: BatchedProblem, isa: ISA) -> float:
     return vectors * -(-m // mt) * -(-n // nt) * tile
 
 
+def _waits(p: SmallProblem) -> float:
+    """Cycles that each product waits for lines of its operands."""
+    item = tile_table.ITEMSIZE[p.dtype]
+    if p.m_half is not None or p.k_half is not None:
+        return 0.0
+    a = (p.m, p.m_strides[0]), (p.k, p.k_strides[0])
+    b = (p.k, p.k_strides[1]), (p.n, item if p.n_stride is None else p.n_stride)
+    return sum([line_cycles(steps, (p.t, p.t_strides[i]), item=item) for i, steps in enumerate((a, b))])
+
+
 def _small_cycles(p: SmallProblem, isa: ISA) -> float:
-    """Where rows of B are strided, which the family gathers or turns round, and loops are not written out."""
+    """Rows of B that are strided the family gathers or turns round."""
     parts = 2 if p.dtype in tile_table.COMPLEX else 1
     width, kind = at_once(isa, p.dtype, m=p.m, n=p.n, k=p.k, columns=p.columns)
     if kind == "t":
         return p.products * (PRODUCT + -(-p.n // width) * (p.k * TURN + p.m * (p.k * parts + STORE)))
     gather = GATHER * min(p.n, width) if min(p.n, width) <= WIDE else WIDE_GATHER
+    gather = gather if p.strided else 0.0
     if min(p.n, width) > WIDE and (p.n_stride or 0) % PAGE == 0:
         gather *= PAGED
     return p.products * (PRODUCT + p.m * -(-p.n // width) * (p.k * (parts + gather) + STORE))

@@ -1,7 +1,8 @@
 """Weighted sums: products of a batch in which one side is a vector and the other a matrix, mostly of a few rows.
 
 A GEMM has its lanes along the rows, or packs terms to put them there, and most lanes of its vectors are empty where rows
-are less than half of one: it takes as long as for whole vectors. A fused kernel multiplies corresponding elements and
+are less than half of one: it takes as long as for whole vectors. Small products one by one wait for the lines of each, where
+these push each other out of the caches (`cache_sets`). A fused kernel multiplies corresponding elements and
 adds them, along whatever runs in the larger operand. So what the layout solver left to a GEMM, because nothing else
 reads these operands in place, is that where it has so few rows, or where that is predicted to take much less.
 """
@@ -30,7 +31,7 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
     for operation in listed.operations:
         if operation.kind != "gemm" or not _may_be_weighted(operation):
             continue
-        certain = _is_weighted(operation, listed, isa)
+        certain = _is_gemm(operation) and _is_weighted(operation, listed, isa)
         if not certain and not _may_take_less(operation, isa):
             continue
         from ..kernels.fused import seconds  # these load what programs are made of
@@ -49,10 +50,16 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
 
 def _may_be_weighted(operation: Operation) -> bool:
     """Whether it is a product of a vector and a matrix, of a batch or not, that a fused kernel can do."""
-    if not streams(operation) or len(operation.parts) != 1 or operation.parts[0].part.plan.__class__ is not GemmPlan:
+    if not streams(operation) or len(operation.parts) != 1:
+        return False
+    if operation.parts[0].times is None or not (_is_gemm(operation) or operation.parts[0].part.plan.family == "small"):
         return False
     values = (*operation.inputs, operation.output)
     return kernel_of(operation) in PRODUCTS and all([axis.linear for value in values for axis in value.axes.values()])
+
+
+def _is_gemm(operation: Operation) -> bool:
+    return operation.parts[0].part.plan.__class__ is GemmPlan
 
 
 def _may_take_less(operation: Operation, isa: ISA) -> bool:

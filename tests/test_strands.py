@@ -310,7 +310,7 @@ def test_what_threads_write_together_is_read_by_them_together(monkeypatch):
 def test_fused_steps_are_left_alone_too(monkeypatch):
     """Where fetching takes ages, nothing is shared that reads what one thread has written, also if it becomes a fused step."""
     monkeypatch.setattr(joining, "GAIN", 1e9)  # else both are one step,
-    for which in ("_may_be_weighted", "_is_weighted"):  # or the second one is a batched product
+    for which in ("_may_be_weighted", "_is_gemm", "_is_weighted"):  # or the second one is a batched product
         monkeypatch.setattr(weighted, which, lambda *_: True)
     expression, sizes = "cb,cd,cadb->ab", dict(a=4, b=40, c=25, d=25)
     rng = np.random.default_rng(0)

@@ -1,0 +1,56 @@
+"""Lines of an operand that many small products read a few elements of each, where they push each other out of the caches.
+
+At strides of powers of two lines share few sets of a cache, and are gone long before it is full.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Sequence
+
+from ..kernels.cpu.units import LINE, PAGE
+from ..machine_memory import cache_of_level
+
+Step = tuple[int, int]  # size, and bytes from one to the next
+
+BEYOND = 9.0  # cycles of a line that comes from beyond the second cache; from that one it is there in time
+_PERIODS = (1, PAGE), (2, 64 << 10)  # level, bytes from which on sets come again; more lines of fewer sets are as many
+
+
+def line_cycles(product: Sequence[Step], turn: Step | None, *, item: int) -> float:
+    """Cycles that one product waits for lines of an operand, of which it reads less than half, because sets are full.
+
+    ``product``: dimensions that it has of the operand, whose elements have ``item`` bytes; ``turn``: the one along which
+    products follow each other. Where that goes along lines, the next product finds those of this one, if a cache keeps
+    them all; else products of the next loop outside do, if it keeps those of all turns. More lines than the second cache
+    has are not counted: other numbers tell what these take.
+
+    >>> line_cycles([(8, 256), (8, 16384)], (64, 4), item=4)  # 64 lines in 32 sets of the second cache
+    0.0
+    """
+    lines = _lines(product, item)
+    if LINE * lines < 2 * item * prod([size for size, _ in product]) or LINE * lines > cache_of_level(2):
+        return 0.0
+    kept = product if turn is None or 0 < abs(turn[1]) < LINE else (*product, turn)
+    return 0.0 if _stay(kept, item) else lines * BEYOND
+
+
+def _lines(steps: Sequence[Step], item: int) -> int:
+    """How many lines elements lie on."""
+    return _within(steps, item) * prod([size for size, step in steps if abs(step) >= LINE])
+
+
+def _within(steps: Sequence[Step], item: int) -> int:
+    """Lines that elements lie on which are less than a line apart."""
+    span = sum([(size - 1) * abs(step) for size, step in steps if abs(step) < LINE]) + item
+    return -(-span // LINE)
+
+
+def _stay(steps: Sequence[Step], item: int) -> bool:
+    """Whether one of the first two caches keeps all of the lines."""
+    lines, within = _lines(steps, item), _within(steps, item)
+    for level, period in _PERIODS:
+        sets = within * prod([min(size, period // gcd(step, period)) for size, step in steps if abs(step) >= LINE])
+        if lines <= cache_of_level(level) // period * min(sets, period // LINE):
+            return True
+    return False
