@@ -303,8 +303,10 @@ class GemmTables:
         cut, room = self.panels.cut, self.panels.width * self.item
         if a_mode != "panels" or cut is None or OUT not in cut.tables:  # what is not the plan's own has no such tables
             return False
-        axes = self.known[OUT]
-        inside, (index,) = {dim.indices[0] for dim in self.panels.lanes}, cut.indices
+        if len(cut.indices) > 1:  # short ones that are one in A: C has no blocks of them
+            return False
+        axes, index = self.known[OUT], cut.indices[0]
+        inside = {dim.indices[0] for dim in self.panels.lanes}
         apart = [axes[index].outer, *[axis.stride for i, axis in axes.items() if i not in inside and i != index]]
         return axes[index].tile == self.panels.tile and min(apart) >= room and bool(self._runs().all())
 
