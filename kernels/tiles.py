@@ -31,6 +31,7 @@ ITEMSIZE = {
 }
 # Bytes between panels: at distances of whole pages they would all fall into the same cache sets.
 PANEL_GAP = 64
+JUST_ENOUGH = 1.1  # times as long as their latency take accumulators that are as many as multiply-adds in flight
 ADDRESSED = 8  # columns of a tile whose addresses have registers
 # Ending of a kernel's name that also counts where its time goes (`cpu.stopwatch`).
 TIMED = "_timed"
@@ -133,7 +134,8 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
     """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
 
     A k step issues one FMA a cycle (two where vectors are narrower), a load of a lanes vector from L2 takes two
-    cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles.
+    cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles, and a
+    tenth more where there is just one for each multiply-add under way: whichever starts late is waited for.
     The constants are measured ones; `docs/performance.md` has the table. ``in_place``: so B is read, column by column.
     ``in_flight``: multiply-adds under way at the peak of this machine, 0: of a common core; twice as many are two a cycle,
     as many as there are loads, broadcasts included, and a lanes vector takes `cpu.cores.Core.lanes_load` of them.
@@ -145,7 +147,9 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
         return fmas / max(fmas + 2 + 0.7 * shuffles(isa, dtype, tile, in_place), 2 * mv + 0.3, 6.3)
     if units(isa, dtype, in_flight) > 1:
         return fmas / (max(fmas, 1.04 * (mv + columns), cores.here().lanes_load * mv, 1.05 * in_flight) + 0.3)
-    return fmas / (max(fmas, 2 * mv, isa.in_flight) + 0.3)
+    enough = fmas >= isa.in_flight and dtype.startswith(("float", "complex"))
+    chains = isa.in_flight * (JUST_ENOUGH if enough else 1.0)
+    return fmas / (max(fmas, 2 * mv, chains) + 0.3)
 
 
 def halves(isa: ISA, dtype: str, tile: tuple[int, int]) -> bool:

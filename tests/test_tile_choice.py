@@ -185,6 +185,20 @@ def test_a_core_of_two_units_wants_more_in_flight_and_fewer_loads(row, dtype):
         assert chosen == [(1, 8), (1, 8), (3, 8)]
 
 
+@pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
+def test_just_enough_accumulators_are_less_than_more(row, dtype):
+    """Of floats; the products and sums of integers take turns. With 24 columns and 64 rows there are both."""
+    if not row.repeats:
+        return
+    parts = 2 if dtype in tiles.COMPLEX else 1
+    shares = {mv * nr * parts: tiles.efficiency(row, dtype, (mv, nr)) for mv, nr in tiles.tiles(row, dtype) if nr > 1}
+    enough, more = shares[row.in_flight], max(share for count, share in shares.items() if count > row.in_flight)
+    floats = dtype.startswith(("float", "complex"))
+    assert (enough < 0.9) == floats and more > 0.95
+    if row.in_flight == 8 and dtype == "float32":
+        assert choose_tile(row, dtype, (64,), 24, 64, True)[0] == (2, 6)
+
+
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("row, dtype", EVERY, ids=lambda value: getattr(value, "name", value))
 def test_tiles_that_are_not_weighed_would_not_be_chosen(monkeypatch, row, dtype, units):
