@@ -134,8 +134,8 @@ def efficiency(isa: ISA, dtype: str, tile: tuple[int, int], in_place: bool = Fal
     """Share of the FMA peak that the K loop of a tile can reach: operand loads and accumulator latency bound it.
 
     A k step issues one FMA a cycle (two where vectors are narrower), a load of a lanes vector from L2 takes two
-    cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles, and a
-    tenth more where there is just one for each multiply-add under way: whichever starts late is waited for.
+    cycles, and every accumulator is updated once per step, so a step takes at least the FMA latency of four cycles, and
+    of floats on a common core a tenth more where there is just one for each multiply-add under way, which may start late.
     The constants are measured ones; `docs/performance.md` has the table. ``in_place``: so B is read, column by column.
     ``in_flight``: multiply-adds under way at the peak of this machine, 0: of a common core; twice as many are two a cycle,
     as many as there are loads, broadcasts included, and a lanes vector takes `cpu.cores.Core.lanes_load` of them.

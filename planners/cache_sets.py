@@ -14,11 +14,11 @@ from ..machine_memory import cache_of_level
 Step = tuple[int, int]  # size, and bytes from one to the next
 
 BEYOND = 9.0  # cycles of a line that comes from beyond the second cache; from that one it is there in time
-_PERIODS = (1, PAGE), (2, 64 << 10)  # level, bytes from which on sets come again; more lines of fewer sets are as many
+_PERIODS = (1, PAGE), (2, 64 << 10)  # level, bytes from which on sets come again; with more sets, as if these had more lines
 
 
 def line_cycles(product: Sequence[Step], turn: Step | None, *, item: int) -> float:
-    """Cycles that one product waits for lines of an operand, of which it reads less than half, because sets are full.
+    """Cycles that one product waits for lines of an operand, of whose lines it reads half or less, because sets are full.
 
     ``product``: dimensions that it has of the operand, whose elements have ``item`` bytes; ``turn``: the one along which
     products follow each other. Where that goes along lines, the next product finds those of this one, if a cache keeps
@@ -29,14 +29,14 @@ def line_cycles(product: Sequence[Step], turn: Step | None, *, item: int) -> flo
     0.0
     """
     lines = _lines(product, item)
-    if LINE * lines < 2 * item * prod([size for size, _ in product]) or LINE * lines > cache_of_level(2):
+    if LINE * lines < 2 * item * prod([size for size, step in product if step]) or LINE * lines > cache_of_level(2):
         return 0.0
     kept = product if turn is None or 0 < abs(turn[1]) < LINE else (*product, turn)
     return 0.0 if _stay(kept, item) else lines * BEYOND
 
 
 def _lines(steps: Sequence[Step], item: int) -> int:
-    """How many lines elements lie on."""
+    """How many lines elements lie on, at most."""
     return _within(steps, item) * prod([size for size, step in steps if abs(step) >= LINE])
 
 

@@ -276,7 +276,8 @@ class GemmAccess(GemmTables):
         return far and abs(self.k_dims[0].stride(RIGHT)) > FETCHED_ROWS
 
     def _waits_for_b(self) -> float:
-        """Cycles that a panel waits for lines of a B that is read in place, in an outer iteration."""
+        """Cycles that a panel waits for lines of a B that is read in place, in an outer iteration: each panel does, also where
+        the second cache has room for the lines of one iteration."""
         steps = [(dim.size, dim.stride(RIGHT)) for dim in (*self.n_dims, *self.k_dims, *self.b_dims[:1])]
         if RIGHT not in self.known or self._narrow or None in [step for _, step in steps]:
             return 0.0

@@ -303,7 +303,7 @@ class GemmTables:
         cut, room = self.panels.cut, self.panels.width * self.item
         if a_mode != "panels" or cut is None or OUT not in cut.tables:  # what is not the plan's own has no such tables
             return False
-        if len(cut.indices) > 1:  # short ones that are one in A: C has no blocks of them
+        if len(cut.indices) > 1:  # short ones that are one in A: they are no block of C
             return False
         axes, index = self.known[OUT], cut.indices[0]
         inside = {dim.indices[0] for dim in self.panels.lanes}

@@ -13,8 +13,8 @@ class GemmWork(NamedTuple):
 
     ``stored``: panels of C that are stored as whole vectors, those that are stored by mask or through the stack, and
     the lanes that are not adjacent; ``crowded``: these share few cache sets; ``far_b``: B is read in place, not along K,
-    and does not stay in cache; ``waits_b``: cycles that a panel waits for lines of such a B, of which little is read at a
-    time (`cache_sets`); ``narrow``: so it is read in short rows, as A is; ``in_place``: it is read in place;
+    and does not stay in cache; ``waits_b``: cycles that a panel waits for lines of another B that is read in place, of
+    which little is read at a time (`cache_sets`); ``narrow``: so it is read in short rows, as A is; ``in_place``: it is so read;
     ``close``: what is no whole vector goes past the caches together with the next columns;
     ``across``: panels that are unpacked together, 0: each is stored as it is; ``pack_modes``: how tasks pack A and B,
     None where they do not; ``pack_runs``: elements that lie side by side there, 0 where they do not; ``paged``: from rows

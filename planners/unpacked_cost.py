@@ -30,12 +30,13 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
     vector = (4 if problem.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, problem.dtype)
     second = vector / machine.peak.get(problem.dtype, 1e9)  # of a cycle
     if plan.family == "small":
-        gathers, waits = problem.strided and not problem.written_out(isa), _waits(problem)
+        gathers, waits = problem.strided and not problem.written_out(isa), small_waits(problem, isa)
         if not (gathers or waits):
             return None
-        gathered = problem.products * problem.k * problem.n * tile_table.ITEMSIZE[problem.dtype]
-        cycles = _small_cycles(problem, isa) + problem.products * waits
-        return cycles * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES and gathers else 0.0)
+        gathered = problem.products * problem.k * problem.n * tile_table.ITEMSIZE[problem.dtype] if gathers else 0
+        seconds = _small_cycles(problem, isa) * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES else 0.0)
+        streamed = cost.seconds(problem.flops, _bytes_of_small(problem), problem.dtype, machine) if waits else 0.0
+        return max(seconds, streamed) + problem.products * waits * second
     if plan.family != "batched":
         return None
     copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
@@ -51,14 +52,21 @@ def _cycles(p: BatchedProblem, isa: ISA) -> float:
     return vectors * -(-m // mt) * -(-n // nt) * tile
 
 
-def _waits(p: SmallProblem) -> float:
-    """Cycles that each product waits for lines of its operands."""
-    item = tile_table.ITEMSIZE[p.dtype]
-    if p.m_half is not None or p.k_half is not None:
+def small_waits(p: SmallProblem, isa: ISA) -> float:
+    """Cycles that each product waits for lines of its operands; of kernels with rows and terms written out it is not known."""
+    if p.written_out(isa) or p.m_half is not None or p.k_half is not None:
         return 0.0
+    item = tile_table.ITEMSIZE[p.dtype]
     a = (p.m, p.m_strides[0]), (p.k, p.k_strides[0])
     b = (p.k, p.k_strides[1]), (p.n, item if p.n_stride is None else p.n_stride)
     return sum([line_cycles(steps, (p.t, p.t_strides[i]), item=item) for i, steps in enumerate((a, b))])
+
+
+def _bytes_of_small(p: SmallProblem) -> int:
+    """Of operands and result, each once."""
+    inside = p.m * p.k, p.k * p.n, p.m * p.n
+    turns = [prod([count for count, *tables in p.outer if tables[i].any()]) * (p.t if p.t_strides[i] else 1) for i in range(3)]
+    return tile_table.ITEMSIZE[p.dtype] * sum([count * size for count, size in zip(turns, inside)])
 
 
 def _small_cycles(p: SmallProblem, isa: ISA) -> float:

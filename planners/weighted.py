@@ -4,7 +4,8 @@ A GEMM has its lanes along the rows, or packs terms to put them there, and most 
 are less than half of one: it takes as long as for whole vectors. Small products one by one wait for the lines of each, where
 these push each other out of the caches (`cache_sets`). A fused kernel multiplies corresponding elements and
 adds them, along whatever runs in the larger operand. So what the layout solver left to a GEMM, because nothing else
-reads these operands in place, is that where it has so few rows, or where that is predicted to take much less.
+reads these operands in place, is that where it has so few rows; and that or products that wait, where a fused kernel is
+predicted to take much less.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .memo import Planned
 from .operations import Operation, OperationList
 from .parts import Part
 from .splitting import SLENDER
+from .unpacked import UnpackedPlan
+from .unpacked_cost import small_waits
 
 RUN = 8  # entries along which both operands run, at least: a fused kernel begins anew for each run,
 LEAD, LEAST_SECONDS = 1.5, 1e-5  # times as long as the fused kernel, and so long, a GEMM is predicted to take where that decides
@@ -29,7 +32,7 @@ FEW_TERMS = 16  # unless there are no rows and so few terms: a GEMM begins anew 
 def sum_weighted(listed: OperationList, isa: ISA) -> None:
     """Makes operations fused ones that are better so; all have their plans, and none has a prologue or an epilogue."""
     for operation in listed.operations:
-        if operation.kind != "gemm" or not _may_be_weighted(operation):
+        if operation.kind != "gemm" or not _may_be_weighted(operation, isa):
             continue
         certain = _is_gemm(operation) and _is_weighted(operation, listed, isa)
         if not certain and not _may_take_less(operation, isa):
@@ -48,11 +51,11 @@ def sum_weighted(listed: OperationList, isa: ISA) -> None:
             operation.compute = before
 
 
-def _may_be_weighted(operation: Operation) -> bool:
+def _may_be_weighted(operation: Operation, isa: ISA) -> bool:
     """Whether it is a product of a vector and a matrix, of a batch or not, that a fused kernel can do."""
     if not streams(operation) or len(operation.parts) != 1:
         return False
-    if operation.parts[0].times is None or not (_is_gemm(operation) or operation.parts[0].part.plan.family == "small"):
+    if not (_is_gemm(operation) or _waits(operation, isa)):
         return False
     values = (*operation.inputs, operation.output)
     return kernel_of(operation) in PRODUCTS and all([axis.linear for value in values for axis in value.axes.values()])
@@ -60,6 +63,12 @@ def _may_be_weighted(operation: Operation) -> bool:
 
 def _is_gemm(operation: Operation) -> bool:
     return operation.parts[0].part.plan.__class__ is GemmPlan
+
+
+def _waits(operation: Operation, isa: ISA) -> bool:
+    """Whether it is many small products that wait for their lines."""
+    plan = operation.parts[0].part.plan
+    return isinstance(plan, UnpackedPlan) and plan.family == "small" and small_waits(plan.problem, isa) > 0
 
 
 def _may_take_less(operation: Operation, isa: ISA) -> bool:

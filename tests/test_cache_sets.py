@@ -10,15 +10,20 @@ import pytest
 from plan_cases import made_anew, typical
 
 import einsum_engine as engine
+from einsum_engine import cost
 from einsum_engine.executor import bind
-from einsum_engine.kernels.isa import host_isas
+from einsum_engine.kernels.gemm import Operand
+from einsum_engine.kernels.isa import active_isa, host_isas
+from einsum_engine.kernels.small import SmallProblem
 from einsum_engine.plan import Axis
-from einsum_engine.planners import cache_sets
+from einsum_engine.planners import cache_sets, unpacked_cost
 from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.cache_sets import BEYOND, line_cycles
 from einsum_engine.planners.contraction import BinaryContraction
 from einsum_engine.planners.gemm import plan_gemm
 from einsum_engine.planners.gemm_cost import product_seconds
+from einsum_engine.planners.unpacked import UnpackedPlan
+from einsum_engine.planners.unpacked_cost import unpacked_seconds
 
 CACHES = {1: 32 << 10, 2: 512 << 10}  # both with 8 lines in a set
 
@@ -120,3 +125,19 @@ def test_small_products_that_wait_are_fused_ones(dtype, isa, monkeypatch):
     assert families[1e3] == ["fused"]
     if isa.name == "avx2":
         assert families[0.0] == ["small"]
+
+
+def test_products_that_wait_take_no_less_than_those_that_do_not(monkeypatch):
+    """Long rows that are read once, from memory, by products of a few terms each."""
+    isa = active_isa()
+    b = Operand(slot=0, offset=0)
+    strides = {"t_strides": (16384, 1016, 1016), "m_strides": (8192, 508), "k_strides": (4096, 508)}
+    problem = SmallProblem(dtype="float32", a=b, b=b, c=b, t=8192, m=2, n=127, k=2, **strides)
+    plan = UnpackedPlan(family="small", problem=problem, isa=isa, threads=1)
+    assert unpacked_seconds(plan, isa, typical(isa)) is None  # a roofline has it
+    monkeypatch.setattr(unpacked_cost, "small_waits", lambda *_: 1e-9)
+    nbytes = 8192 * (2 * 2 + 2 * 2 * 127) * 4
+    seconds = unpacked_seconds(plan, isa, typical(isa))
+    assert seconds >= cost.seconds(problem.flops, nbytes, "float32", typical(isa)) > 0
+    monkeypatch.setattr(unpacked_cost, "small_waits", lambda *_: 1e3)
+    assert unpacked_seconds(plan, isa, typical(isa)) > 2 * seconds
