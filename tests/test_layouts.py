@@ -152,6 +152,7 @@ def test_short_products_are_drawn_up_with_lanes_on_either_side(expression, size,
     def steps(call):
         return [(step.kernel, step.layouts, step.dims) for step in call.plan.steps]
 
+    monkeypatch.setattr(layouts, "SMALL_SECONDS", 0.0)  # a second draft of the whole might take the place of either
     once, call, unsure = plan_with(FLIP_MOST=0.0), plan_with(), plan_with(SURE_SHARE=1e9)
     assert steps(once) == steps(unsure)
     assert sum(step.seconds for step in call.plan.steps) <= sum(step.seconds for step in once.plan.steps)

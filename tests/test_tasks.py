@@ -211,8 +211,8 @@ def test_each_way_to_cut_is_weighed_once(monkeypatch):
 @pytest.mark.parametrize(
     "equation, sizes, expected",
     [
-        ("nk,mk->nm", dict(n=50, m=64, k=40), [True, True, True]),
-        ("nk,abk->anb", dict(n=20, a=3, b=32, k=40), [True, False, True, False, True]),  # runs of two panels
+        ("nk,mk->nm", dict(n=50, m=64, k=40), [True] * 7),
+        ("nk,abk->anb", dict(n=20, a=3, b=32, k=40), [*[True, True, True, False] * 2, True, True, True]),  # runs of four panels
     ],
 )
 def test_panels_that_lie_side_by_side(equation, sizes, expected, monkeypatch):
