@@ -9,7 +9,7 @@ from ..kernels import tiles as tile_table
 from ..kernels.batched import BatchedProblem, tile_for
 from ..kernels.cpu.units import PAGE
 from ..kernels.isa import ISA
-from ..kernels.loops import outer_total
+from ..kernels.loops import Loops, outer_total
 from ..kernels.small import SmallProblem, at_once
 from .cache_sets import line_cycles
 from .gemm_cost import CACHE_BYTES, MEMORY_RATE, SHARED_BYTES, SHARED_RATE
@@ -65,8 +65,13 @@ def small_waits(p: SmallProblem, isa: ISA) -> float:
 def _bytes_of_small(p: SmallProblem) -> int:
     """Of operands and result, each once."""
     inside = p.m * p.k, p.k * p.n, p.m * p.n
-    turns = [prod([count for count, *tables in p.outer if tables[i].any()]) * (p.t if p.t_strides[i] else 1) for i in range(3)]
+    turns = [turns * (p.t if step else 1) for turns, step in zip(_turns(p.outer), p.t_strides)]
     return tile_table.ITEMSIZE[p.dtype] * sum([count * size for count, size in zip(turns, inside)])
+
+
+def _turns(outer: Loops) -> list[int]:
+    """Of outer loops, those that come to other elements of A, B and C."""
+    return [prod([count for count, *tables in outer if tables[tensor].any()]) for tensor in range(3)]
 
 
 def _small_cycles(p: SmallProblem, isa: ISA) -> float:
@@ -85,7 +90,6 @@ def _small_cycles(p: SmallProblem, isa: ISA) -> float:
 def _moved(p: BatchedProblem) -> float:
     """Seconds to read and write what does not fit the caches."""
     item = tile_table.ITEMSIZE[p.dtype]
-    rows = (prod(count for count, *tables in p.outer if tables[tensor].any()) for tensor in range(3))
-    sizes = [x * y * z * p.lanes * item for x, y, z in zip(rows, (p.m, p.n, p.m), (p.k, p.k, p.n))]
+    sizes = [x * y * z * p.lanes * item for x, y, z in zip(_turns(p.outer), (p.m, p.n, p.m), (p.k, p.k, p.n))]
     large = sum(size for size in sizes if size > CACHE_BYTES)
     return large / (SHARED_RATE if sum(sizes) <= SHARED_BYTES else MEMORY_RATE)
