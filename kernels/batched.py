@@ -35,7 +35,12 @@ AHEAD = 512  # bytes
 MANY_ROWS = 24  # more than hardware fetches ahead by itself
 STAGE_BYTES = 24 << 10  # of rows copied to scratch: they stay in L1
 STAGE_RUN = 256  # bytes of a row at least
+STAGE_LONG = 1024  # of the rows themselves, where a line is two vectors or more
+CROWDED = 0.4  # of their lines
+FEW_USES, MANY_USES = 2, 4  # of a row by the tiles of a product
 _LINE, _WAY, _WAYS = 64, 4096, 8  # of a common first-level cache: lines at the same offset of a page share 8 places
+_SETS = 1024  # of a second-level cache
+_STAY = 2 * _WAYS  # lines of all columns in a set, up to which most are read again before others have taken their places
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,14 +106,48 @@ def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
 
 def tile_for(isa: ISA, dtype: str, m: int, n: int) -> tuple[int, int]:
     """The tile that computes ``m`` x ``n`` results in the fewest operations; ties go to the larger tile."""
+    return min(tiles(isa, dtype), key=lambda tile: (_cycles(isa, dtype, tile, m, n), -tile[0] * tile[1]))
 
-    def cost(tile: tuple[int, int]) -> tuple[float, int]:
-        mt, nt = tile
-        # two loads and one or two multiply-adds a cycle; a few cycles to start and store a tile
-        passes = -(-m // mt) * -(-n // nt)
-        return passes * (max(mt * nt, (mt + nt) / 2) + 1), -mt * nt
 
-    return min(tiles(isa, dtype), key=cost)
+def _cycles(isa: ISA, dtype: str, tile: tuple[int, int], m: int, n: int) -> float:
+    """Of all tiles, for a term: in multiply-adds."""
+    mt, nt = tile
+    passes = -(-m // mt) * -(-n // nt)
+    if isa.registers > 16:  # two loads and one or two multiply-adds a cycle; a few cycles to start and store a tile
+        return passes * (max(mt * nt, (mt + nt) / 2) + 1)
+    parts = 2 if dtype in COMPLEX else 1
+    # Two of each in a cycle, of which those of one tile are under way: few sums wait for themselves.
+    return passes * (max(mt * nt * parts, mt + nt * parts, isa.in_flight) + 2)
+
+
+def arranged(p: BatchedProblem, isa: ISA, threads: int = 1) -> tuple[BatchedProblem, tuple[int, int]]:
+    """``p`` in the roles in which it is computed, and its tile.
+
+    Rows of a tile are read again for each of its columns' tiles, columns for each of the rows': from the first cache, if it has
+    room for them, else each wait counts as two multiply-adds (docs/performance-batches.md#roles). Where threads share rows these
+    are many.
+    """
+    many = p if p.m >= p.n else exchanged(p)
+    if isa.registers > 16:  # others were not measured
+        return many, tile_for(isa, p.dtype, many.m, many.n)
+    full = _fullest(many.tk_a), _fullest(many.tk_b)
+
+    def cost(choice: tuple[int, tuple[int, int]]) -> tuple[float, int, int]:
+        turned, (mt, nt) = choice
+        m, n, of_rows, of_columns = (many.n, many.m, *full[::-1]) if turned else (many.m, many.n, *full)
+        again = m * (-(-n // nt) - 1) if of_rows * mt > _WAYS else 0
+        again += n * (-(-m // mt) - 1) if of_columns * n > _STAY else 0
+        return _cycles(isa, p.dtype, (mt, nt), m, n) + 2 * again, -mt * nt, turned
+
+    by_rows = p.parallel and outer_total(p.outer) * -(-p.lanes // _unit(p, isa)) < threads
+    roles = (0,) if by_rows else (0, 1)
+    turned, tile = min(((turned, tile) for turned in roles for tile in tiles(isa, p.dtype)), key=cost)
+    return exchanged(many) if turned else many, tile
+
+
+def _fullest(row: np.ndarray) -> int:
+    """Lines of the terms of a row in the set of a first-level cache that has most of them."""
+    return int(np.bincount(np.unique(row // _LINE) % (_WAY // _LINE)).max(initial=0))
 
 
 def fits(isa: ISA, dtype: str, *, lanes: int, m: int, n: int, k: int) -> bool:
@@ -123,11 +162,9 @@ def fits(isa: ISA, dtype: str, *, lanes: int, m: int, n: int, k: int) -> bool:
 
 def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
     """The row of the step table that computes ``p``."""
-    if p.n > p.m:
-        p = exchanged(p)  # tiles have more rows than columns
-    mt, nt = tile_for(isa, p.dtype, p.m, p.n)
+    p, (mt, nt) = arranged(p, isa, threads)
     shares, tasks = _shares(p, isa, mt, threads)
-    staged = collides(p, isa)
+    staged = collides(p, isa, (mt, nt))
     block = _block(p, isa, staged)
     run = block * ITEMSIZE[p.dtype]  # bytes of a row in scratch
     words = {
@@ -166,7 +203,7 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
     )
 
 
-def collides(p: BatchedProblem, isa: ISA) -> bool:
+def collides(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
     """Whether A and B are worked on in copies: where twice as many rows of a tile start in a set of a first-level cache as it holds.
 
     Such rows evict each other between the parts of a line. Where a vector is a cache line, a tile reads each once, and rows lose
@@ -175,14 +212,39 @@ def collides(p: BatchedProblem, isa: ISA) -> bool:
     """
     if not p.lanes or not p.k or p.lanes * ITEMSIZE[p.dtype] < STAGE_RUN:
         return False
-    mt, nt = tile_for(isa, p.dtype, p.m, p.n)
+    mt, nt = tile
     whole = isa.vector_bits == 8 * _LINE
     if whole and p.n == 1 and p.m > mt:
         return False
     rows = ((p.tm_a[:mt], p.tk_a), (p.tn_b[:nt], p.tk_b), (p.tm_c[:mt], p.tn_c[:nt]))
     lines = np.concatenate([np.unique(np.add.outer(x, y)) for x, y in rows]) // _LINE % (_WAY // _LINE)
     most = int(np.bincount(lines).max(initial=0))
-    return most >= 4 * _WAYS and most == len(lines) if whole else most > 2 * _WAYS
+    if whole:
+        return most >= 4 * _WAYS and most == len(lines)
+    return most > 2 * _WAYS and _pays_to_copy(p, isa, tile)
+
+
+def _pays_to_copy(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
+    """Whether copies of a block stay in the second cache, and rows are read often or from beyond it: long ones of large products,
+    or those to which few of its sets belong. Else they are read again from there, which takes less."""
+    item, (mt, nt) = ITEMSIZE[p.dtype], tile
+    if (p.m + p.n) * p.k * _block(p, isa, staged=True) * item > 3 * BLOCK_BYTES // 2:
+        return False
+    run, nbytes = p.lanes * item, p.rows * p.lanes * item
+    uses = (p.m * -(-p.n // nt) + p.n * -(-p.m // mt)) / (p.m + p.n)
+    if uses >= MANY_USES or uses >= FEW_USES and run >= STAGE_LONG and 4 * nbytes > 3 * BLOCK_BYTES:
+        return True
+    return 2 * nbytes < 3 * BLOCK_BYTES and _crowded(p, run)
+
+
+def _crowded(p: BatchedProblem, run: int) -> bool:
+    """Whether of the lines of all rows, of ``run`` bytes each, many lie in sets of a second-level cache that have no room for them."""
+    rows = [np.add.outer(x, y).ravel() // _LINE % _SETS for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
+    begin = np.bincount(np.concatenate(rows), minlength=_SETS)
+    lines = min(-(-run // _LINE), _SETS)
+    before = np.concatenate([[0], np.cumsum(np.concatenate([begin, begin]))])
+    held = before[_SETS + 1 :] - before[_SETS + 1 - lines : -lines]
+    return held[held > _WAYS].sum() > CROWDED * held.sum()
 
 
 def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:
@@ -196,17 +258,21 @@ def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:
 
 def _shares(p: BatchedProblem, isa: ISA, mt: int, threads: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """What a task gets, and how many tasks there are: along outer, batch and M. The slow dimensions are cut first."""
-    unit = max(64, isa.vector_bits // (8 * ITEMSIZE[p.dtype]))
     wanted = 1
     if p.parallel and threads > 1:
         wanted = max(1, min(SHARES * threads, p.terms // SHARED_TERMS))
     shares, tasks = [], []
-    for total, step in ((outer_total(p.outer), 1), (p.lanes, unit), (p.m, mt)):
+    for total, step in ((outer_total(p.outer), 1), (p.lanes, _unit(p, isa)), (p.m, mt)):
         share = -(-max(1, -(-total // wanted)) // step) * step
         shares.append(share)
         tasks.append(max(1, -(-total // share)))
         wanted = -(-wanted // tasks[-1])
     return tuple(shares), tuple(tasks)
+
+
+def _unit(p: BatchedProblem, isa: ISA) -> int:
+    """Elements of the batch that stay with one task."""
+    return max(64, isa.vector_bits // (8 * ITEMSIZE[p.dtype]))
 
 
 # -- reference ---------------------------------------------------------------------------------------------------

@@ -208,7 +208,12 @@ class _View:
         for i, wide in enumerate(sides):
             if not sides[1 - i] and len(wide) > 1 and wide[-1].size >= FEW_ROWS:
                 outer, sides[i] = [*outer, *wide[:-1]], wide[-1:]
-        return sorted(outer, key=lambda dim: -abs(dim.stride(OUT))), *sides
+        return sorted(outer, key=lambda dim: -abs(dim.stride(self._largest) or 0)), *sides
+
+    @lazy
+    def _largest(self) -> int:
+        sizes = {LEFT: (self.m, self.k), RIGHT: (self.n, self.k), OUT: (self.m, self.n)}
+        return max(sizes, key=lambda tensor: total([*sizes[tensor][0], *sizes[tensor][1]]))
 
     @lazy
     def matrices(self) -> _Matrices | None:

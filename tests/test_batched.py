@@ -104,7 +104,7 @@ def test_blocks_of_the_batch(row, monkeypatch):
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 def test_copies_of_rows_that_collide(row, dtype, monkeypatch):
     monkeypatch.setattr(batched, "STAGE_BYTES", 2048)
-    monkeypatch.setattr(batched, "collides", lambda p, isa: True)
+    monkeypatch.setattr(batched, "collides", lambda p, isa, tile: True)
     rng = np.random.default_rng(8)
     for lanes in (1, 40, 1024, 1031):
         for m, n, k in ((3, 5, 4), (1, 1, 9)):
@@ -115,7 +115,8 @@ def test_copies_of_rows_that_collide(row, dtype, monkeypatch):
             check(p, operands, row)
 
 
-def test_collides():
+def test_collides(monkeypatch):
+    monkeypatch.setattr(batched, "BLOCK_BYTES", 256 << 10)
     wide = isa.get("avx512")
 
     def pitched(lanes, size):
@@ -129,14 +130,41 @@ def test_collides():
         return replace(pitched(1024, size), tm_a=outer, tk_a=inner, tn_b=outer, tk_b=inner, tm_c=outer, tn_c=inner)
 
     narrow = isa.get("avx2")
-    assert batched.collides(rows(8192, 8), wide) and batched.collides(rows(8192, 8), narrow)
-    assert not batched.collides(rows(8192 + 64, 8), wide)
-    assert not batched.collides(rows(8192, 2), wide)
+
+    def collides(p, row):
+        return batched.collides(p, row, batched.tile_for(row, p.dtype, p.m, p.n))
+
+    assert collides(rows(8192, 8), wide) and collides(rows(8192, 8), narrow)
+    assert not collides(rows(8192 + 64, 8), wide)
+    assert not collides(rows(8192, 2), wide)
     # rows of one behind the other: of 2 KB, of which each line has two vectors or one, and so short that they fill all sets
-    assert batched.collides(rows(2048, 8), narrow) and not batched.collides(rows(2048, 8), wide)
-    assert not batched.collides(rows(256, 12), narrow) and not batched.collides(rows(256, 12), wide)
+    assert collides(rows(2048, 8), narrow) and not collides(rows(2048, 8), wide)
+    assert not collides(rows(256, 12), narrow) and not collides(rows(256, 12), wide)
     column = replace(rows(8192, 8), tn_b=table(64, 1), tn_c=table(64, 1))
-    assert not batched.collides(column, wide) and batched.collides(column, narrow)
+    assert not collides(column, wide) and not collides(column, narrow)
+    columns = replace(rows(8192, 8), tn_b=table(65536, 2), tn_c=table(8192, 2))  # each row is read once or twice
+    assert not collides(columns, narrow)
+    assert collides(replace(columns, lanes=128), narrow)  # few sets are theirs, so that they are gone between two parts of a line
+    assert not collides(replace(rows(8192, 8), tk_a=table(8192, 99), tk_b=table(8192, 99)), narrow)  # copies do not stay
+
+
+def crossed(m, n, k, **options):
+    """Few rows whose terms are dense, many columns whose terms share a quarter of the sets."""
+    p, _ = problem(np.random.default_rng(0), "float32", outer=(1, 2), m=m, n=n, k=k, lanes=8, **options)
+    dense, apart = (np.arange(k, dtype=np.int64) * step for step in (32, 256))
+    rows, columns = (np.arange(count, dtype=np.int64) * k * step for count, step in ((m, 32), (n, 256)))
+    return replace(p, tm_a=rows, tk_a=dense, tn_b=columns, tk_b=apart)
+
+
+def test_roles_keep_what_is_read_again_in_the_first_cache():
+    narrow, wide = isa.get("avx2"), isa.get("avx512")
+    p, tile = batched.arranged(crossed(8, 32, 64), narrow)
+    assert (p.m, p.n, tile) == (8, 32, (4, 2)) and p.tk_b[1] == 256
+    assert batched.arranged(crossed(8, 32, 2), narrow)[0].m == 32  # all of it stays
+    assert batched.arranged(crossed(8, 32, 64), wide)[0].m == 32  # not measured
+    shared = crossed(8, 32, 64, parallel=True)
+    assert batched.arranged(shared, narrow, threads=2)[0].m == 8  # by the outer loops
+    assert batched.arranged(shared, narrow, threads=4)[0].m == 32
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
@@ -224,6 +252,9 @@ def test_tile_for_wastes_little():
     assert batched.tile_for(wide, "float64", 3, 3) == (3, 3)
     assert batched.tile_for(wide, "float64", 8, 8) == (4, 4)
     assert batched.tile_for(wide, "float64", 12, 8) == (6, 4)
+    narrow = isa.get("avx2")
+    assert batched.tile_for(narrow, "float32", 7, 32) == (4, 2)  # four sums alone would wait for themselves
+    assert batched.tile_for(narrow, "complex64", 4, 4) in ((2, 2), (4, 1), (3, 1))
 
 
 def test_fits():

@@ -3,8 +3,11 @@
 import random
 from collections import Counter
 
+import numpy as np
+import plan_cases
 import pytest
 
+from einsum_engine.kernels.batched import lower
 from einsum_engine.kernels.isa import host_isas
 from einsum_engine.kernels.tiles import ITEMSIZE
 from einsum_engine.planners import unpacked
@@ -57,3 +60,17 @@ def test_what_is_asked_first_misses_no_family(monkeypatch, isa, dtype):
             copied[quick.row.name] += quick.copied is not None
     assert copied["dot"], "a vector is copied in the order of the rows"
     assert {name for name, _ in found} >= {"dot", "batched", "small"} and ("small", True) in found, found
+
+
+@pytest.mark.parametrize("text", ["yxmka,xykna->yxmna", "xykna,yxmka->yxmna"])
+def test_a_batched_product_goes_through_its_largest_operand_in_order(text, monkeypatch):
+    """So that lines and pages which turns have in common are there."""
+    lowered = []
+    monkeypatch.setattr(unpacked.batched_family, "lower", lambda p, *how: lowered.append(p) or lower(p, *how))
+    arrays = plan_cases.operands(text, dict(y=3, x=4, m=2, k=5, n=9, a=64), "float32")
+    with plan_cases.made_anew():
+        made = plan_cases.plan(text, arrays)
+    assert np.array_equal(plan_cases.run(made, arrays), np.einsum(text, *arrays))
+    (p,) = lowered
+    tables = [table for count, *tables in p.outer for table in tables[int(p.n > p.m) : int(p.n > p.m) + 1]]
+    assert tables and all((np.diff(table) > 0).all() for table in tables)
