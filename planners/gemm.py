@@ -195,10 +195,17 @@ class _Planner(GemmAccess):
         if self.in_rows and self.n_total == 1 and (self.mv, 1) in tile_table.tiles(self.isa, c.dtype):
             self.nr = 1  # tiles with an idle column are stored through the stack
         b_mode = self._b_mode(a_mode)
+        self._batch_along(a_mode, b_mode)
         carries = past and tile_table.carries(self.isa, c.dtype, (self.mv, self.nr))
         if carries and a_mode == "pack" and self._pack_mode() == abi.PANEL_RUN:
             self._turn(b_mode)
         return self._decided(a_mode, b_mode)
+
+    def _batch_along(self, a_mode: str, b_mode: str) -> None:
+        """Loops first over the batch index along which an operand runs that a step packs across it, wherever C has that one."""
+        side = LEFT if a_mode == "prepack" and self._runs_across() else RIGHT
+        if side == LEFT or b_mode == "prepack" and self._pack_right_mode() == abi.PANEL_RUN:
+            self.b_dims = sorted(self.b_dims, key=lambda dim: dim.stride(side) != self.items[side])  # stable
 
     def _turn(self, b_mode: str) -> None:
         """Puts panels in groups of whole runs of C, where tasks can have whole groups."""

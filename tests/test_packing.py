@@ -2,12 +2,15 @@
 
 import numpy as np
 import oracle
+import plan_cases
 import pytest
 
 import einsum_engine as engine
 from einsum_engine.kernels import isa
 from einsum_engine.kernels.cpu import abi
 from einsum_engine.planners import packing
+from einsum_engine.kernels.gemm import lower_pack
+from einsum_engine.planners.build import build_plan
 from einsum_engine.planners.packing import kept_mode, pack_side
 
 ITEM = 8
@@ -89,3 +92,20 @@ def test_rows_of_several_dimensions_that_panels_cut_in_different_places(monkeypa
     rng = np.random.default_rng(0)
     arrays = [oracle.random(rng, [sizes[i] for i in term], dtype, True) for term in text.split("->")[0].split(",")]
     assert np.array_equal(engine.compile(text, *arrays, threads=1)(*arrays), np.einsum(text, *arrays))
+
+
+@pytest.mark.parametrize("row", [isa.get("avx512"), *isa.host_isas()], ids=lambda row: row.name)
+@pytest.mark.parametrize("text", ["grwas,fdwsar->rgafd", "grwas,fdwsar->agrfd", "fdwsar,grwas->rgafd"])
+def test_panels_follow_each_other_as_in_the_operand(text, row):
+    """Along a batch index that it runs along, wherever the result has that one."""
+    arrays = plan_cases.operands(text, dict.fromkeys("grwasfdmkbn", 8), "float32")
+    packed = []
+    with plan_cases.made_anew(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "lower_pack", lambda problem: packed.append(problem) or lower_pack(problem))
+        made = build_plan(plan_cases.request(text, arrays, isa=row.name), plan_cases.typical(row))
+    if row in isa.host_isas():
+        assert np.array_equal(plan_cases.run(made, arrays), np.einsum(text, *arrays))
+    across = [problem.lanes[:: problem.width] for problem in packed if problem.mode == abi.PANEL_RUN]
+    assert across
+    for panels in across:
+        assert (np.diff(panels[:8]) == 4).all()
