@@ -14,6 +14,7 @@ from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
 from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, later_of
+from .edges import EdgeStores
 from .emit import I64, Fn, Val, Var
 from .evenly import Evenly, step_of
 from .stopwatch import Stopwatch
@@ -389,16 +390,18 @@ class TileLoop:
         f.call(self.past, [*where, run, spilled])
 
     def _store_through(self, result, edge: "_Edge") -> None:
-        """By mask where the lanes run and the ISA has masks; through the stack otherwise."""
+        """Where the lanes run by mask, or if the ISA has none and nothing is added, vector by vector; through the stack otherwise."""
         f, tile = self.f, self.tile
+        runs = edge.run.ne(0) & edge.columns.eq(self.spec.nr)
         if not tile.stores_by_mask:
-            tile.spill(result, self.stack)
-            self._store_edge(edge)
-            return
-        with f.if_else(edge.run.ne(0) & edge.columns.eq(self.spec.nr)) as (then, otherwise):
+            runs = runs & edge.accumulate.eq(0)
+        with f.if_else(runs) as (then, otherwise):
             with then:
                 corner = edge.c + f.word(edge.tmc)
-                tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
+                if tile.stores_by_mask:
+                    tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
+                else:
+                    EdgeStores(tile, self.stack).prefixes(result, corner, edge.tnc, edge.valid)
             with otherwise:
                 tile.spill(result, self.stack)
                 self._store_edge(edge)
@@ -407,9 +410,8 @@ class TileLoop:
         f = self.f
         corner = edge.c + f.word(edge.tmc)
         base = f.select(edge.run.ne(0), corner, edge.c)
-        self.tile.store_spilled(
-            self.stack, base, edge.tmc, edge.tnc, edge.valid, edge.columns, edge.run, edge.accumulate, edge.chunk
-        )
+        how = edge.valid, edge.columns, edge.run, edge.accumulate, edge.chunk
+        EdgeStores(self.tile, self.stack).spilled(base, edge.tmc, edge.tnc, *how)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,110 @@
+"""How a tile is stored that is no whole columns of C, where an instruction set has no masks: through the stack, but for whole vectors
+of columns that are.
+
+What does not fill a vector leaves in pieces of powers of two, each at most once, and no piece is of two vectors that were
+stored there: a load that needs two stores waits for both to reach the cache.
+"""
+
+from __future__ import annotations
+
+from .emit import Val, Var, vector_type
+from .tile import TileEmitter
+
+
+class EdgeStores:
+    """Emits the stores of tiles that wait, or whose last vectors wait, on the ``stack``."""
+
+    def __init__(self, tile: TileEmitter, stack: Val) -> None:
+        self.f, self.tile, self.stack = tile.f, tile, stack
+
+    def prefixes(self, result, corner: Val, tnc: Val, valid: Val) -> None:
+        """All columns, of whose lanes the first ``valid`` exist, adjacent in C: whole vectors from registers."""
+        f, tile = self.f, self.tile
+        columns = [corner + f.word(tnc, j) for j in range(tile.spec.nr)]
+        for i in range(tile.spec.mv):
+            begin, vectors = i * tile.elems, [(value, at + i * tile.vector_bytes) for value, at in zip(result[i], columns)]
+            with f.if_else(valid >= begin + tile.elems) as (whole, rest):
+                with whole:
+                    for value, at in vectors:
+                        f.store(value, at)
+                with rest, f.if_(valid > begin):
+                    self._parts(vectors, valid - begin)
+
+    def _parts(self, vectors: list[tuple[Val, Val]], count: Val) -> None:
+        """The first ``count`` elements of vectors, fewer than they have: half of them from registers."""
+        f, tile = self.f, self.tile
+        with f.if_else(count.eq(tile.elems // 2)) as (half, otherwise):
+            with half:
+                for value, at in vectors:
+                    f.store(f.shuffle(value, value, range(max(1, tile.lanes // 2))), at)
+            with otherwise:
+                for j, (value, _) in enumerate(vectors):
+                    f.store(value, self.stack + j * tile.vector_bytes, align=tile.vector_bytes)
+                for j, (_, at) in enumerate(vectors):
+                    self._pieces(self.stack + j * tile.vector_bytes, at, count, f.i64(0))
+
+    def spilled(self, c, tmc, tnc, valid, columns, run, acc, chunk) -> None:
+        """Edges and scattered lanes, from the spilled tile. ``run``: lanes are contiguous in C."""
+        f, tile = self.f, self.tile
+        with f.if_else(run.ne(0)) as (then, otherwise):
+            with then:
+                with f.range(0, columns) as j:
+                    self._run(self.stack + j * (tile.mr * tile.item), c + f.word(tnc, j), valid, acc)
+            with otherwise:
+                # Lanes that come in runs of ``chunk`` elements are moved as vectors and parts of them; 1: element by element.
+                sizes = [size for size in (tile.elems, tile.elems // 2, tile.elems // 4) if size > 1]
+                self._by_chunk(sizes, c, tmc, tnc, valid, columns, acc, chunk)
+
+    def _by_chunk(self, sizes, c, tmc, tnc, valid, columns, acc, chunk) -> None:
+        if not sizes:
+            with self.f.if_else(chunk > 1) as (several, one):
+                with several:
+                    self._run_loop(c, tmc, tnc, valid, columns, acc, chunk)
+                with one:
+                    self._scatter_loop(1, c, tmc, tnc, valid, columns, acc)
+            return
+        with self.f.if_else(chunk.eq(sizes[0])) as (then, otherwise):
+            with then:
+                self._scatter_loop(sizes[0], c, tmc, tnc, valid, columns, acc)
+            with otherwise:
+                self._by_chunk(sizes[1:], c, tmc, tnc, valid, columns, acc, chunk)
+
+    def _scatter_loop(self, size: int, c, tmc, tnc, valid, columns, acc) -> None:
+        f, tile = self.f, self.tile
+        ty = vector_type(tile.real, size * tile.parts)
+        with f.range(0, columns) as j:
+            column, source = c + f.word(tnc, j), self.stack + j * (tile.mr * tile.item)
+            with f.range(0, valid, size) as l:
+                self._move(ty, source + l * tile.item, column + f.word(tmc, l), acc)
+
+    def _run_loop(self, c, tmc, tnc, valid, columns, acc, run: Val) -> None:
+        """Runs of any length."""
+        f, tile = self.f, self.tile
+        with f.range(0, columns) as j:
+            column, source = c + f.word(tnc, j), self.stack + j * (tile.mr * tile.item)
+            with f.range(0, valid, run) as l:
+                self._run(source + l * tile.item, column + f.word(tmc, l), run, acc)
+
+    def _run(self, source: Val, to: Val, count: Val, acc: Val) -> None:
+        """``count`` elements: whole vectors, then pieces."""
+        f, tile = self.f, self.tile
+        whole = count // tile.elems * tile.elems
+        with f.range(0, whole, tile.elems) as l:
+            self._move(tile.vec, source + l * tile.item, to + l * tile.item, acc)
+        self._pieces(source + whole * tile.item, to + whole * tile.item, count - whole, acc)
+
+    def _pieces(self, source: Val, to: Val, count: Val, acc: Val) -> None:
+        """Fewer elements than a vector has."""
+        f, tile = self.f, self.tile
+        at = Var(f, f.i64(0))
+        for size in [1 << n for n in reversed(range(tile.elems.bit_length() - 1))]:
+            with f.if_((count & size).ne(0)):
+                self._move(vector_type(tile.real, size * tile.parts), source + at.get(), to + at.get(), acc)
+                at.add(size * tile.item)
+
+    def _move(self, ty, source: Val, to: Val, acc: Val) -> None:
+        f = self.f
+        value = Var(f, f.load(ty, source))
+        with f.if_(acc.ne(0)):
+            value.set(self.tile.add(f.load(ty, to), value.get()))
+        f.store(value.get(), to)
