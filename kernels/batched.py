@@ -116,8 +116,10 @@ def _cycles(isa: ISA, dtype: str, tile: tuple[int, int], m: int, n: int) -> floa
     if isa.registers > 16:  # two loads and one or two multiply-adds a cycle; a few cycles to start and store a tile
         return passes * (max(mt * nt, (mt + nt) / 2) + 1)
     parts = 2 if dtype in COMPLEX else 1
-    # Two of each in a cycle, of which those of one tile are under way: few sums wait for themselves.
-    return passes * (max(mt * nt * parts, mt + nt * parts, isa.in_flight) + 2)
+    # Two of each in a cycle, of which those of one tile are under way: few sums wait for themselves. Of tiles that all do so
+    # the one that does the least besides.
+    work, loads = mt * nt * parts, mt + nt * parts
+    return passes * (max(work, loads, isa.in_flight) + 2 + 0.01 * (work + loads))
 
 
 def arranged(p: BatchedProblem, isa: ISA, threads: int = 1) -> tuple[BatchedProblem, tuple[int, int]]:

@@ -254,6 +254,8 @@ def test_tile_for_wastes_little():
     assert batched.tile_for(wide, "float64", 12, 8) == (6, 4)
     narrow = isa.get("avx2")
     assert batched.tile_for(narrow, "float32", 7, 32) == (4, 2)  # four sums alone would wait for themselves
+    assert batched.tile_for(narrow, "float32", 1, 1) == (1, 1)
+    assert batched.tile_for(narrow, "float32", 2, 2) == (2, 2)
     assert batched.tile_for(narrow, "complex64", 4, 4) in ((2, 2), (4, 1), (3, 1))
 
 
