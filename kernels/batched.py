@@ -39,7 +39,7 @@ STAGE_LONG = 1024  # of the rows themselves, where a line is two vectors or more
 CROWDED = 0.4  # of their lines
 FEW_USES, MANY_USES = 2, 4  # of a row by the tiles of a product
 _LINE, _WAY, _WAYS = 64, 4096, 8  # of a common first-level cache: lines at the same offset of a page share 8 places
-_SETS = 1024  # of a second-level cache
+_SETS = 1024  # of a common second-level cache, each of as many lines
 _STAY = 2 * _WAYS  # lines of all columns in a set, up to which most are read again before others have taken their places
 
 
@@ -105,7 +105,7 @@ def tiles(isa: ISA, dtype: str) -> tuple[tuple[int, int], ...]:
 
 
 def tile_for(isa: ISA, dtype: str, m: int, n: int) -> tuple[int, int]:
-    """The tile that computes ``m`` x ``n`` results in the fewest operations; ties go to the larger tile."""
+    """The tile that computes ``m`` x ``n`` results in the fewest cycles; ties go to the larger tile."""
     return min(tiles(isa, dtype), key=lambda tile: (_cycles(isa, dtype, tile, m, n), -tile[0] * tile[1]))
 
 
@@ -126,11 +126,11 @@ def arranged(p: BatchedProblem, isa: ISA, threads: int = 1) -> tuple[BatchedProb
     """``p`` in the roles in which it is computed, and its tile.
 
     Rows of a tile are read again for each of its columns' tiles, columns for each of the rows': from the first cache, if it has
-    room for them, else each wait counts as two multiply-adds (docs/performance-batches.md#roles). Where threads share rows these
-    are many.
+    room for them, else each wait counts as two multiply-adds (docs/performance-batches.md#roles). Where without sharing rows some
+    threads would have nothing, these are many.
     """
     many = p if p.m >= p.n else exchanged(p)
-    if isa.registers > 16:  # others were not measured
+    if isa.registers > 16 or many.n == 1:  # others were not measured, or nothing is read again
         return many, tile_for(isa, p.dtype, many.m, many.n)
     full = _fullest(many.tk_a), _fullest(many.tk_b)
 
@@ -206,7 +206,8 @@ def lower(p: BatchedProblem, isa: ISA, threads: int = 1) -> Row:
 
 
 def collides(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
-    """Whether A and B are worked on in copies: where twice as many rows of a tile start in a set of a first-level cache as it holds.
+    """Whether A and B are worked on in copies: where twice as many rows of a tile start in a set of a first-level cache as it holds,
+    and copying pays.
 
     Such rows evict each other between the parts of a line. Where a vector is a cache line, a tile reads each once, and rows lose
     only what is fetched ahead, which is less than copying takes unless all of many lie whole pages apart; and with a single column,
@@ -241,7 +242,8 @@ def _pays_to_copy(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
 
 def _crowded(p: BatchedProblem, run: int) -> bool:
     """Whether of the lines of all rows, of ``run`` bytes each, many lie in sets of a second-level cache that have no room for them."""
-    rows = [np.add.outer(x, y).ravel() // _LINE % _SETS for x, y in ((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c))]
+    tables = (p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c)
+    rows = [np.unique(np.add.outer(x, y)) // _LINE % _SETS for x, y in tables]
     begin = np.bincount(np.concatenate(rows), minlength=_SETS)
     lines = min(-(-run // _LINE), _SETS)
     before = np.concatenate([[0], np.cumsum(np.concatenate([begin, begin]))])

@@ -202,7 +202,7 @@ class _Planner(GemmAccess):
         return self._decided(a_mode, b_mode)
 
     def _batch_along(self, a_mode: str, b_mode: str) -> None:
-        """Loops first over the batch index along which an operand runs that a step packs across it, wherever C has that one."""
+        """Loops first over the batch index along which an operand runs, A before B, that a step packs across it."""
         side = LEFT if a_mode == "prepack" and self._runs_across() else RIGHT
         if side == LEFT or b_mode == "prepack" and self._pack_right_mode() == abi.PANEL_RUN:
             self.b_dims = sorted(self.b_dims, key=lambda dim: dim.stride(side) != self.items[side])  # stable

@@ -44,6 +44,7 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
 
 
 def _cycles(p: BatchedProblem, isa: ISA) -> float:
+    """With the tile that dimensions ask for; the one that runs is found from tables, too (`batched.arranged`)."""
     m, n = max(p.m, p.n), min(p.m, p.n)
     mt, nt = tile_for(isa, p.dtype, m, n)
     vectors = outer_total(p.outer) * -(-p.lanes // tile_table.elements(isa, p.dtype))

@@ -146,6 +146,8 @@ def test_collides(monkeypatch):
     assert not collides(columns, narrow)
     assert collides(replace(columns, lanes=128), narrow)  # few sets are theirs, so that they are gone between two parts of a line
     assert not collides(replace(rows(8192, 8), tk_a=table(8192, 99), tk_b=table(8192, 99)), narrow)  # copies do not stay
+    same = replace(columns, lanes=64, tm_a=table(0, 8), tk_a=table(0, 8), tk_b=table(8192 + 512, 8), tm_c=table(512, 8))
+    assert not collides(same, narrow)  # rows that are one row
 
 
 def crossed(m, n, k, **options):
@@ -163,7 +165,7 @@ def test_roles_keep_what_is_read_again_in_the_first_cache():
     assert batched.arranged(crossed(8, 32, 2), narrow)[0].m == 32  # all of it stays
     assert batched.arranged(crossed(8, 32, 64), wide)[0].m == 32  # not measured
     shared = crossed(8, 32, 64, parallel=True)
-    assert batched.arranged(shared, narrow, threads=2)[0].m == 8  # by the outer loops
+    assert batched.arranged(shared, narrow, threads=2)[0].m == 8  # there is an outer loop for each
     assert batched.arranged(shared, narrow, threads=4)[0].m == 32
 
 

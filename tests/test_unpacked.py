@@ -63,7 +63,7 @@ def test_what_is_asked_first_misses_no_family(monkeypatch, isa, dtype):
 
 
 @pytest.mark.parametrize("text", ["yxmka,xykna->yxmna", "xykna,yxmka->yxmna"])
-def test_a_batched_product_goes_through_its_largest_operand_in_order(text, monkeypatch):
+def test_a_batched_product_goes_through_its_largest_tensor_in_order(text, monkeypatch):
     """So that lines and pages which turns have in common are there."""
     lowered = []
     monkeypatch.setattr(unpacked.batched_family, "lower", lambda p, *how: lowered.append(p) or lower(p, *how))

@@ -1,11 +1,9 @@
-"""How a tile is stored that is no whole columns of C, where an instruction set has no masks: through the stack, but for whole vectors
-of columns that are.
+"""How tiles are stored that are no whole columns of C, but where lanes that run are stored by mask.
 
-What does not fill a vector leaves in pieces of powers of two, each at most once, and no piece is of two vectors that were
-stored there: a load that needs two stores waits for both to reach the cache.
+Without masks whole vectors and halves leave from registers, if nothing is added; all else through the stack, lanes that run as
+vectors and then in pieces of powers of two, each at most once. A piece of whole columns lies in one vector that was stored there:
+a load that needs two stores waits for both to reach the cache.
 """
-
-from __future__ import annotations
 
 from .emit import Val, Var, vector_type
 from .tile import TileEmitter
@@ -21,27 +19,34 @@ class EdgeStores:
         """All columns, of whose lanes the first ``valid`` exist, adjacent in C: whole vectors from registers."""
         f, tile = self.f, self.tile
         columns = [corner + f.word(tnc, j) for j in range(tile.spec.nr)]
-        for i in range(tile.spec.mv):
-            begin, vectors = i * tile.elems, [(value, at + i * tile.vector_bytes) for value, at in zip(result[i], columns)]
-            with f.if_else(valid >= begin + tile.elems) as (whole, rest):
-                with whole:
-                    for value, at in vectors:
-                        f.store(value, at)
-                with rest, f.if_(valid > begin):
-                    self._parts(vectors, valid - begin)
+        for i, vectors in enumerate(result):
+            begin, at = i * tile.elems, i * tile.vector_bytes
+            with f.if_(valid >= begin + tile.elems):
+                for value, column in zip(vectors, columns):
+                    f.store(value, column + at)
+            if tile.elems > 1:
+                with f.if_((valid > begin) & (valid < begin + tile.elems)):
+                    self._part(vectors, [column + at for column in columns], (corner + at, tnc), valid - begin)
 
-    def _parts(self, vectors: list[tuple[Val, Val]], count: Val) -> None:
-        """The first ``count`` elements of vectors, fewer than they have: half of them from registers."""
+    def _part(self, vectors: list[Val], places: list[Val], table: tuple[Val, Val], count: Val) -> None:
+        """The first ``count`` elements of a vector of each column, fewer than it has: half of them from registers."""
         f, tile = self.f, self.tile
+        if tile.elems == 2:
+            self._halves(vectors, places)
+            return
         with f.if_else(count.eq(tile.elems // 2)) as (half, otherwise):
             with half:
-                for value, at in vectors:
-                    f.store(f.shuffle(value, value, range(max(1, tile.lanes // 2))), at)
+                self._halves(vectors, places)
             with otherwise:
-                for j, (value, _) in enumerate(vectors):
+                for j, value in enumerate(vectors):
                     f.store(value, self.stack + j * tile.vector_bytes, align=tile.vector_bytes)
-                for j, (_, at) in enumerate(vectors):
-                    self._pieces(self.stack + j * tile.vector_bytes, at, count, f.i64(0))
+                corner, tnc = table
+                with f.range(0, tile.spec.nr) as j:
+                    self._pieces(self.stack + j * tile.vector_bytes, corner + f.word(tnc, j), count, f.i64(0))
+
+    def _halves(self, vectors: list[Val], places: list[Val]) -> None:
+        for value, at in zip(vectors, places):
+            self.f.store(self.f.shuffle(value, value, range(self.tile.lanes // 2)), at)
 
     def spilled(self, c, tmc, tnc, valid, columns, run, acc, chunk) -> None:
         """Edges and scattered lanes, from the spilled tile. ``run``: lanes are contiguous in C."""
