@@ -9,6 +9,7 @@ along b, so no operand is packed or broadcast, whatever the order of its other d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def fits(isa: ISA, dtype: str, *, lanes: int, m: int, n: int, k: int) -> bool:
 
     The batch must fill vectors, and one vector of it in all operands stay in the L2 cache, where there is no blocking.
     """
-    per_vector = isa.vector_bits // (8 * ITEMSIZE[dtype])
+    per_vector = isa.lanes(ITEMSIZE[dtype])
     vectors = m * k + n * k + m * n
     return lanes >= max(2, per_vector // 2) and vectors * isa.vector_bits // 8 <= 2 * BLOCK_BYTES
 
@@ -219,11 +220,10 @@ def collides(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
     whole = isa.vector_bits == 8 * _LINE
     if whole and p.n == 1 and p.m > mt:
         return False
-    rows = ((p.tm_a[:mt], p.tk_a), (p.tn_b[:nt], p.tk_b), (p.tm_c[:mt], p.tn_c[:nt]))
-    lines = np.concatenate([np.unique(np.add.outer(x, y)) for x, y in rows]) // _LINE % (_WAY // _LINE)
-    most = int(np.bincount(lines).max(initial=0))
+    rows = _starts(((p.tm_a[:mt], p.tk_a), (p.tn_b[:nt], p.tk_b), (p.tm_c[:mt], p.tn_c[:nt])), _WAY // _LINE)
+    most = int(rows.max())
     if whole:
-        return most >= 4 * _WAYS and most == len(lines)
+        return most >= 4 * _WAYS and most == int(rows.sum())
     return most > 2 * _WAYS and _pays_to_copy(p, isa, tile)
 
 
@@ -242,19 +242,23 @@ def _pays_to_copy(p: BatchedProblem, isa: ISA, tile: tuple[int, int]) -> bool:
 
 def _crowded(p: BatchedProblem, run: int) -> bool:
     """Whether of the lines of all rows, of ``run`` bytes each, many lie in sets of a second-level cache that have no room for them."""
-    tables = (p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c)
-    rows = [np.unique(np.add.outer(x, y)) // _LINE % _SETS for x, y in tables]
-    begin = np.bincount(np.concatenate(rows), minlength=_SETS)
+    begin = _starts(((p.tm_a, p.tk_a), (p.tn_b, p.tk_b), (p.tm_c, p.tn_c)), _SETS)
     lines = min(-(-run // _LINE), _SETS)
     before = np.concatenate([[0], np.cumsum(np.concatenate([begin, begin]))])
     held = before[_SETS + 1 :] - before[_SETS + 1 - lines : -lines]
-    return held[held > _WAYS].sum() > CROWDED * held.sum()
+    return bool(held[held > _WAYS].sum() > CROWDED * held.sum())
+
+
+def _starts(tables: Sequence[tuple[np.ndarray, np.ndarray]], sets: int) -> np.ndarray:
+    """How many rows of lanes start in each set of a cache. ``tables``: of each operand those that rows are a sum of."""
+    rows = [np.unique(np.add.outer(x, y)) for x, y in tables]
+    return np.bincount(np.concatenate(rows) // _LINE % sets, minlength=sets)
 
 
 def _block(p: BatchedProblem, isa: ISA, staged: bool) -> int:
     """Elements of the batch per block, whole vectors."""
     item = ITEMSIZE[p.dtype]
-    unit = isa.vector_bits // (8 * item)
+    unit = isa.lanes(item)
     room, run = (STAGE_BYTES, STAGE_RUN) if staged else (BLOCK_BYTES, BLOCK_RUN)
     wanted = max(run // item, room // max(1, p.rows * item))
     return max(unit, wanted // unit * unit)
@@ -276,7 +280,7 @@ def _shares(p: BatchedProblem, isa: ISA, mt: int, threads: int) -> tuple[tuple[i
 
 def _unit(p: BatchedProblem, isa: ISA) -> int:
     """Elements of the batch that stay with one task."""
-    return max(64, isa.vector_bits // (8 * ITEMSIZE[p.dtype]))
+    return max(64, isa.lanes(ITEMSIZE[p.dtype]))
 
 
 # -- reference ---------------------------------------------------------------------------------------------------
