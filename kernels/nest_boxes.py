@@ -16,6 +16,8 @@ from typing import Callable, Sequence
 
 import numpy as np
 
+from ..machine_memory import block_bytes
+from .cpu.units import LINE, PAGE
 from .nest_problem import Dim
 
 OUT, A, B = 0, 1, 2  # operands
@@ -25,8 +27,11 @@ ROW_COST, MOVE_COST = 8, 1.2  # cycles: of beginning a row, of moving an entry b
 ROW_BYTES = 32 << 10  # of a direct box
 TILE = 64  # entries of O in a box that is transposed by tiles
 TILE_ROWS = 128  # entries of J
+FAR_BOX = 4096  # entries of both, where the output does not fit in cache
 GATHERED = 512  # most entries of O or J in a box moved by elements
 BOX = 4096  # entries in either
+CACHE_BYTES = block_bytes(256 << 10, level=2)  # of a core, that lines of an input find in it
+PAGED = 8  # times as many bytes, where lines share few sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +114,19 @@ def _part(size: int, limit: int, step: int) -> int:
     return min(limit, -(-(-(-size // pieces)) // whole) * whole)
 
 
-def choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group, list[Dim]]:
-    """O, J and the loops left over, of loops sorted by the output's strides."""
+def choose(dims: list[Dim], items: list[int], budget: int, row: int = 0) -> tuple[Group, Group, list[Dim]]:
+    """O, J and the loops left over, of loops sorted by the output's strides. ``row``: bytes of O that tiles should have of
+    what does not fit in cache; 0: it does."""
     straight = not dims or direct(dims[0], items)
+    if row and straight and (parts := _departing(dims, items)) is not None:
+        return _choose_tile(dims, *parts, budget, row // items[OUT])
     if straight and (len(dims) <= 1 or dims[0][0] >= LONG_ROW):
         return choose_rows(dims, items, budget)
     runs = chain(dims, OUT, items[OUT])
     across = (chain(dims, x, items[x]) for x in range(1, len(items)) if _strided(dims[0], x, items))
     fast = next(filter(None, across), [])
     if cut := tile_cut(runs, fast):
-        return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget)
+        return _choose_tile(dims, runs[: cut[0]], fast[: cut[1]], budget, row // items[OUT])
     o, left = take(runs or dims, min(budget, GATHERED))
     rest = sorted(left + without(dims, runs or dims), key=by_output)
     first = [d for d in fast if d in rest]
@@ -126,6 +134,24 @@ def choose(dims: list[Dim], items: list[int], budget: int) -> tuple[Group, Group
     if straight and ROW_COST / dims[0][0] < _staging_cost(o, j, items):
         return choose_rows(dims, items, budget)
     return o, j, outer
+
+
+def _departing(dims: list[Dim], items: list[int]) -> tuple[list[Dim], list[Dim]] | None:
+    """Loops of O and J, where the output and an input begin with the same run, up to two lines, and go on in different
+    directions: rows of the output would come to the rest of an input's lines when these are gone from a core's cache
+    (docs/performance-memory.md#departing)."""
+    runs = chain(dims, OUT, items[OUT])
+    for operand in range(1, len(items)):
+        fast = chain(dims, operand, items[operand])
+        same = next((i for i, (x, y) in enumerate(zip(runs, fast)) if x != y), 0)
+        run = prod(d[0] for d in dims[:same])
+        if not same or run * items[operand] > 2 * LINE:
+            continue
+        lines = prod(d[0] for d in dims[same : dims.index(fast[same])])
+        paged = run < SHORT_RUN and runs[same][1 + operand] % PAGE == 0  # few sets; longer runs the next cache has still
+        if LINE * lines * (PAGED if paged else 1) > CACHE_BYTES and (cut := tile_cut(runs[same:], fast[same:])):
+            return runs[: same + cut[0]], fast[same : same + cut[1]]
+    return None
 
 
 def choose_rows(dims: list[Dim], items: list[int], budget: int):
@@ -141,12 +167,12 @@ def _staging_cost(o: Group, j: Group, items: list[int]) -> float:
     return sum(MOVE_COST if j.varies(x) else MOVE_COST / j.count for x in staged)
 
 
-def _choose_tile(dims: list[Dim], runs: list[Dim], fast: list[Dim], budget: int):
-    """`_choose` where the output is contiguous along ``runs`` and an input along ``fast``."""
-    o, left = take(runs, min(budget, TILE), 16)
+def _choose_tile(dims: list[Dim], runs: list[Dim], fast: list[Dim], budget: int, row: int):
+    """`choose` where the output is contiguous along ``runs`` and an input along ``fast``; ``row``: entries of O, or more."""
+    o, left = take(runs, min(budget, max(TILE, row)), 16)
     rest = sorted(left + without(dims, runs), key=by_output)
     first = [d for d in fast if d in rest]
-    j, outer = take(first + without(rest, first), max(1, min(TILE_ROWS, budget // o.count)), 16)
+    j, outer = take(first + without(rest, first), max(1, min(FAR_BOX // o.count if row else TILE_ROWS, budget // o.count)), 16)
     return o, j, outer
 
 

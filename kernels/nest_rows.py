@@ -165,7 +165,8 @@ def lower_elementwise(problem: NestProblem, shifts: Dim, threads: int) -> tuple[
     tasks = share(problem.bytes, threads)
     budget = max(256, problem.elements // tasks)
     items = [STORAGES[name].itemsize for name in problem.operands]
-    o, j, outer = choose(list(problem.dims), items, budget)
+    far = problem.op == "mul" and problem.bytes >= STREAM_BYTES
+    o, j, outer = choose(list(problem.dims), items, budget, row=2 * STREAM_ROW if far else 0)  # parts that divide it have half of that
     if _in_order(o, items):
         past = problem.bytes >= FAR_BYTES and _streams(problem, o, items[OUT])
         most = PAST_BYTES if past else ORDERED_BYTES

@@ -63,6 +63,8 @@ def leave_alone(listed: OperationList, machine: cost.Machine, seconds: Mapping[i
     they take to fetch operands from the core that has just written them. (In the next call that core writes into lines which
     the others have by then, which takes as long again.)
 
+    No more has to be fetched than the cache of a core holds: what it wrote before that is where all find it.
+
     What is known to be written by one core are results of operations that only move, and are too short to be shared: parts of
     what threads write together go to the same threads for the most part."""
     threads = listed.request.threads
@@ -71,7 +73,8 @@ def leave_alone(listed: OperationList, machine: cost.Machine, seconds: Mapping[i
         predicted = seconds[id(operation)]
         fetched = sum([listed.nbytes(value) for value in operation.inputs if value.number in written])
         saved = predicted / PEAK_SHARE * (1 - 1 / threads)
-        operation.alone = bool(operation.strand) or machine.fetching_seconds(fetched) > saved
+        fetching = machine.fetching_seconds(min(fetched, machine.cache_bytes))
+        operation.alone = bool(operation.strand) or fetching > saved
         if operation.kind != "gemm" and not operation.output.constant:
             short = listed.work(operation)[1] < PARALLEL_BYTES or not machine.is_shared(predicted, threads, cost.WORTH_MOVING)
             if short or operation.alone:

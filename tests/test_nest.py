@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nest_case import MOVED, Case, case_of, item_of, permutations, spaces
 
 from einsum_engine.errors import EngineValueError
-from einsum_engine.kernels import move_boxes, nest_moves, nest_rows, nest_sums
+from einsum_engine.kernels import move_boxes, nest_boxes, nest_moves, nest_rows, nest_sums
 from einsum_engine.kernels.cpu import abi, cores, nest_abi
 from einsum_engine.kernels.cpu.units import LINE
 from einsum_engine.kernels.isa import host_isas
@@ -68,11 +68,12 @@ def test_mul(isa, case):
 
 @ISAS
 @RANDOM
-@given(case=products())
-def test_mul_past_the_caches(isa, case):
+@given(case=products(), row=st.sampled_from([0, 512]))
+def test_mul_past_the_caches(isa, case, row):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest_rows, "STREAM_BYTES", 0)
-        patch.setattr(nest_rows, "STREAM_ROW", 0)
+        patch.setattr(nest_rows, "STREAM_ROW", row)
+        patch.setattr(nest_boxes, "CACHE_BYTES", 0)
         case.check(isa)
 
 

@@ -324,3 +324,19 @@ def test_fused_steps_are_left_alone_too(monkeypatch):
         assert {step.family for step in call.plan.steps} >= {"mul", "fused"}
         found.append([step.tasks for step in call.plan.steps if step.family == "fused" and step.args.packed.parallel])
     assert found[0] and not found[1]
+
+
+def test_what_no_cache_of_a_core_holds_is_shared_whoever_wrote_it():
+    """Products of which each reads what one thread has written, until that is more than is still in its cache."""
+    terms = [f"v{chr(97 + i)}" for i in range(21)]
+    arrays = [np.zeros((2, 2), "c16")] * len(terms)
+    text = ",".join(terms) + "->v" + "".join(term[1] for term in terms[::-1])
+    path = [(0, 1), *((0, len(terms) - 2 - i) for i in range(len(terms) - 2))]
+
+    isa = active_isa()
+    machine = cost.typical_machine(isa.name, isa.vector_bits, isa.fma)
+    with made_anew():
+        request = engine.compile(text, *arrays, threads=2, optimize=path).plan.request
+        plan = build_plan(request, replace(machine, cache_bytes=1 << 20, meeting_seconds=2e-6))
+    shared = [step.args.packed.parallel and step.tasks > 1 for step in plan.steps]
+    assert shared == sorted(shared) and not shared[-4] and shared[-1]
