@@ -28,6 +28,7 @@ LARGEST_COLUMNS = 16
 FEW_TERMS, MOST_COLUMNS = 64, 128  # of matrices that are applied to longer rows, and these
 NEAR_BYTES, FAR_BYTES = 1 << 20, 4 << 20  # of the results: in cache, and past it
 GATE_TERMS, GATE_ROW = 4, 384  # of a matrix that does little, and bytes of whole lines, where results are not in cache
+NEXT_BYTES = 128 << 10  # of B of a product, up to which the next one is asked for
 WIDE = 5  # half vectors of columns beyond those, up to so many multiply-adds of vectors
 WIDE_TERMS = 1 << 10
 LONGEST_WIDE, WIDE_ROWS = 24, 4  # terms of a sum there, and times as many as there are rows
@@ -194,7 +195,8 @@ def fits(
 ) -> bool:
     """Whether this family is the right one for ``products`` of (m, k) by (k, n) matrices.
 
-    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector. ``columns``: as
+    They must be too small for the loops of a GEMM to pay, and their rows not much narrower than a vector; with rows and terms
+    written out, rows may be of any length where a tile of a GEMM is not whole lines. ``columns``: as
     `at_once` asks for it; ``apart``: no two elements of A share a line, so that some columns after the others read them from
     a cache again.
     """
@@ -206,6 +208,8 @@ def fits(
         return False
     if kind == "s":
         return n <= LARGEST_COLUMNS and m * n * k <= LARGEST_STRIDED
+    if isa.vector_bits < 8 * LINE and n > LARGEST_COLUMNS and not columns and is_written_out(isa, dtype, m=m, n=n, k=k):
+        return True
     if two := two_registers(isa, dtype):
         row = n * ITEMSIZE[dtype]
         far = row % LINE == 0 and products * m * row > FAR_BYTES
@@ -240,6 +244,17 @@ def _fits_wide(isa: ISA, dtype: str, products: int, m: int, n: int, k: int) -> b
     return 2 * n <= WIDE * lanes and k <= LONGEST_WIDE and m * k * -(-n // lanes) * parts <= WIDE_TERMS
 
 
+def streams(p: SmallProblem, isa: ISA) -> bool:
+    """Whether C is stored past the caches, if it begins with a line."""
+    if p.accumulate or p.strided or not p.written_out(isa) or isa.vector_bits >= 8 * LINE:
+        return False
+    row = p.n * ITEMSIZE[p.dtype]
+    if row % LINE or p.products * p.m * row <= FAR_BYTES or width_for(isa, p.dtype, p.n) != widths(isa, p.dtype)[-1]:
+        return False
+    steps = p.t_strides[2], p.m_strides[1], *_half(p.m_strides, p.m_half)[1:]
+    return not any(step % LINE for step in steps) and not any((table_c % LINE).any() for *_, table_c in p.outer)
+
+
 def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
     """The row of the step table that computes ``p``."""
     outer_share, t_share = outer_total(p.outer), p.t
@@ -270,6 +285,8 @@ def lower(p: SmallProblem, isa: ISA, threads: int = 1) -> Row:
         sa.S_N_B: p.n_stride if p.strided else ITEMSIZE[p.dtype],
         **dict(zip((sa.S_M_A_HALF, sa.S_M_C_HALF), _half(p.m_strides, p.m_half))),
         **dict(zip((sa.S_K_A_HALF, sa.S_K_B_HALF), _half(p.k_strides, p.k_half))),
+        sa.S_STREAM: int(streams(p, isa)),
+        sa.S_AHEAD: p.t_strides[1] if p.k * p.n * ITEMSIZE[p.dtype] <= NEXT_BYTES else 0,
         sa.S_SIGNS: int(p.conj_a) | int(p.conj_b) << 1,
     }
     outer = outer_words(p.outer)

@@ -40,6 +40,7 @@ _MOST_VECTORS = 8192  # in the operands and the result of one, 512 KB
 _GATE = 16  # elements of a matrix that is applied to a large operand with few adjacent elements in each piece
 _GATE_BYTES = 1 << 14  # of the large operand at least
 _GATE_ROWS = 8
+_GATE_ROW, _FEWEST = 8 << 10, 16  # bytes of a piece of a row, or down to one part in so many
 _MOST_COPIED = 1 << 19  # bytes of a copy in which each element is used once
 _TINY_TERMS = 128  # terms of a product up to which it is not worth looking at how K runs
 _NOWHERE = Operand(slot=0, offset=0)
@@ -221,13 +222,20 @@ class _View:
         products, m, n, k = self.batch, self.m, self.n, self.k
         if not products and is_gate(self.c):
             if total(n) > total(m):
-                products, n = n[:-1], n[-1:]
+                row, *turns = self._cut_row(n[-1])
+                products, n = [*n[:-1], *turns], [row]
             elif n and n[-1].stride(RIGHT) == self.item:
                 inner, *turns = _rows_of_gate(m[-1], total(k))
                 products, m, n = [*n[:-1], *m[:-1], *turns], [inner], n[-1:]
         if not products or len(n) != 1 or n[0].stride(OUT) != self.item or not k:
             return None
         return _Matrices(products=products, m=m, n=n[0], k=k)
+
+    def _cut_row(self, row: Dim) -> list[Dim]:
+        """A row of a large operand as pieces, of which those of all terms are in the first cache together."""
+        most = _GATE_ROW // self.item
+        pieces = largest_divisor(row.size, most) if row.size > most else row.size
+        return cut(row, pieces if _FEWEST * pieces >= most else row.size)
 
     def contiguous(self, dim: Dim, tensors: tuple[int, ...]) -> bool:
         return all(dim.stride(t) == self.item for t in tensors)

@@ -297,12 +297,12 @@ def test_large_results_with_few_columns(row, dtype, lanes):
     """Results past the caches, outer iterations whose A is asked for early, panels that are not full."""
     rng = np.random.default_rng(lanes)
     count = (9 << 20) // (2 * lanes * np.dtype(dtype).itemsize)
-    a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((count, 2, lanes), (2, 2)))
+    a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((count, 2, lanes), (2, 3)))
     if dtype == "complex64":
         a.imag, b.imag = rng.integers(-4, 5, a.shape), rng.integers(-4, 5, b.shape)
     plan = build_plan(replace(engine.compile("abc,bd->adc", a, b, conj=[0]).plan.request, isa=row.name))
     assert plan.steps[-1].family == "gemm"
-    out = np.empty_like(a)
+    out = np.empty((count, 3, lanes), dtype)
     bind(plan).run([a, b], out)
     assert np.array_equal(out, a[:, :1].conj() * b[0, :, None] + a[:, 1:].conj() * b[1, :, None])
 

@@ -271,10 +271,12 @@ def test_fits():
         ("float64", 100, 8, 129, 8, False, False),
         ("complex64", 500, 18, 18, 18, False, False),
         ("complex64", 1 << 17, 2, 32, 2, True, True),  # gates on a state that no cache holds: lines are whole
-        ("complex64", 1 << 16, 2, 64, 2, False, False),
-        ("complex64", 1 << 16, 4, 32, 4, False, False),
+        ("complex64", 1 << 16, 2, 64, 2, True, False),  # rows and terms are written out
+        ("complex64", 1 << 16, 4, 32, 4, True, False),
         ("complex64", 1 << 16, 4, 27, 4, True, True),  # and not whole
-        ("float64", 1 << 16, 4, 36, 4, False, False),
+        ("float64", 1 << 16, 4, 36, 4, True, False),
+        ("float64", 1 << 16, 4, 36, 3, False, False),
+        ("float32", 9, 3, 10**6, 3, True, False),
     ],
 )
 def test_longer_rows(dtype, products, m, n, k, narrow, wide):

@@ -32,6 +32,7 @@ from . import small_abi as sa
 from .emit import I64, Fn, Val, Var, size_of
 from .lanes import Lanes, Outer
 from .mover import Mover
+from .units import LINE
 
 _ROWS = (8, 4, 2, 1)  # rows at once: binary digits of M
 
@@ -264,27 +265,76 @@ class _Fixed(_Nest):
                 offsets = self._column_offsets(self.lanes, None)
 
                 def columns(at: _Product) -> None:
+                    elements = self._elements(at) if self._is_few else None
                     with f.range(0, n, width) as j:
-                        self._written_out(self._from_column(at, f.min(j, n - width)), None, offsets)
+                        self._written_out(self._from_column(at, f.min(j, n - width)), None, offsets, elements)
 
-                self._each(start, first, last, strides, columns)
+                if not self._streams():
+                    self._each(start, first, last, strides, columns)
+                else:
+                    past = self.word(sa.S_STREAM).ne(0) & (start.c & (LINE - 1)).eq(0)
+                    with f.if_else(past) as (then, otherwise):
+                        with then:
+                            self._each(start, first, last, strides, self._lines_past)
+                            f.store_fence()
+                        with otherwise:
+                            self._each(start, first, last, strides, columns)
             with narrow:
                 if self.lanes.isa.masks:
                     mask, clamped = self.lanes.mask(f, n), self._column_offsets(self.lanes, n)
                     self._each(start, first, last, strides, lambda at: self._written_out(at, mask, clamped))
 
-    def _written_out(self, at: _Product, mask: Val | None, offsets: list[Val] | None) -> None:
+    def _lines_past(self, at: _Product) -> None:
+        """Rows that are whole lines, past the caches; where the next product is, is asked for line by line: hardware would begin
+        anew with each row."""
+        f, item, ahead = self.f, self.lanes.item, self.word(sa.S_AHEAD)
+        elements = self._elements(at) if self._is_few else None
+        with f.range(0, self.word(sa.S_N), LINE // item) as j:
+            for term in self.b_terms:
+                f.prefetch(at.b + ahead + term + j * item)
+            for part in range(0, LINE // item, self.lanes.elems):
+                self._written_out(self._from_column(at, j + part), None, None, elements, past=True)
+
+    def _streams(self) -> bool:
+        """Whether there is a way past the caches: for whole registers. (Those of a line go there as tiles of a GEMM.)"""
+        lanes = self.lanes
+        return not self.strided and 8 * lanes.vector_bytes == lanes.isa.vector_bits < 8 * LINE
+
+    @property
+    def _is_few(self) -> bool:
+        """Whether half of the registers hold the elements of A."""
+        return self.m * self.k * self.lanes.parts <= self.lanes.isa.registers // 2
+
+    def _elements(self, at: _Product) -> list[Val]:
+        """Those of A, row by row, their parts one after the other, each in all lanes."""
         f, lanes = self.f, self.lanes
-        terms = [at.b + shift for shift in self.b_terms]
-        columns = [self._load_columns(lanes, place, mask, offsets) for place in terms]
-        rows = []
-        for row in self.a_rows:
-            place, sums = at.a + row, [f.zero(lanes.vec)] * lanes.parts
-            for column, shift in zip(columns, self.a_terms):
+        parts = [part * size_of(lanes.real) for part in range(lanes.parts)]
+        shifts = [row + term + part for row in self.a_rows for term in self.a_terms for part in parts]
+        return [f.splat(f.load(lanes.real, at.a + shift), lanes.lanes) for shift in shifts]
+
+    def _written_out(
+        self,
+        at: _Product,
+        mask: Val | None,
+        offsets: list[Val] | None,
+        elements: list[Val] | None = None,
+        past: bool = False,
+    ) -> None:
+        """``elements`` of A, where they are known; ``past``: the caches; all vectors of C are aligned then, and nothing is added
+        to it."""
+        f, lanes = self.f, self.lanes
+        columns = [self._load_columns(lanes, at.b + shift, mask, offsets) for shift in self.b_terms]
+        scalars, rows = iter(elements or self._elements(at)), []
+        for _ in self.a_rows:
+            sums = [f.zero(lanes.vec)] * lanes.parts
+            for column in columns:
                 for part in range(lanes.parts):
-                    scalar = f.load(lanes.real, place + shift + part * size_of(lanes.real))
-                    sums[part] = lanes.fma(f, column, f.splat(scalar, lanes.lanes), sums[part])
+                    sums[part] = lanes.fma(f, column, next(scalars), sums[part])
             rows.append(sums)
+        if past:
+            for place, sums in zip(self.c_rows, rows):
+                f.stream(lanes.combine(f, self._woven(lanes), sums), at.c + place)
+            return
         with f.if_else(self.accumulate.ne(0)) as (add, overwrite):
             for branch, accumulate in ((add, True), (overwrite, False)):
                 with branch:

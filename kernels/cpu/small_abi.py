@@ -14,4 +14,6 @@ S_ACCUMULATE = 47  # add to C instead of overwriting
 S_SIGNS = 48  # complex: bit 0 conjugate A, bit 1 conjugate B
 S_N_B = 49  # stride of the columns in B
 S_M_A_HALF, S_M_C_HALF, S_K_A_HALF, S_K_B_HALF = 50, 51, 52, 53  # from row or term 0 to row or term 2 where there are 4
+S_STREAM = 54  # C does not fit in cache, and rows are whole lines apart: store past it if they begin with lines
+S_AHEAD = 55  # bytes to B of the next product, which is asked for there; 0: not
 MOST_TURNED = 64  # terms of kernels that turn columns round
