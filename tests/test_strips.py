@@ -61,7 +61,7 @@ def test_strips_of_whole_lines_alone_leave_other_outputs_to_boxes(isa, within, m
     monkeypatch.setattr(nest_strips, "FAR_BYTES", 0)
     monkeypatch.setattr(nest_strips, "LONG_OUT", 1 << 40)
     monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
-    problem = NestProblem(op="copy", dims=((32, 4, 12288, 0), (1024, 128, 4, 0)), out="float32", a="float32")
+    problem = NestProblem(op="copy", dims=((32, 8, 12288, 0), (1024, 256, 8, 0)), out="float64", a="float64")
     for threads in (1, 3):
         assert _written_by_one(isa, problem, within, threads, monkeypatch) == nest_abi.STRIPS_LINES
 
@@ -232,9 +232,26 @@ def _writer(isa, what: int, begin: int, item: int) -> tuple[str, ...]:
     within = what & whole and begin % item == 0
     if strips.shifts_lines(isa) and (within or what & nest_abi.STRIPS_OF_LINES and begin % strips.LANE == 0):
         return ("whole", "lines")
+    if not strips.shifts_lines(isa) and what & nest_abi.STRIPS_CROWDED:
+        return ("copy",)
     joined = nest_abi.STRIPS_JOINED if strips.joins_runs(isa) else 0
     others = what & (nest_abi.STRIPS_ANY | joined) and begin % item == 0
     return ("strips", "short") if others or what & nest_abi.STRIPS_LINES and begin % 64 == 0 else ("copy",)
+
+
+@ISAS
+@pytest.mark.parametrize("within", [(0, 0), (4, 16), (2, 0)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_boxes_write_where_rows_of_a_tile_have_no_room_in_the_first_cache(isa, within, threads, monkeypatch):
+    monkeypatch.setattr(cores, "here", lambda: cores.PLAIN)
+    for name in ("FAR_BYTES", "LONG_OUT"):
+        monkeypatch.setattr(nest_strips, name, 0)
+    monkeypatch.setattr(nest_moves, "STREAM_BYTES", 0)
+    for step, crowded in ((4096, nest_abi.STRIPS_CROWDED), (4096 + 64, 0)):
+        problem = NestProblem(op="copy", dims=((37, 4, step, 0), (1024, 4 * 37, 4, 0)), out="float32", a="float32")
+        what = _written_by_one(isa, problem, within, threads, monkeypatch)
+        assert what & nest_abi.STRIPS_ANY and what & nest_abi.STRIPS_CROWDED == crowded
+        monkeypatch.setattr(nest_case, "lower", lower)
 
 
 @ISAS
@@ -354,10 +371,12 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     both, shifted = nest_abi.STRIPS_LINES | nest_abi.STRIPS_ANY, nest_abi.STRIPS_ANY
     alone = nest_abi.STRIPS_WHOLE if here.strips_whole else 0  # outputs that begin with a line
     whole = alone | nest_abi.STRIPS_WITHIN if here.strips_whole else 0
-    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both | whole
+    crowded = nest_abi.STRIPS_CROWDED
+    assert outputs(((4096, 4, 16384, 0), (4096, 16384, 4, 0))) == both | whole | crowded
+    assert outputs(((4096, 8, 16384, 0), (2048, 32768, 8, 0)), "float64") == both | whole  # eight rows of a tile have room
     assert outputs(((4096, 4, 16388, 0), (4096, 16384, 4, 0))) == shifted | whole
-    assert outputs(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == shifted  # lines of the output hold parts of two runs
-    assert outputs(((8200, 4, 4096, 0), (1024, 32800, 4, 0))) == shifted
+    assert outputs(((4100, 4, 16384, 0), (4096, 16400, 4, 0))) == shifted | crowded  # lines of the output hold parts of two runs
+    assert outputs(((8200, 4, 4096, 0), (1024, 32800, 4, 0))) == shifted | crowded
     assert outputs(((16384, 4, 2048, 0), (512, 65536, 4, 0))) == whole  # rows of the input are short, and crowded
     assert outputs(((8150, 4, 4116, 0), (1029, 32600, 4, 0))) == shifted
     joined = nest_abi.STRIPS_JOINED if here.strips_join else 0
@@ -380,8 +399,8 @@ def test_which_permutations_are_in_strips(here, monkeypatch):
     assert outputs(((4096, 2, 16384, 0), (8192, 8192, 2, 0)), "float16") == 0  # 32 rows for a line
     # 90 entries of the output are too few, so that what continues the input is not J's but continues O, or joins what is J's
     assert outputs(((90, 4, 16352, 0), (146, 360, 112, 0), (23, 52560, 1471680, 0), (28, 1208880, 4, 0))) == (joined or shifted)
-    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 128, 4, 0))) == shifted  # lines an even number of lines apart
-    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 64, 4, 0))) == shifted
+    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 128, 4, 0))) == shifted | crowded  # lines an even number of lines apart
+    assert outputs(((4100, 4, 16384, 0), (4096, 16384 + 64, 4, 0))) == shifted | crowded
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,10 @@ N_FETCH_RUNS, N_FETCH_BYTES = 52, 53  # offset vector of these runs in a; bytes 
 N_FETCH_PITCH, N_FETCH_PLACE = 54, 55  # bytes from one run to the next in scratch; where the first one lies there
 N_STRIPS = 56  # of a copy, and of the strips in place of which it is there: outputs that strips write, bits of
 # those that begin with a line; those that begin with an element; these, where strips join what continues each other; the first
-# and the second, of runs that are whole lines, where a vector is a line; those that begin with a lane, of rows of whole lines
+# and the second, of runs that are whole lines, where a vector is a line; those that begin with a lane, of rows of whole lines;
+# none, where a line takes several vectors, since rows of a tile push each other out of the first cache before the last of these
 # (`strips`)
-STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED, STRIPS_WHOLE, STRIPS_WITHIN, STRIPS_OF_LINES = 1, 2, 4, 8, 16, 32
+STRIPS_LINES, STRIPS_ANY, STRIPS_JOINED, STRIPS_WHOLE, STRIPS_WITHIN, STRIPS_OF_LINES, STRIPS_CROWDED = 1, 2, 4, 8, 16, 32, 64
 N_COMING = 28  # which byte of their rows, from 1 on, tiles may ask for of a box to come; 0: they do not
 N_AHEAD_LINE = 49  # how many of them beside each line that is written: the vector has a multiple of it
 

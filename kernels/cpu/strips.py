@@ -52,7 +52,10 @@ def fits(frame: Frame, item: Val, isa: ISA) -> Val:
     f, what, out = frame.f, frame.word(na.N_STRIPS), frame.operand(OUT)
     lines = (what & na.STRIPS_LINES).ne(0) & (out & (LINE - 1)).eq(0)
     others = na.STRIPS_ANY | (na.STRIPS_JOINED if joins_runs(isa) else 0)
-    return whole(frame, item, isa) | lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
+    found = lines | (what & others).ne(0) & (out & (item - 1)).eq(0)
+    if not shifts_lines(isa):
+        found &= (what & na.STRIPS_CROWDED).eq(0)
+    return whole(frame, item, isa) | found
 
 
 def whole(frame: Frame, item: Val, isa: ISA) -> Val:
