@@ -20,6 +20,7 @@ from ..machine_memory import last_cache
 from ..plan import Index, Layout
 from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
+from .cache_sets import columns_apart
 from .contraction import BinaryContraction, slow_to_fast
 from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, ROWS_AT_ONCE, GemmAccess
 from .gemm_tables import Decided, GemmTables, described
@@ -44,7 +45,7 @@ from .sides import (
 )
 from .squares import squares_of_k
 from .tasks import gemm_blocks, most_panels
-from .tile_choice import choose_tile
+from .tile_choice import MOST_COLUMNS, choose_tile, most_columns
 
 TABLE_ENTRIES = 8192  # entries of a table of N or K; what is more goes to outer loops
 INNER_ROWS = 4096  # rows of the inner lanes side; more are looped outside
@@ -98,8 +99,7 @@ class GemmPlan:
         """The row of the product, its operands nowhere yet."""
         # Of a product that is its own step nobody asks for its problem again: neither that is kept, nor what it is made of,
         # which is most of what there is to keep of a product. The collector goes through all that is kept.
-        known = self.__dict__.get("problem")
-        row = lower(self._problem() if known is None else known)
+        row = lower(self.__dict__.get("problem") or self._problem())
         row.packed, row.nbytes  # before the copies that have operands
         self.__dict__.pop("drawn", None)
         return row
@@ -177,14 +177,15 @@ class _Planner(GemmAccess):
         contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
-        past = not along_a and self._stream(self._kc)
+        past, self.apart = not along_a and self._stream(self._kc), columns_apart(self.n_dims, self.isa, self.k_total)
         close = self.together() if past else 0
         in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}
         in_c["anywhere"] = anywhere = past and contiguous and c.anywhere
+        most = most_columns(c.dtype, self.apart, self.k_total) if past else MOST_COLUMNS
         if along_a:
             self._cut(run, ((self.mv, self.nr), False))  # the tile that the groups are for
         elif not self._cut_in_place(run, (*work, contiguous), close, anywhere):
-            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, close=bool(close), **in_c))
+            self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=most, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
@@ -345,7 +346,7 @@ class _Planner(GemmAccess):
             kc=kc,
             chunk=self.chunk(),
             across=self.group,
-            stream=self._stream(kc),
+            stream=self._stream(kc) and self.nr <= self.apart,
             close=self.close,
             blocks=self._blocks(kc, a_mode, b_mode),
             in_turns=self._in_turns and kc >= self.k_total,

@@ -12,8 +12,9 @@ from plan_cases import made_anew, typical
 import einsum_engine as engine
 from einsum_engine import cost
 from einsum_engine.executor import bind
+from einsum_engine.kernels.cpu import abi
 from einsum_engine.kernels.gemm import Operand
-from einsum_engine.kernels.isa import active_isa, host_isas
+from einsum_engine.kernels.isa import active_isa, get, host_isas
 from einsum_engine.kernels.small import SmallProblem
 from einsum_engine.plan import Axis
 from einsum_engine.planners import cache_sets, unpacked_cost
@@ -22,6 +23,7 @@ from einsum_engine.planners.cache_sets import BEYOND, line_cycles
 from einsum_engine.planners.contraction import BinaryContraction
 from einsum_engine.planners.gemm import plan_gemm
 from einsum_engine.planners.gemm_cost import product_seconds
+from einsum_engine.planners.sides import OUT, Dim
 from einsum_engine.planners.unpacked import UnpackedPlan
 from einsum_engine.planners.unpacked_cost import unpacked_seconds
 
@@ -141,3 +143,39 @@ def test_products_that_wait_take_no_less_than_those_that_do_not(monkeypatch):
     assert seconds >= cost.seconds(problem.flops, nbytes, "float32", typical(isa)) > 0
     monkeypatch.setattr(unpacked_cost, "small_waits", lambda *_: 1e3)
     assert unpacked_seconds(plan, isa, typical(isa)) > 2 * seconds
+
+
+def test_columns_that_lie_apart_in_pages_are_those_before_the_first_that_does_not():
+    narrow, wide = get("avx2"), get("avx512")
+
+    def apart(*steps, isa=narrow, terms=2):
+        dims = [Dim((number,), size, {OUT: step}, {}) for number, (size, step) in enumerate(steps)]
+        return cache_sets.columns_apart(dims, isa, terms)
+
+    assert [apart((100, step)) for step in (512, 1024, 2048, 4096, 12288)] == [8, 4, 2, 1, 1]
+    assert apart((100, 1920)) == apart((100, 4096 + 64)) == cache_sets.ANY, "far more than a tile has"
+    assert apart((100, 16)) == apart((3, 1024)) == apart() == cache_sets.ANY
+    assert apart((2, 1024), (50, 4096)) == 2 and apart((2, 1024), (50, 2048)) == 4
+    assert apart((100, 4096), isa=wide) == apart((100, 4096), terms=33) == cache_sets.ANY
+    assert apart((100, 2048), terms=32) == 2
+
+
+@pytest.mark.parametrize("isa", [row for row in host_isas() if row.vector_bits < 512], ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_large_results_of_few_terms_have_tiles_whose_columns_lie_apart(isa, dtype):
+    """Where none do, or tiles of two would be parts of lines, they go through the caches."""
+    item, real = np.dtype(dtype).itemsize, dtype.startswith("float")
+    for step, most in ((960, None), (1024, 4), (2048, 2), (4096, None)):
+        shapes = (2, step // item), (2, (12 << 20) // step)
+        with made_anew():
+            request = engine.compile("vo,vi->io", *shapes, dtypes=dtype).plan.request
+            plan = build_plan(replace(request, isa=isa.name, threads=1), typical(isa))
+        problem = plan.steps[-1].args
+        columns = plan.steps[-1].tile[1]
+        assert problem.words[abi.G_STREAM] == (step == 960 or columns <= 4096 // step), step
+        assert not (real and most) or columns <= most
+        rng = np.random.default_rng(0)
+        arrays = [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
+        out = np.empty((shapes[1][1], shapes[0][1]), dtype)
+        bind(plan).run(arrays, out)
+        assert np.array_equal(out, arrays[1].T @ arrays[0])
