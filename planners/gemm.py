@@ -167,8 +167,7 @@ class _Planner(GemmAccess):
             self._split_off()
             self._columns_along_b()
         self.n_total = total(self.n_dims)
-        across = self._along_a() if c.across else None
-        run = across
+        run = across = self._along_a() if c.across else None
         if c.left is not None and across is None:
             self._rows_along_a()
             items, block = (self.items[LEFT], self.item), tile_table.elements(self.isa, c.dtype)
@@ -177,7 +176,8 @@ class _Planner(GemmAccess):
         contiguous = along_a or (bool(self.m_dims) and self.m_dims[0].stride(OUT) == self.item)
         work = tuple([dim.size for dim in self.m_dims]), self.n_total, self.k_total
         together, goes_on = self._together() if c.left is None and contiguous else (1, 0)
-        past, self.apart = not along_a and self._stream(self._kc), columns_apart(self.n_dims, self.isa, self.k_total)
+        past = (streams := self._stream(self._kc)) and not along_a
+        self.apart = columns_apart(self.n_dims if streams else (), self.isa, self.k_total)
         close = self.together() if past else 0
         in_c = {"together": together, "goes_on": goes_on, "in_flight": self.in_flight, "there": self._lanes_there()}
         in_c["anywhere"] = anywhere = past and contiguous and c.anywhere

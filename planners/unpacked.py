@@ -90,14 +90,14 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
     asks = _asks(c)
     if not asks:
         return None
-    straight, swapped = _View(c), None
+    straight, swapped = _View(c, isa), None
     if not straight.linear:
         return None
     for row in _FAMILIES:
         if row.asks not in asks:
             continue
         if row.exchanged and swapped is None:
-            swapped = _View(c.swapped)
+            swapped = _View(c.swapped, isa)
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
             return Choice(row=row, view=view, isa=isa)
@@ -109,7 +109,7 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
 def _choose_in_order(c: BinaryContraction, isa: ISA) -> Choice | None:
     """The dot family with a copy of the vector."""
     copied = in_order(c.swapped if c.m else c) if bool(c.m) != bool(c.n) else None
-    if copied is None or not _dot_fits(view := _View(copied.contraction), isa):
+    if copied is None or not _dot_fits(view := _View(copied.contraction, isa), isa):
         return None
     return Choice(row=replace(_DOT, exchanged=bool(c.m)), view=view, isa=isa, copied=copied)
 
@@ -119,7 +119,7 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     lanes = tile_table.elements(isa, c.dtype)
     for exchanged in (False, True):
         copied = beside(c.swapped if exchanged else c, lanes)
-        if copied is None or not _batched_fits(view := _View(copied.contraction), isa):
+        if copied is None or not _batched_fits(view := _View(copied.contraction, isa), isa):
             continue
         if copied.nbytes > _MOST_COPIED and not (c.m or c.n):
             continue  # of corresponding elements: a fused kernel turns tiles round on its way (`weighted`)
@@ -162,8 +162,8 @@ def is_gate(c: BinaryContraction) -> bool:
 class _View:
     """The dimension groups of a contraction, slow to fast, fused."""
 
-    def __init__(self, c: BinaryContraction):
-        self.c = c
+    def __init__(self, c: BinaryContraction, isa: ISA):
+        self.c, self.isa = c, isa
         self.axes = {LEFT: c.left, RIGHT: c.right, OUT: c.out}
         self.item = tile_table.ITEMSIZE[c.dtype]
 
@@ -232,9 +232,12 @@ class _View:
         return _Matrices(products=products, m=m, n=n[0], k=k)
 
     def _cut_row(self, row: Dim) -> list[Dim]:
-        """A row of a large operand as pieces, of which those of all terms are in the first cache together."""
+        """A row of a large operand as pieces, of which those of all terms are in the first cache together; none where a vector is
+        a line, since a GEMM has such rows."""
         most = _GATE_ROW // self.item
-        pieces = largest_divisor(row.size, most) if row.size > most else row.size
+        if row.size <= most or self.isa.vector_bits >= 8 * LINE:
+            return [row]
+        pieces = largest_divisor(row.size, most)
         return cut(row, pieces if _FEWEST * pieces >= most else row.size)
 
     def contiguous(self, dim: Dim, tensors: tuple[int, ...]) -> bool:
