@@ -27,7 +27,7 @@ ROW_COST, MOVE_COST = 8, 1.2  # cycles: of beginning a row, of moving an entry b
 ROW_BYTES = 32 << 10  # of a direct box
 TILE = 64  # entries of O in a box that is transposed by tiles
 TILE_ROWS = 128  # entries of J
-FAR_BOX = 4096  # entries of both, where the output does not fit in cache
+FAR_BOX = 4096  # entries of both, where the tensors do not fit in cache together
 GATHERED = 512  # most entries of O or J in a box moved by elements
 BOX = 4096  # entries in either
 CACHE_BYTES = block_bytes(256 << 10, level=2)  # of a core, that lines of an input find in it
@@ -116,7 +116,7 @@ def _part(size: int, limit: int, step: int) -> int:
 
 def choose(dims: list[Dim], items: list[int], budget: int, row: int = 0) -> tuple[Group, Group, list[Dim]]:
     """O, J and the loops left over, of loops sorted by the output's strides. ``row``: bytes of O that tiles should have of
-    what does not fit in cache; 0: it does."""
+    tensors that do not fit in cache together; 0: they do."""
     straight = not dims or direct(dims[0], items)
     if row and straight and (parts := _departing(dims, items)) is not None:
         return _choose_tile(dims, *parts, budget, row // items[OUT])

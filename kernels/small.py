@@ -249,7 +249,7 @@ def streams(p: SmallProblem, isa: ISA) -> bool:
     if p.accumulate or p.strided or not p.written_out(isa) or isa.vector_bits >= 8 * LINE:
         return False
     row = p.n * ITEMSIZE[p.dtype]
-    if row % LINE or p.products * p.m * row <= FAR_BYTES or width_for(isa, p.dtype, p.n) != widths(isa, p.dtype)[-1]:
+    if row % LINE or p.products * p.m * row <= FAR_BYTES:
         return False
     steps = p.t_strides[2], p.m_strides[1], *_half(p.m_strides, p.m_half)[1:]
     return not any(step % LINE for step in steps) and not any((table_c % LINE).any() for *_, table_c in p.outer)

@@ -16,7 +16,7 @@ from .sides import OUT, Dim
 Step = tuple[int, int]  # size, and bytes from one to the next
 
 ANY = 1 << 30  # columns
-STORED_TERMS = 32
+WAITED_TERMS = 32
 TILE_COLUMNS = 16  # that are looked at
 BEYOND = 9.0  # cycles of a line that comes from beyond the second cache; from that one it is there in time
 _PERIODS = (1, PAGE), (2, 64 << 10)  # level, bytes from which on sets come again; with more sets, as if these had more lines
@@ -67,14 +67,14 @@ def columns_apart(dims: Sequence[Dim], isa: ISA, terms: int) -> int:
     Where a vector is no line, a core that stores lines past the caches at the same place of several pages waits for each
     (docs/performance-memory.md#columns-apart); with more ``terms`` that is over before the next tile is stored.
     """
-    if isa.vector_bits >= 8 * LINE or terms > STORED_TERMS:
+    if isa.vector_bits >= 8 * LINE or terms > WAITED_TERMS:
         return ANY
     offsets, seen = [0], {}
     for dim in dims:  # fastest first
         step = dim.stride(OUT)
-        if step is None or len(offsets) >= TILE_COLUMNS:
+        if step is None or not 0 < len(offsets) < TILE_COLUMNS:
             break
-        turns = range(min(dim.size, TILE_COLUMNS // len(offsets)))
+        turns = range(min(dim.size, -(-TILE_COLUMNS // len(offsets))))
         offsets = [turn * step + offset for turn in turns for offset in offsets]
     for count, offset in enumerate(offsets):
         line = offset // LINE

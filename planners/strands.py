@@ -63,7 +63,7 @@ def leave_alone(listed: OperationList, machine: cost.Machine, seconds: Mapping[i
     they take to fetch operands from the core that has just written them. (In the next call that core writes into lines which
     the others have by then, which takes as long again.)
 
-    No more has to be fetched than the cache of a core holds: what it wrote before that is where all find it.
+    No more has to be fetched than a core's cache is taken to hold: what it wrote before that is where all find it.
 
     What is known to be written by one core are results of operations that only move, and are too short to be shared: parts of
     what threads write together go to the same threads for the most part."""

@@ -18,7 +18,7 @@ RUN_COST = 4.0  # per scattered run of half a vector or a quarter
 CLOSE_COST = 0.3  # per element of a column that leaves together with the next ones
 PART_COST = 24.0  # per line of a large C that tiles of one line store in two parts, each of which waits for what is there
 MOST_COLUMNS = 16  # of a tile whose columns are stored one by one: more are streams that hardware loses
-FEW_TERMS = 16  # up to which storing C takes longer than computing it
+STORED_TERMS = 16  # up to which storing C takes longer than computing it
 PACKED_COST = 12.0  # of a vector of A that comes from memory and is packed, against one vector FMA
 FAR_PANEL = 1.005  # times as long, or more, where a panel of B finds no room in L1 beside A: each tile reads it from L2
 EXTEND_COST = 150.0  # of lanes from several dimensions, where those of the fastest alone would be stored as they are
@@ -81,10 +81,10 @@ def choose_tile(
 
 
 def most_columns(dtype: str, apart: int, terms: int) -> int:
-    """Columns of a tile, at most, of a C that goes past the caches, of which so many lie ``apart`` (`cache_sets.columns_apart`). All
-    tiles of complex numbers that have two are parts of lines, and take longer to store than three are waited for."""
-    known = 1 < apart < MOST_COLUMNS and terms <= FEW_TERMS and dtype not in tile_table.COMPLEX
-    return apart if known else MOST_COLUMNS
+    """Columns of a tile, at most, of a C that goes past the caches, of which so many lie ``apart`` (`cache_sets.columns_apart`). With
+    AVX2 all tiles of complex numbers that have two are parts of lines, and take longer to store than three are waited for."""
+    known = apart > 1 and terms <= STORED_TERMS and dtype not in tile_table.COMPLEX
+    return min(apart, MOST_COLUMNS) if known else MOST_COLUMNS
 
 
 def _near_columns(dtype: str, terms: int) -> int:

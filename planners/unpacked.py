@@ -222,7 +222,7 @@ class _View:
         products, m, n, k = self.batch, self.m, self.n, self.k
         if not products and is_gate(self.c):
             if total(n) > total(m):
-                row, *turns = self._cut_row(n[-1])
+                row, *turns = self._cut_row(n[-1], total(m), total(k))
                 products, n = [*n[:-1], *turns], [row]
             elif n and n[-1].stride(RIGHT) == self.item:
                 inner, *turns = _rows_of_gate(m[-1], total(k))
@@ -231,14 +231,17 @@ class _View:
             return None
         return _Matrices(products=products, m=m, n=n[0], k=k)
 
-    def _cut_row(self, row: Dim) -> list[Dim]:
-        """A row of a large operand as pieces, of which those of all terms are in the first cache together; none where a vector is
-        a line, since a GEMM has such rows."""
-        most = _GATE_ROW // self.item
+    def _cut_row(self, row: Dim, m: int, k: int) -> list[Dim]:
+        """A row of a large operand as pieces, whole lines where it is, of which those of four terms are in the first cache
+        together; as it is where rows and terms are not written out, or a vector is a line, since a GEMM has such rows."""
+        most, unit, dtype = _GATE_ROW // self.item, LINE // self.item, self.c.dtype
         if row.size <= most or self.isa.vector_bits >= 8 * LINE:
             return [row]
-        pieces = largest_divisor(row.size, most)
-        return cut(row, pieces if _FEWEST * pieces >= most else row.size)
+        if not small_family.is_written_out(self.isa, dtype, m=m, n=row.size, k=k):
+            return [row]
+        unit = 1 if row.size % unit else unit
+        piece = unit * largest_divisor(row.size // unit, most // unit)
+        return cut(row, piece if piece <= most <= _FEWEST * piece else row.size)
 
     def contiguous(self, dim: Dim, tensors: tuple[int, ...]) -> bool:
         return all(dim.stride(t) == self.item for t in tensors)

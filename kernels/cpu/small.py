@@ -265,7 +265,7 @@ class _Fixed(_Nest):
                 offsets = self._column_offsets(self.lanes, None)
 
                 def columns(at: _Product) -> None:
-                    elements = self._elements(at) if self._is_few else None
+                    elements = self._kept(at)
                     with f.range(0, n, width) as j:
                         self._written_out(self._from_column(at, f.min(j, n - width)), None, offsets, elements)
 
@@ -288,10 +288,11 @@ class _Fixed(_Nest):
         """Rows that are whole lines, past the caches; where the next product is, is asked for line by line: hardware would begin
         anew with each row."""
         f, item, ahead = self.f, self.lanes.item, self.word(sa.S_AHEAD)
-        elements = self._elements(at) if self._is_few else None
+        elements = self._kept(at)
         with f.range(0, self.word(sa.S_N), LINE // item) as j:
-            for term in self.b_terms:
-                f.prefetch(at.b + ahead + term + j * item)
+            with f.if_(ahead.ne(0)):
+                for term in self.b_terms:
+                    f.prefetch(at.b + ahead + term + j * item)
             for part in range(0, LINE // item, self.lanes.elems):
                 self._written_out(self._from_column(at, j + part), None, None, elements, past=True)
 
@@ -300,10 +301,10 @@ class _Fixed(_Nest):
         lanes = self.lanes
         return not self.strided and 8 * lanes.vector_bytes == lanes.isa.vector_bits < 8 * LINE
 
-    @property
-    def _is_few(self) -> bool:
-        """Whether half of the registers hold the elements of A."""
-        return self.m * self.k * self.lanes.parts <= self.lanes.isa.registers // 2
+    def _kept(self, at: _Product) -> list[Val] | None:
+        """The elements of A for all columns, if half of the registers hold them."""
+        few = self.m * self.k * self.lanes.parts <= self.lanes.isa.registers // 2
+        return self._elements(at) if few else None
 
     def _elements(self, at: _Product) -> list[Val]:
         """Those of A, row by row, their parts one after the other, each in all lanes."""
