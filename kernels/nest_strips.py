@@ -15,6 +15,7 @@ import numpy as np
 from .cpu import abi, cores
 from .cpu import nest_abi as na
 from .cpu.units import LINE, PAGE
+from .move_boxes import L1_WAYS
 from .nest_boxes import OUT, A, Group, take, without
 from .nest_problem import Dim
 from .nest_rows import FAR_BYTES, RowBuilder
@@ -41,7 +42,6 @@ WHOLE_J, WHOLE_LINE_J, WHOLE_WORTH = 5, 16, 1.25
 # And of such an output that begins within a line: entries of J for each that begins or ends with a part of a line, at least, where
 # runs are not long.
 WITHIN_J = 16
-WAYS = 8  # of a first-level cache whose sets come again after a page
 MOST_O = 4096  # entries of O in its table
 AHEAD_BYTES = 8 << 10  # of what is read before lines that are asked for, at least a strip
 AHEAD_MOST = 256 << 10  # and where strips come back to what continues their rows, at most
@@ -203,7 +203,7 @@ def _outputs(item: int, o: Group, j: Group, outer: Sequence[Dim]) -> int:
     paged = far and o.dims[0][1 + A] % PAGE == 0 and item * j.count >= PAGED_IN
     long = item * o.total >= LONG_OUT and item * j.total >= _long_in(o, False)
     found = na.STRIPS_LINES * (paged and whole_lines(item, o, j, outer)) | na.STRIPS_ANY * long
-    crowded = LINE // item > WAYS and o.dims[0][0] > WAYS and o.dims[0][1 + A] % PAGE == 0
+    crowded = min(LINE // item, o.dims[0][0]) > L1_WAYS and o.dims[0][1 + A] % PAGE == 0
     return found | na.STRIPS_CROWDED * (found > 0 and crowded)
 
 

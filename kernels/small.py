@@ -246,7 +246,7 @@ def _fits_wide(isa: ISA, dtype: str, products: int, m: int, n: int, k: int) -> b
 
 def streams(p: SmallProblem, isa: ISA) -> bool:
     """Whether C is stored past the caches, if it begins with a line."""
-    if p.accumulate or p.strided or not p.written_out(isa) or isa.vector_bits >= 8 * LINE:
+    if isa.vector_bits >= 8 * LINE or p.accumulate or p.strided or not p.written_out(isa):
         return False
     row = p.n * ITEMSIZE[p.dtype]
     if row % LINE or p.products * p.m * row <= FAR_BYTES:

@@ -16,7 +16,7 @@ from .sides import OUT, Dim
 Step = tuple[int, int]  # size, and bytes from one to the next
 
 ANY = 1 << 30  # columns
-WAITED_TERMS = 32
+WAITED_TERMS = 32  # of a sum, up to which stores past the caches are waited for
 TILE_COLUMNS = 16  # that are looked at
 BEYOND = 9.0  # cycles of a line that comes from beyond the second cache; from that one it is there in time
 _PERIODS = (1, PAGE), (2, 64 << 10)  # level, bytes from which on sets come again; with more sets, as if these had more lines
