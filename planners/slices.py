@@ -19,6 +19,7 @@ from typing import Any, Iterator, Sequence
 from .. import cost
 from ..kernels.cpu import abi
 from ..kernels.cpu.units import LINE
+from ..machine_memory import cache_of_level
 from ..plan import Index, Step
 from ..records import changed
 from ..views import dense_strides
@@ -29,11 +30,24 @@ from .operations import Operation, OperationList, Value, itemsize
 from .request import PlanRequest
 from .strands import MOST_SECONDS
 
-GAIN = 0.27  # of the time in which values are in the cache of a core, for slices to be worth it
 LEAST = 6  # slices: a few times what the cache of a core holds is in the one that cores share without them
 STRANDS = 2  # for each thread: one that comes late takes fewer
 MOST_STEPS = 1024  # of all slices together: each is a row, and is made while planning
 ROW_SECONDS = 6e-7  # what a row takes besides its work: it begins with cold tables, and its tiles fill up anew
+
+
+def least_gain(cache: int) -> float:
+    """Of the time in which values are in the cache of a core, what slices have to gain to be worth it, by the bytes of that
+    cache; 0: not known. A core with less than a megabyte loses more than is predicted without slices: what does not fit it
+    and counts as near (docs/performance.md#slices-of-small-caches).
+
+    >>> least_gain(512 << 10), least_gain(2 << 20), least_gain(0)
+    (0.14, 0.27, 0.27)
+    """
+    return 0.14 if 0 < cache < 1 << 20 else 0.27
+
+
+GAIN = least_gain(cache_of_level(2))
 
 
 @dataclass(kw_only=True, eq=False)
