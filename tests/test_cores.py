@@ -257,7 +257,7 @@ def test_tiles_of_many_vectors_are_bound_by_what_comes_from_l2(core):
 @pytest.mark.parametrize("name", ["gemm_float64_2x2_pd", "gemm_complex64_1x2_dd", "gemm_int8_1x2_pd"])
 def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
     """A request for each column, once in each loop over K: with a packed A one, else one more for panels that are not whole."""
-    alone = replace(core, rows_near=0)
+    alone = replace(core, rows_near=0, columns_spread=False)
     monkeypatch.setattr(cores, "here", lambda: alone)
     text = codegen.assembly(generators.build(name, row), row)
     monkeypatch.setattr(cores, "here", lambda: replace(alone, columns_ask=False))
@@ -269,13 +269,28 @@ def test_who_asks_for_columns_between_terms(core, row, name, monkeypatch):
 
 @CORES
 @ROWS
+@pytest.mark.parametrize("name", ["gemm_float64_2x6_pd", "gemm_float32_3x4_pd", "gemm_complex128_2x3_pd", "gemm_float64_2x6_pp"])
+def test_who_asks_for_columns_in_turns(core, row, name, monkeypatch):
+    """A loop of its own, with a request for each column in a turn, and one for the ends of all columns before a strip; what tiles
+    without it ask for is in both functions."""
+    found = []
+    for spread in (True, False):
+        monkeypatch.setattr(cores, "here", lambda: replace(core, rows_near=0, turns_ask=False, columns_ask=False, columns_spread=spread))
+        found.append(len(re.findall(ASKED, codegen.assembly(generators.build(name, row), row))))
+    columns = int(name.split("_")[2][2:])
+    spreads = row.vector_bits == 256 and name.endswith("d")
+    assert (found[0] - found[1] >= 2 * columns) == spreads and (found[0] == found[1]) == (not spreads)
+
+
+@CORES
+@ROWS
 @pytest.mark.parametrize("name", ["gemm_float64_2x2_dp", "gemm_float32_2x8_dp", "gemm_complex64_1x2_dd", "gemm_float64_2x2_pp"])
 def test_who_asks_for_rows_a_few_terms_before_their_use(core, row, name, monkeypatch):
     """The lines of a row, in a loop over K of whole panels and, where terms are at equal distances, of others, each term of a turn;
     there are other loops for when they are in the first cache."""
     found = []
     for near in (0, 12):
-        monkeypatch.setattr(cores, "here", lambda: replace(core, rows_near=near, columns_ask=False))
+        monkeypatch.setattr(cores, "here", lambda: replace(core, rows_near=near, columns_ask=False, columns_spread=False))
         text = codegen.assembly(generators.build(name, row), row)
         found.append(len(re.findall(r"prefetcht0|prfm\s+pldl1keep", text)))
     lines = -(-int(name.split("_")[2][0]) * row.vector_bits // 512) if name[-2] == "d" and row.vector_bits > 128 else 0

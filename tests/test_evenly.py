@@ -53,6 +53,24 @@ def test_runs_of_terms_and_terms_backwards(row, dtype, tile, modes):
     run(replace(ready, problem=replace(ready.problem, **back)), row)
 
 
+LONG = {"float32": 224, "float64": 112, "complex64": 112, "complex128": 56}  # terms of a column of 14 lines, of which tiles ask for the next
+
+
+@test_gemm._each(tuple(kernel for kernel in IN_PLACE if kernel[3][1] == "d" and kernel[1] in LONG))
+@pytest.mark.parametrize("panels", [1, 2, 5])
+def test_long_columns(row, dtype, tile, modes, panels):
+    """Those of 128 KB together, where the first tiles of a strip ask for the next one: several panels, a last strip that is
+    not whole, terms beyond the last turn, and blocks of K."""
+    height = tile[0] * tiles.elements(row, dtype)
+    valid = (height,) * (panels - 1) + (max(1, height - 1),)
+    for k, kc in ((LONG[dtype], 256), (LONG[dtype] + 3, 1024), (2 * LONG[dtype], LONG[dtype])):
+        count = (132 << 10) // (min(k, kc) * tiles.ITEMSIZE[dtype]) // tile[1] * tile[1] + 1
+        case = Case(dtype=dtype, tile=tile, valid=valid, n=count, k=k, kc=kc, seed=k)
+        run(build(with_modes(case, modes, *PACKS), row), row)
+    case = Case(dtype=dtype, tile=tile, valid=valid, n=count, k=LONG[dtype] + 3, flush="end")
+    run(build(with_modes(case, modes, *PACKS), row), row)
+
+
 @pytest.mark.parametrize("row", isa.host_isas(), ids=lambda row: row.name)
 def test_a_wrong_distance_is_found(row):
     """Terms that are said to be evenly apart and are not: what reads the tables differs."""

@@ -1,4 +1,4 @@
-"""Packing into panels as wide as the columns of a tile: with the width known, a run of a few elements is straight code."""
+"""Packing into panels as wide as a tile: with the width known, a run of a few elements is straight code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ def columns(mover: Mover, isa: ISA) -> list[int]:
     """Columns of the tiles that read such elements, where they are several."""
     dtypes = [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
     return sorted({nr for dtype in dtypes for _, nr in tiles(isa, dtype) if nr > 1})
+
+
+def lanes(mover: Mover, isa: ISA) -> list[int]:
+    """Lanes of the tiles for such elements."""
+    dtypes = [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
+    return sorted({mv * mover.block for dtype in dtypes for mv, _ in tiles(isa, dtype)})
 
 
 def is_woven(mover: Mover, width: int) -> bool:

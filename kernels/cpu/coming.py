@@ -15,11 +15,12 @@ from .emit import Fn, Val, Var
 from .evenly import step_of
 from .next_turn import NextTurn
 from .stream import LINE
-from .tile import TileEmitter
+from .tile import SEVERAL, TileEmitter
 
 NEAR_BYTES = 256 << 10  # of packed columns that stay in the second level of cache by themselves
 PIECE = 256  # vector FMAs, of which so many are under way while a loop ends
 LEAST_LINES, LEAST_BYTES = 12, 128 << 10  # of a column that is read in place, and of all: less is soon there
+SHARES = 4  # tiles of a strip that ask for a share of the next columns, at most
 LEAST = 4  # lines before a tile, so that the last tiles ask for nothing
 
 # Words of a description, one for each operand, on the stack of a task.
@@ -201,6 +202,64 @@ class Columns:
         at = self.b + self.f.word(self.tkb, done - 1)
         for j in range(self.tile.spec.nr):
             self.f.prefetch(at + self.f.word(self.next, j), locality=2)
+
+
+def pays_to_spread(f: Fn, tile: TileEmitter, tkb: Val, klen: Val, even: Val, columns: Val) -> Val:
+    """Whether a `Spread` asks for columns of a block of K: long ones whose terms are adjacent, and all of them as far apart."""
+    item = tile.item
+    long = (klen >= LEAST_LINES * (LINE // item)) & (columns * klen * item >= LEAST_BYTES)
+    return long & (even >= klen) & step_of(f, tkb, klen).eq(item)
+
+
+class Spread:
+    """Emits what the tiles of a strip ask for of the next columns, where B is read in place along K, terms lie at equal distances
+    and tiles have a loop for these (`evenly`): a line of each column in a turn of so many terms. All before a strip, lines
+    wait for each other and the tile for them; between pieces of K, pieces cost as much as is gained. The first tiles ask
+    for a share each: one alone would ask faster than memory answers."""
+
+    columns: list[Val]
+
+    def __init__(self, f: Fn, tile: TileEmitter) -> None:
+        self.f, self.tile = f, tile
+        self.terms = max(SEVERAL, min(2 * SEVERAL, LINE // tile.item))
+        self.at, self.first, self.share, self.step, self.shares = (f.var(0) for _ in range(5))
+        self.columns, self.number = [], f.i64(0)  # of a strip; of a tile in it
+
+    def strip(self, b: Val, source: list[Val], columns: tuple[Val, Val], tables: tuple[Val, Val], klen: Val, tiles: Val) -> Val:
+        """Before a strip of so many tiles, whose columns are at ``source``: whether they ask. ``columns``: it begins with, and those
+        of the task end before."""
+        f, nr, item = self.f, self.tile.spec.nr, self.tile.item
+        (n, end), (tnb, tkb) = columns, tables
+        self.columns = source
+        more = n + nr < end
+        shares = f.min(tiles, SHARES)
+        self.shares.set(f.select(more, shares, f.i64(0)))
+        with f.if_(more):
+            begin, coming = b + f.word(tkb), tnb + (n + nr) * 8
+            self.first.set(begin + f.word(coming) - source[0])
+            self.share.set(klen * item // shares)
+            self.step.set(f.i64(self.terms * item) // shares)
+            for j in range(nr):  # the last lines, which turns may not come to
+                f.prefetch(begin + f.word(coming, j) + (klen * item - 1), locality=2)
+        return more
+
+    def asks(self) -> Val:
+        """Whether a tile is one that asks."""
+        return self.number < self.shares.get()
+
+    def begin(self) -> None:
+        """Before the terms of a tile that does."""
+        self.at.set(self.first.get() + self.number * self.share.get())
+
+    def ask(self, n: int) -> None:
+        """Before a term of a turn."""
+        for j, column in enumerate(self.columns):
+            if j * self.terms // len(self.columns) == n:
+                self.f.prefetch(self.at.get() + column, locality=2)
+
+    def turn(self) -> None:
+        """Behind a turn."""
+        self.at.add(self.step.get())
 
 
 class Describer:

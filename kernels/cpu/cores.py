@@ -37,6 +37,8 @@ class Core:
     are put together from them.
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
+    ``columns_spread``: of one whose terms are adjacent and columns long, tiles of vectors of 32 bytes ask for them in turns of several
+    terms, the first tiles of a strip for a share each (docs/performance-memory.md#columns-spread); where tiles ask already, not.
     ``turns_ask``: while a small product of a batch is computed, what the next one reads and writes is asked for, a few lines at
     a time, and its result stored through the caches; and the next block of panels of an A that comes from beyond the cache of a
     core (docs/performance-batches.md#next-turn, #next-panels).
@@ -64,6 +66,7 @@ class Core:
     rows_followed: int = 0
     dense_rows: bool = False
     columns_ask: bool = False
+    columns_spread: bool = True
     turns_ask: bool = False
     columns_in_place: int = 0
     rows_near: int = 0
@@ -94,6 +97,7 @@ MAKERS = {
         rows_followed=4096,
         dense_rows=True,
         columns_ask=True,
+        columns_spread=False,
         turns_ask=True,
         columns_in_place=160 << 10,
         rows_near=12,

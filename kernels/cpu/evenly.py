@@ -9,7 +9,7 @@ What the loop may assume: ``G_EVEN`` divides the block of K, or is not less than
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable
 
 from llvmlite import ir
 
@@ -44,6 +44,7 @@ class Evenly:
         self.widths = tuple(width if is_packed else 0 for is_packed, width in zip(packed, widths))
         self.asks: Val | None = None
         self.adjacent: Val | None = None
+        self.spread: Any = None  # a `coming.Spread`
 
     def _step(self, side: int) -> Val:
         """Bytes from one term to the next; 0: there is none. Read for each tile that wants it: others are over in as much time."""
@@ -69,21 +70,59 @@ class Evenly:
         """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row, near)``
         before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it."""
         f, steps = self.f, (self._step(0), self._step(1))
-        if self.asks is None:
-            self._loop(a, b, steps, term, self.later)
+
+        def either(loop: Callable[..., None]) -> None:
+            """``loop``, whose terms ask for rows of A where these are wanted."""
+            if self.asks is None:
+                loop(a, b, steps, term, self.later)
+                return
+            near = _kept(f, steps[0] * self.tile.rows_near)  # in whose place LLVM would multiply for each term
+
+            def both(row: Val, at: Val) -> None:
+                asking(row, near)
+                term(row, at)
+
+            wanted = self.asks if self.later is None else self.asks & self.later.active.eq(0)
+            with f.if_else(wanted) as (asks, others):
+                with asks:
+                    loop(a, b, steps, both)
+                with others:
+                    loop(a, b, steps, term, self.later)
+
+        if self.spread is None:
+            either(self._loop)
             return
-        near = _kept(f, steps[0] * self.tile.rows_near)  # in whose place LLVM would multiply for each term
-
-        def both(row: Val, at: Val) -> None:
-            asking(row, near)
-            term(row, at)
-
-        wanted = self.asks if self.later is None else self.asks & self.later.active.eq(0)
-        with f.if_else(wanted) as (asks, others):
-            with asks:
-                self._loop(a, b, steps, both)
+        with f.if_else(self.spread.asks()) as (spread, others):
+            with spread:
+                either(self._asking_loop)
             with others:
-                self._loop(a, b, steps, term, self.later)
+                either(self._loop)
+
+    def _asking_loop(self, a: Val, b: Val, steps: tuple[Val, Val], term: Term, later: None = None) -> None:
+        """All terms at equal distances, while the next columns are asked for; nothing else is."""
+        f, spread = self.f, self.spread
+        spread.begin()
+        places = self._begin((Var(f, a), Var(f, b)), (a, b), f.i64(0))
+        behind = self.klen - self.klen % spread.terms
+        with f.range(0, behind, spread.terms):
+            for n in range(spread.terms):
+                spread.ask(n)
+                self._term(places, steps, term)
+            spread.turn()
+        with f.range(behind, self.klen):
+            self._term(places, steps, term)
+
+    def _begin(self, places: tuple[Var, Var], bases: tuple[Val, Val], first: Val) -> tuple[Var, Var]:
+        """Where the term ``first`` is; packed operands are there."""
+        for base, place, table, width in zip(bases, places, self.tables, self.widths):
+            if not width:
+                place.set(base + self.f.word(table, first))
+        return places
+
+    def _term(self, places: tuple[Var, Var], steps: tuple[Val, Val], term: Term) -> None:
+        term(places[0].get(), places[1].get())
+        for place, step in zip(places, steps):
+            place.set(_kept(self.f, place.get() + step))
 
     def _loop(self, a: Val, b: Val, steps: tuple[Val, Val], term: Term, later: NextTurn | None = None) -> None:
         f = self.f
@@ -93,18 +132,11 @@ class Evenly:
             few = later.active.ne(0) & ((run >= self.klen) | (run % ASK_TERMS).eq(0))
             run = f.select(few, f.min(run, ASK_TERMS), run)
 
-        def turn(_: Val) -> None:
-            term(places[0].get(), places[1].get())
-            for place, step in zip(places, steps):
-                place.set(_kept(f, place.get() + step))
-
         with f.while_() as leave:
             first = start.get()
             end = f.min(first + run, self.klen)
-            for base, place, table, width in zip((a, b), places, self.tables, self.widths):
-                if not width:
-                    place.set(base + f.word(table, first))
-            self.tile.turns_of_terms(first, end, turn)
+            self._begin(places, (a, b), first)
+            self.tile.turns_of_terms(first, end, lambda _: self._term(places, steps, term))
             start.set(end)
             if later is not None:
                 later.ask()

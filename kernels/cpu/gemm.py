@@ -27,7 +27,7 @@ from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, COMING_BYTES, Describer, Side, is_cut, later_of
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, COMING_BYTES, Describer, Side, is_cut, later_of, pays_to_spread
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
@@ -41,26 +41,38 @@ FAR_BYTES = 1 << 20  # of A in all outer iterations: more is not in the cache of
 
 def build_gemm(module: ir.Module, spec: TileSpec, isa: ISA) -> tuple[str, ...]:
     """Task function of one GEMM kernel; name of its symbol."""
-    inner = Fn(module, "tiles", [I64] * (15 + spec.timed), internal=True)
-    inner.fn.attributes.add("noinline")
-    tile, past = TileEmitter(inner, spec, isa), emit_past(module, spec, isa) if spec.nr > 1 else None
+    inner = _loops(module, "tiles", spec)
+    past = emit_past(module, spec, isa) if spec.nr > 1 else None
     carries = tiles.carries(isa, spec.dtype, (spec.mv, spec.nr))
     carry = (emit_carry(module, spec, isa), emit_carry_part(module, spec, isa)) if carries else None
-    TileLoop(inner, tile, past, carry).emit()
+    TileLoop(inner, TileEmitter(inner, spec, isa), past, carry).emit()
     inner.ret()
+    asking = None
+    if TileEmitter(inner, spec, isa).spreads:
+        # A function of its own: what it knows costs registers where there is nothing to ask for.
+        asking = _loops(module, "asking", spec)
+        TileLoop(asking, TileEmitter(asking, spec, isa), past, carry, spreads=True).emit()
+        asking.ret()
     f = Fn(module, spec.name, [I64] * 4)
-    nest = GemmNest(f, TileEmitter(f, spec, isa), inner)
+    nest = GemmNest(f, TileEmitter(f, spec, isa), inner, asking)
     with nest.watch.part(abi.SPLIT_TOTAL):
         nest.emit()
     f.ret()
     return (spec.name,)
 
 
+def _loops(module: ir.Module, name: str, spec: TileSpec) -> Fn:
+    """A function for the two inner loops."""
+    f = Fn(module, name, [I64] * (15 + spec.timed), internal=True)
+    f.fn.attributes.add("noinline")
+    return f
+
+
 class GemmNest:
     """The loops around the tile; see the module docstring for their order and assumptions."""
 
-    def __init__(self, f: Fn, tile: TileEmitter, tiles: Fn):
-        self.f, self.tile, self.spec, self.tiles = f, tile, tile.spec, tiles
+    def __init__(self, f: Fn, tile: TileEmitter, tiles: Fn, asking: Fn | None):
+        self.f, self.tile, self.spec, self.tiles, self.asking = f, tile, tile.spec, tiles, asking
         ctx, step, task, worker = f.args
         self.step = step
         bases = f.word(ctx, abi.CTX_BASES)
@@ -293,8 +305,17 @@ class GemmNest:
             self.f.call(self.word(abi.G_STAGE), list(where))
 
     def _tiles(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
-        counters = () if self.watch.counters is None else (self.watch.counters,)
-        self.f.call(self.tiles, [self.step, *block, self.p0, self.p1, n0, n1, self.coming, self.scratch, *counters])
+        f, counters = self.f, () if self.watch.counters is None else (self.watch.counters,)
+        args = [self.step, *block, self.p0, self.p1, n0, n1, self.coming, self.scratch, *counters]
+        if self.asking is None:
+            f.call(self.tiles, args)
+            return
+        k0, klen = block[5:7]
+        with f.if_else(pays_to_spread(f, self.tile, self.word(abi.G_TK_B) + k0 * 8, klen, self.word(abi.G_EVEN), n1 - n0)) as (asks, others):
+            with asks:
+                f.call(self.asking, args)
+            with others:
+                f.call(self.tiles, args)
 
     def _strips(self, block: tuple[Val, ...], n0: Val, n1: Val) -> None:
         """The last block of K: strips of columns, each of which goes through the tile function while it is in cache."""

@@ -25,7 +25,7 @@ from llvmlite import ir
 
 from ..isa import ISA
 from . import abi
-from .columns import columns, emit_row, emit_woven, is_woven, store_vectors
+from .columns import columns, emit_row, emit_woven, is_woven, lanes, store_vectors
 from .emit import I64, Fn, Val, Var
 from .mover import Mover, mover_for
 from .stream import LINE
@@ -46,7 +46,7 @@ def build_pack(module: ir.Module, name: str, isa: ISA) -> None:
     widths = columns(mover, isa)
     blocks = {run: _emit_blocks(module, run, name, isa) for run in mover.runs}
     woven = {width: emit_woven(module, width, name, isa) for width in widths if is_woven(mover, width)}
-    rows = {width: emit_row(module, width, name, isa) for width in widths}
+    rows = {width: emit_row(module, width, name, isa) for width in sorted({*widths, *lanes(mover, isa)})}
     f = Fn(module, name, [I64])
     Packer(f, mover_for(f, name, isa), blocks, woven, rows, _emit_squares(module, blocks, name, isa)).emit()
     f.ret()

@@ -258,6 +258,12 @@ class TileEmitter:
         return self.follows or not self.spec.a_packed and self._fetches()
 
     @property
+    def spreads(self) -> bool:
+        """Whether tiles that read columns along K ask for the next ones between their terms, in a loop of its own."""
+        core, evenly = cores.here(), not (self.spec.b_packed or self.turns or self.follows) and several_terms(self.spec, self.isa) > 1
+        return evenly and self.isa.vector_bits == 256 and core.columns_spread and not core.turns_ask
+
+    @property
     def asks_widely(self) -> bool:
         """Whether it has time to ask for the lines in which rows of A begin, and beyond its task."""
         return not self.spec.a_packed and self.spec.b_packed and self.spec.nr >= WIDE_FROM

@@ -13,7 +13,7 @@ from ..tiles import adjoins
 from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, later_of
+from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, Spread, later_of
 from .edges import EdgeStores
 from .emit import I64, Fn, Val, Var
 from .evenly import Evenly, step_of
@@ -65,7 +65,7 @@ def emit_past(module: ir.Module, tile: TileSpec, isa: ISA) -> Fn:
 class TileLoop:
     """The two inner loops, over columns and panels, as a function of its own: LLVM is several times quicker so."""
 
-    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: tuple[Fn, Fn] | None):
+    def __init__(self, f: Fn, tile: TileEmitter, past: Fn | None, carry: tuple[Fn, Fn] | None, spreads: bool = False):
         self.f, self.tile, self.spec, self.past = f, tile, tile.spec, past
         self.step, *self.block, self.p0, self.p1, self.n0, self.n1, coming, self.scratch = f.args[:15]
         self.coming, self.ahead, self.near = coming, None, None
@@ -73,6 +73,7 @@ class TileLoop:
         self.even: Evenly | None = None
         self.later = later_of(f, tile, coming)
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
+        self.spread = Spread(f, tile) if spreads else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
@@ -100,6 +101,7 @@ class TileLoop:
             self.beside = beside
         elif not tile.turns:
             self.even = Evenly(f, tile, word(abi.G_EVEN), klen, tka, tkb, self.later)
+            self.even.spread = self.spread
         follows = f.word(self.coming, C_FOLLOWS) if tile.asks else None
         self.comes = f.word(self.coming, C_COMES) if tile.asks_widely else None
         further = f.i64(FMAS_AHEAD) // (klen * (spec.mv * spec.nr)) + 1
@@ -117,10 +119,11 @@ class TileLoop:
             else:
                 tnb = tables["G_TN_B"] + n * 8
                 source = [b + f.word(tnb, j) for j in range(spec.nr)]
-                self._next_columns(b, n, tkb, klen)
             self.near = self._wants_near(n, tka, klen)
             if self.even is not None:
                 self.even.strip(self._asks_evenly(n, klen), self._adjacent(source))
+            if not spec.b_packed:
+                self._next_columns(b, source, n, tkb, klen)
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -216,13 +219,15 @@ class TileLoop:
         far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
         return f.select(beyond, far, f.min(panel, self.p1 - 1))
 
-    def _next_columns(self, b: Val, n: Val, tkb: Val, klen: Val) -> None:
+    def _next_columns(self, b: Val, source, n: Val, tkb: Val, klen: Val) -> None:
         """Before a strip of columns that are read in place: sees to it that the next ones are asked for."""
         f, tnb = self.f, self.word(abi.G_TN_B)
         there = f.i64(0) if self.later is None else self.later.b_is_there
         asked = there.ne(0)
         if self.columns is not None:
             asked = asked | self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen, there).ne(0)
+        if self.spread is not None:
+            asked = asked | self.spread.strip(b, source, (n, self.n1), (tnb, tkb), klen, self.p1 - self.p0)
         with f.if_(asked.eq(0)):
             self._fetch_columns(b, tnb, n, tkb, klen)
 
@@ -263,6 +268,8 @@ class TileLoop:
         if self.columns is not None:
             self.columns.begin(edge.turn.eq(self.p0))
             between = self.columns
+        if self.spread is not None:
+            self.spread.number = edge.turn - self.p0
 
         def product(mask_of=None):
             near = self.near if mask_of is None else None
