@@ -10,7 +10,8 @@ import pytest
 from dense import numpy_dtype
 
 from einsum_engine.kernels import gemm, isa, packs, tiles
-from einsum_engine.kernels.cpu import abi, library
+from einsum_engine.kernels.cpu import abi, columns, library
+from einsum_engine.kernels.cpu.mover import mover_for
 from einsum_engine.kernels.cpu.storage import STORAGES, moves
 from einsum_engine.kernels.gemm import Operand, PackProblem
 from einsum_engine.kernels.launch import Launch
@@ -158,8 +159,10 @@ def _shapes(run: str, size: int):
 @pytest.mark.parametrize("flush", ["start", "end"])
 def test_rows_that_fill_several_panels(row, name, flush):
     """Those of tiles have straight code; the last panel may be a part of one, and others follow it elsewhere."""
-    item, _ = _items(name)
-    for width, panels, k in product(range(1, 26), (1, 2, 5), (1, 3)):
+    item, target = _items(name)
+    wide = columns.lanes(mover_for(None, name, row), row)
+    assert all(mv * tiles.elements(row, dtype) in (1, *wide) for dtype, size in tiles.ITEMSIZE.items() if size == target for mv, _ in tiles.tiles(row, dtype))
+    for width, panels, k in product(sorted({*range(1, 26), *wide}), (1, 2, 5), (1, 3)):
         rows, lanes, tk = _sources("rows", panels, width, k, item, flush)
         for last in {1, max(1, width - 1), width}:
             valid = (width,) * (panels - 1) + (last,)

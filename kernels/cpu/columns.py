@@ -7,7 +7,7 @@ from typing import Callable
 from llvmlite import ir
 
 from ..isa import ISA
-from ..tiles import ITEMSIZE, tiles
+from ..tiles import ITEMSIZE, elements, tiles
 from .emit import I64, Fn, Val
 from .mover import Mover, mover_for
 from .stream import LINE
@@ -20,9 +20,10 @@ def columns(mover: Mover, isa: ISA) -> list[int]:
 
 
 def lanes(mover: Mover, isa: ISA) -> list[int]:
-    """Lanes of the tiles for such elements."""
+    """Lanes of the tiles for such elements, where they are several."""
     dtypes = [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
-    return sorted({mv * mover.block for dtype in dtypes for mv, _ in tiles(isa, dtype)})
+    widths = {mv * elements(isa, dtype) for dtype in dtypes for mv, _ in tiles(isa, dtype)}
+    return sorted(width for width in widths if width > 1)
 
 
 def is_woven(mover: Mover, width: int) -> bool:

@@ -15,7 +15,7 @@ from .emit import Fn, Val, Var
 from .evenly import step_of
 from .next_turn import NextTurn
 from .stream import LINE
-from .tile import SEVERAL, TileEmitter
+from .tile import SEVERAL, TileEmitter, several_terms
 
 NEAR_BYTES = 256 << 10  # of packed columns that stay in the second level of cache by themselves
 PIECE = 256  # vector FMAs, of which so many are under way while a loop ends
@@ -213,34 +213,32 @@ def pays_to_spread(f: Fn, tile: TileEmitter, tkb: Val, klen: Val, even: Val, col
 
 class Spread:
     """Emits what the tiles of a strip ask for of the next columns, where B is read in place along K, terms lie at equal distances
-    and tiles have a loop for these (`evenly`): a line of each column in a turn of so many terms. All before a strip, lines
-    wait for each other and the tile for them; between pieces of K, pieces cost as much as is gained. The first tiles ask
-    for a share each: one alone would ask faster than memory answers."""
+    and tiles have a loop for these (`evenly`): of each column what lies so many terms further on in each turn. All before a strip,
+    lines wait for each other and the tile for them; between pieces of K, pieces cost as much as is gained. One tile asks faster
+    than memory answers: four or two share what there is, each at as many times smaller steps."""
 
-    columns: list[Val]
+    columns: Val
 
     def __init__(self, f: Fn, tile: TileEmitter) -> None:
         self.f, self.tile = f, tile
-        self.terms = max(SEVERAL, min(2 * SEVERAL, LINE // tile.item))
+        self.terms = min(2 * several_terms(tile.spec, tile.isa), max(SEVERAL, LINE // tile.item))
         self.at, self.first, self.share, self.step, self.shares = (f.var(0) for _ in range(5))
-        self.columns, self.number = [], f.i64(0)  # of a strip; of a tile in it
+        self.number = f.i64(0)  # of a tile in its strip
 
-    def strip(self, b: Val, source: list[Val], columns: tuple[Val, Val], tables: tuple[Val, Val], klen: Val, tiles: Val) -> Val:
-        """Before a strip of so many tiles, whose columns are at ``source``: whether they ask. ``columns``: it begins with, and those
-        of the task end before."""
+    def strip(self, b: Val, columns: tuple[Val, Val], tables: tuple[Val, Val], klen: Val, tiles: Val) -> Val:
+        """Before a strip of so many tiles: whether they ask. ``columns``: it begins with, and those of the task end before."""
         f, nr, item = self.f, self.tile.spec.nr, self.tile.item
         (n, end), (tnb, tkb) = columns, tables
-        self.columns = source
-        more = n + nr < end
-        shares = f.min(tiles, SHARES)
+        more, self.columns = n + nr < end, tnb + (n + nr) * 8
+        shares = f.select(tiles >= SHARES, f.i64(SHARES), f.select(tiles >= 2, f.i64(2), f.i64(1)))
         self.shares.set(f.select(more, shares, f.i64(0)))
         with f.if_(more):
-            begin, coming = b + f.word(tkb), tnb + (n + nr) * 8
-            self.first.set(begin + f.word(coming) - source[0])
+            begin = b + f.word(tkb)
+            self.first.set(begin)
             self.share.set(klen * item // shares)
             self.step.set(f.i64(self.terms * item) // shares)
             for j in range(nr):  # the last lines, which turns may not come to
-                f.prefetch(begin + f.word(coming, j) + (klen * item - 1), locality=2)
+                f.prefetch(begin + f.word(self.columns, j) + (klen * item - 1), locality=2)
         return more
 
     def asks(self) -> Val:
@@ -253,9 +251,10 @@ class Spread:
 
     def ask(self, n: int) -> None:
         """Before a term of a turn."""
-        for j, column in enumerate(self.columns):
-            if j * self.terms // len(self.columns) == n:
-                self.f.prefetch(self.at.get() + column, locality=2)
+        nr = self.tile.spec.nr
+        for j in range(nr):
+            if j * self.terms // nr == n:
+                self.f.prefetch(self.at.get() + self.f.word(self.columns, j), locality=2)
 
     def turn(self) -> None:
         """Behind a turn."""

@@ -38,7 +38,7 @@ class Core:
     ``columns_ask``: of a B that a product reads in place from memory, a tile asks for the next columns between its
     terms; else before them, and waits.
     ``columns_spread``: of one whose terms are adjacent and columns long, tiles of vectors of 32 bytes ask for them in turns of several
-    terms, the first tiles of a strip for a share each (docs/performance-memory.md#columns-spread); where tiles ask already, not.
+    terms, the first tiles of a strip for a share each, if they ask for nothing else (docs/performance-memory.md#columns-spread).
     ``turns_ask``: while a small product of a batch is computed, what the next one reads and writes is asked for, a few lines at
     a time, and its result stored through the caches; and the next block of panels of an A that comes from beyond the cache of a
     core (docs/performance-batches.md#next-turn, #next-panels).

@@ -123,7 +123,7 @@ class TileLoop:
             if self.even is not None:
                 self.even.strip(self._asks_evenly(n, klen), self._adjacent(source))
             if not spec.b_packed:
-                self._next_columns(b, source, n, tkb, klen)
+                self._next_columns(b, n, tkb, klen)
             with f.range(self.p0, self.p1) as turn:
                 p = self._panel(turn)
                 valid, flags = f.word(tables["G_VALID"], p), f.word(flag_table, p)
@@ -219,7 +219,7 @@ class TileLoop:
         far = f.min(panel - self.p1 + self.comes, self.word(abi.G_PANELS) - 1)
         return f.select(beyond, far, f.min(panel, self.p1 - 1))
 
-    def _next_columns(self, b: Val, source, n: Val, tkb: Val, klen: Val) -> None:
+    def _next_columns(self, b: Val, n: Val, tkb: Val, klen: Val) -> None:
         """Before a strip of columns that are read in place: sees to it that the next ones are asked for."""
         f, tnb = self.f, self.word(abi.G_TN_B)
         there = f.i64(0) if self.later is None else self.later.b_is_there
@@ -227,7 +227,7 @@ class TileLoop:
         if self.columns is not None:
             asked = asked | self.columns.strip(b, tnb, (n, self.n0, self.n1), tkb, klen, there).ne(0)
         if self.spread is not None:
-            asked = asked | self.spread.strip(b, source, (n, self.n1), (tnb, tkb), klen, self.p1 - self.p0)
+            asked = asked | self.spread.strip(b, (n, self.n1), (tnb, tkb), klen, self.p1 - self.p0)
         with f.if_(asked.eq(0)):
             self._fetch_columns(b, tnb, n, tkb, klen)
 
