@@ -237,8 +237,10 @@ class Spread:
             self.first.set(begin)
             self.share.set(klen * item // shares)
             self.step.set(f.i64(self.terms * item) // shares)
-            for j in range(nr):  # the last lines, which turns may not come to
-                f.prefetch(begin + f.word(self.columns, j) + (klen * item - 1), locality=2)
+            for j in range(nr):  # the last two lines, which turns may not come to
+                last = begin + f.word(self.columns, j) + (klen * item - 1)
+                f.prefetch(last - LINE, locality=2)
+                f.prefetch(last, locality=2)
         return more
 
     def asks(self) -> Val:
