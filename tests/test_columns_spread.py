@@ -11,12 +11,12 @@ import pytest
 from einsum_engine.kernels import isa
 
 SCRIPT = """
-import json, sys
+import json
 from dataclasses import replace
 import numpy as np
 from gemm_cases import B, Case, build, run
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.kernels.cpu import coming, cores, emit
+from einsum_engine.kernels.cpu import cores, emit
 
 log = np.zeros(1 << 21, np.int64)
 
@@ -32,10 +32,10 @@ emit.Fn.prefetch = prefetch
 row = isa.get("avx2")
 
 
-def missed(dtype, tile, panels, k, order, kc=2048):
+def missed(dtype, tile, panels, k, order):
     item, height = tiles.ITEMSIZE[dtype], tile[0] * tiles.elements(row, dtype)
     count = (132 << 10) // (k * item) // tile[1] * tile[1] + tile[1] - 1
-    ready = build(Case(dtype=dtype, tile=tile, valid=(height,) * panels, n=count, k=k, kc=kc, a="panels", gap=112, seed=k), row)
+    ready = build(Case(dtype=dtype, tile=tile, valid=(height,) * panels, n=count, k=k, kc=2048, a="panels", gap=112, seed=k), row)
     tn_b = order(ready.problem.tn_b)
     ready = replace(ready, problem=replace(ready.problem, tn_b=tn_b))
     log[0] = 0

@@ -15,15 +15,17 @@ from .stream import LINE
 
 def columns(mover: Mover, isa: ISA) -> list[int]:
     """Columns of the tiles that read such elements, where they are several."""
-    dtypes = [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
-    return sorted({nr for dtype in dtypes for _, nr in tiles(isa, dtype) if nr > 1})
+    return sorted({nr for dtype in _dtypes(mover) for _, nr in tiles(isa, dtype) if nr > 1})
 
 
 def lanes(mover: Mover, isa: ISA) -> list[int]:
     """Lanes of the tiles for such elements, where they are several."""
-    dtypes = [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
-    widths = {mv * elements(isa, dtype) for dtype in dtypes for mv, _ in tiles(isa, dtype)}
+    widths = {mv * elements(isa, dtype) for dtype in _dtypes(mover) for mv, _ in tiles(isa, dtype)}
     return sorted(width for width in widths if width > 1)
+
+
+def _dtypes(mover: Mover) -> list[str]:
+    return [dtype for dtype, item in ITEMSIZE.items() if item == mover.item]
 
 
 def is_woven(mover: Mover, width: int) -> bool:

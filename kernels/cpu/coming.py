@@ -174,6 +174,11 @@ class Beside:
             self.later.ask()
 
 
+def _are_many(item: int, klen: Val, columns: Val) -> Val:
+    """Whether columns of a block of K are long, and together more than is soon there."""
+    return (klen >= LEAST_LINES * (LINE // item)) & (columns * klen * item >= LEAST_BYTES)
+
+
 class Columns:
     """Emits what the first tile of a strip asks for of the next columns, where B is read in place along K: the next line of each,
     between as many terms as a line has. All before a tile, lines would wait for each other, and the tile for them."""
@@ -189,7 +194,7 @@ class Columns:
         n, n0, n1 = columns
         self.b, self.tkb, self.next = b, tkb, tnb + (n + nr) * 8
         along = step_of(f, tkb, klen).eq(item)
-        many = (klen >= LEAST_LINES * self.terms) & ((n1 - n0) * klen * item >= LEAST_BYTES)
+        many = _are_many(item, klen, n1 - n0)
         self.asks = (n + nr < n1) & along & many & there.eq(0)
         return self.asks
 
@@ -206,9 +211,7 @@ class Columns:
 
 def pays_to_spread(f: Fn, tile: TileEmitter, tkb: Val, klen: Val, even: Val, columns: Val) -> Val:
     """Whether a `Spread` asks for columns of a block of K: long ones whose terms are adjacent, and all of them as far apart."""
-    item = tile.item
-    long = (klen >= LEAST_LINES * (LINE // item)) & (columns * klen * item >= LEAST_BYTES)
-    return long & (even >= klen) & step_of(f, tkb, klen).eq(item)
+    return _are_many(tile.item, klen, columns) & (even >= klen) & step_of(f, tkb, klen).eq(tile.item)
 
 
 class Spread:
