@@ -22,7 +22,7 @@ from ..records import forget, lazy, quick
 from .across import group_of, in_groups, lanes_along_a
 from .cache_sets import columns_apart
 from .contraction import BinaryContraction, slow_to_fast
-from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, ROWS_AT_ONCE, GemmAccess
+from .gemm_access import FAR_BYTES, FAR_COLUMNS, KC, L1_BYTES, GemmAccess
 from .gemm_tables import Decided, GemmTables, described
 from .gemm_work import IN_PLACE_BYTES, GemmWork
 from .layout import fbl_layout, row_layout
@@ -188,9 +188,12 @@ class _Planner(GemmAccess):
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=most, close=bool(close), **in_c))
         if self.nr > FAR_COLUMNS and not along_a and self._streams_b():
             self._cut(run, choose_tile(self.isa, c.dtype, *work, contiguous, most=FAR_COLUMNS, **in_c))
+        if (tile := self._tile_of_c()) is not None:
+            self._cut(run, (tile, False))
         self.mr, self.close = self.panels.width, close if close and self.panels.box % close == 0 else 0
         if across is not None:
             self.order = in_groups(total(self.panels.rest), self.panels.cuts, across.size, self.group)
+        self.column_block = self._in_column_blocks()
         a_mode = self._a_mode()
         self.in_rows = self._in_rows(a_mode)
         if self.in_rows and self.n_total == 1 and (self.mv, 1) in tile_table.tiles(self.isa, c.dtype):
@@ -222,8 +225,7 @@ class _Planner(GemmAccess):
     def _cut(self, run: Dim | None, chosen: tuple[tuple[int, int], bool]) -> None:
         """Cuts the rows into panels of the chosen tile."""
         (self.mv, self.nr), extend = chosen
-        width = self.mv * tile_table.elements(self.isa, self.c.dtype)
-        self.panels = make_panels(self.m_dims, width, extend, run, INNER_ROWS)
+        self.panels = make_panels(self.m_dims, self.mv * tile_table.elements(self.isa, self.c.dtype), extend, run, INNER_ROWS)
 
     def _lanes_there(self) -> int:
         """Lanes of the panels in which an A from memory lies: whole runs of its fastest dimension, one for each term, all of
@@ -332,7 +334,7 @@ class _Planner(GemmAccess):
         if b_mode == "prepack":
             pack_right = self._prepack_right()
             b_mode, b_stride = "panels", pack_right.stride
-        kc = ROWS_AT_ONCE if self.in_rows else self._kc if nested is None else nested.terms
+        kc = self._terms_of_a_block(nested)
         decided = Decided(
             a_mode=a_mode,
             b_mode=b_mode,
@@ -342,7 +344,7 @@ class _Planner(GemmAccess):
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
             fetch_a=self.in_rows or a_mode == "pack" and self._fetches(LEFT, self.n_total),
-            fetch_b=b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
+            fetch_b=self.column_block is not None or b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
             kc=kc,
             chunk=self.chunk(),
             across=self.group,
@@ -375,7 +377,7 @@ class _Planner(GemmAccess):
 
     def _work(self, d: Decided) -> GemmWork:
         p, item = self.panels, self.item
-        far = d.b_mode == "direct" and self.n_total * self.k_total * item > IN_PLACE_BYTES and not self._narrow
+        far = d.b_mode == "direct" and self.n_total * self.k_total * item > IN_PLACE_BYTES and not (self._narrow or self.column_block)
         if far:
             along = flat_table(self.k_dims[::-1], RIGHT)
             far = len(along) < 2 or along[1] - along[0] != item
@@ -406,10 +408,6 @@ class _Planner(GemmAccess):
             pack_runs=tuple([0 if mode is None else self._packed_run(side, mode) for side, mode in enumerate(modes)]),
             paged=tuple([mode is not None and self._paged(side, mode) for side, mode in enumerate(modes)]),
         )
-
-    @lazy
-    def _outer_total(self) -> int:
-        return total(self.b_dims) * total(self.n_outer) * total(self.panels.outer)
 
     # -- packing steps ---------------------------------------------------------------------------------------
     def _prepack_left(self) -> PackedSide:
@@ -459,6 +457,8 @@ class _Planner(GemmAccess):
 
     # -- tasks -----------------------------------------------------------------------------------------------
     def _blocks(self, kc: int, a_mode: str, b_mode: str) -> tuple[int, int, int]:
+        if self.column_block:
+            return 1, self.panels.count, self.column_block.columns
         together = self._in_one_line() if self._parallel else 1
         share, panels, columns = gemm_blocks(
             outer=-(-self._outer_total // together),
@@ -479,7 +479,7 @@ class _Planner(GemmAccess):
 
     def _shares(self, kc: int, a_mode: str, b_mode: str) -> tuple[Share, ...]:
         """Of unequal size, where a large product has one outer iteration, and tasks do not pack B."""
-        if not self._parallel or self._brief or self._outer_total > 1 or b_mode == "pack":
+        if not self._parallel or self._brief or self._outer_total > 1 or b_mode == "pack" or self.column_block:
             return ()
         panel_bytes = self.mr * kc * self.item
         return uneven_shares(

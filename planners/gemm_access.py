@@ -14,7 +14,8 @@ from ..kernels.tiles import follows
 from ..machine_memory import block_bytes
 from ..records import lazy
 from .cache_sets import line_cycles
-from .gemm_tables import LEAST_EVEN, GemmTables
+from .column_blocks import LONG_ROW, ColumnBlocks
+from .gemm_tables import LEAST_EVEN
 from .gemm_work import IN_PLACE_BYTES
 from .layout import BlocksOfK, blocks_of_k
 from .packing import PACK_BYTES
@@ -58,7 +59,6 @@ FEW_COLUMNS = 4  # with which memory bounds a product
 NEAR_BYTES = 4 << 20  # smaller operands are read again from the caches
 NESTED_BYTES = 8 << 20  # of a free A in panels, from which on these are nested in blocks of K
 NESTED_COLUMNS = 64  # with more of them the product takes so long that it waits for nothing
-LONG_ROW = 1 << 10  # bytes from one row to the next: hardware follows shorter ones, which are read to the end at once
 
 
 def block_of_k(terms: int, item: int) -> int:
@@ -70,14 +70,11 @@ def block_of_k(terms: int, item: int) -> int:
     return -(-terms // -(-terms // KC[item]))
 
 
-class GemmAccess(GemmTables):
+class GemmAccess(ColumnBlocks):
     """What is decided about each operand, from sizes and strides; dimensions and panels are known."""
 
-    isa: ISA
-    threads: int
     machine: cost.Machine
-    n_total: int
-    k_total: int
+    in_rows: bool  # of an A that few columns read from memory
 
     # -- order ------------------------------------------------------------------------------------------------
     def _rows_along_a(self) -> None:
@@ -118,6 +115,8 @@ class GemmAccess(GemmTables):
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
         if self.group[0]:
             return "direct"
+        if self.column_block is not None or self._asks_for_columns():
+            return "prepack"
         column_panels = -(-self.n_total // self.nr)
         if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
             return "prepack"
@@ -128,7 +127,7 @@ class GemmAccess(GemmTables):
             if self._brief and self._pays_in_place(footprint, column_panels):
                 return "direct"  # tasks that share it would all pack it
             whole = footprint * total(self.panels.outer) * total(self.b_dims)
-            if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not c.constant_left:
+            if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not (c.constant_left or self._is_in_columns_of_others()):
                 return "direct"
             return "prepack" if c.constant_left else "pack"
         if self._runs_across():
@@ -215,6 +214,8 @@ class GemmAccess(GemmTables):
         footprint = self.n_total * self.k_total * self.item
         if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
             return False
+        if self.column_block is not None:
+            return True
         used = self.panels.count * total(self.panels.outer)
         if used == 1 and self.n_total <= min(self.nr, FAR_COLUMNS) and not self.c.constant_right:
             return True  # by one tile: packing would read the same elements in the same order, and write them besides
@@ -391,6 +392,10 @@ class GemmAccess(GemmTables):
         return grain_of(self.panels.run_last.size, self.mr * self._kc * self.item, lanes, self.item)
 
     @lazy
+    def _outer_total(self) -> int:
+        return total(self.b_dims) * total(self.n_outer) * total(self.panels.outer)
+
+    @lazy
     def _in_turns(self) -> bool:
         """Whether outer loops are a batch of products whose turns may ask for the next one, if a task has all of a turn."""
         single = not (self.n_outer or self.k_outer or self.panels.outer) and self._kc >= self.k_total
@@ -400,6 +405,11 @@ class GemmAccess(GemmTables):
     @lazy
     def _kc(self) -> int:
         return self.squares.kc if self.squares is not None else block_of_k(total(self.k_dims), self.item)
+
+    def _terms_of_a_block(self, nested: BlocksOfK | None) -> int:
+        if self.column_block is not None:
+            return self.column_block.terms
+        return ROWS_AT_ONCE if self.in_rows else self._kc if nested is None else nested.terms
 
     def _nested(self) -> BlocksOfK | None:
         """The blocks of K in which the panels of a free A lie side by side; None where each panel has all of K. Where A does

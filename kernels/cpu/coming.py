@@ -35,6 +35,7 @@ COMING_BYTES = 8 * (2 * C_WORDS + next_turn.WORDS)  # of both descriptions, and 
 # The words of an A that is read in place.
 C_FOLLOWS, C_FOLLOWS_B = 0, 1  # bytes to where A and B are in the next outer iteration, 0: not to ask
 C_COMES = 2  # first panel of the task that this thread takes next, 0: there is none
+C_FAR = C_WORDS  # of a B that is read in place in blocks: bytes from one to the next, 0: not to ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +219,15 @@ class Spread:
     """Emits what the tiles of a strip ask for of the next columns, where B is read in place along K, terms lie at equal distances
     and tiles have a loop for these (`evenly`): of each column what lies so many terms further on in each turn. All before a strip,
     lines wait for each other and the tile for them; between pieces of K, pieces cost as much as is gained. One tile asks faster
-    than memory answers: four or two share what there is, each at as many times smaller steps."""
+    than memory answers: four or two share what there is, each at as many times smaller steps.
+
+    Of a B in blocks of columns and terms the first tile of a strip asks, before each term, for what is at its place in the next
+    block, ``far`` bytes from it; 0: it is not in blocks."""
 
     columns: Val
 
-    def __init__(self, f: Fn, tile: TileEmitter) -> None:
-        self.f, self.tile = f, tile
+    def __init__(self, f: Fn, tile: TileEmitter, far: Val) -> None:
+        self.f, self.tile, self.far = f, tile, far
         self.terms = min(2 * several_terms(tile.spec, tile.isa), max(SEVERAL, LINE // tile.item))
         self.at, self.first, self.share, self.step, self.shares = (f.var(0) for _ in range(5))
         self.number = f.i64(0)  # of a tile in its strip
@@ -232,7 +236,7 @@ class Spread:
         """Before a strip of so many tiles: whether they ask. ``columns``: it begins with, and those of the task end before."""
         f, nr, item = self.f, self.tile.spec.nr, self.tile.item
         (n, end), (tnb, tkb) = columns, tables
-        more, self.columns = n + nr < end, tnb + (n + nr) * 8
+        more, self.columns = (n + nr < end) & self.far.eq(0), tnb + (n + nr) * 8
         shares = f.select(tiles >= SHARES, f.i64(SHARES), f.select(tiles >= 2, f.i64(2), f.i64(1)))
         self.shares.set(f.select(more, shares, f.i64(0)))
         with f.if_(more):
@@ -244,11 +248,15 @@ class Spread:
                 last = begin + f.word(self.columns, j) + (klen * item - 1)
                 f.prefetch(last - LINE, locality=2)
                 f.prefetch(last, locality=2)
-        return more
+        return more | self.far.ne(0)
 
     def asks(self) -> Val:
-        """Whether a tile is one that asks."""
+        """Whether a tile is one that asks for columns."""
         return self.number < self.shares.get()
+
+    def asks_far(self) -> Val:
+        """Whether it is one that asks for its place in the next block."""
+        return self.far.ne(0) & self.number.eq(0)
 
     def begin(self) -> None:
         """Before the terms of a tile that does."""

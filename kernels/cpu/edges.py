@@ -1,6 +1,6 @@
 """How tiles are stored that are no whole columns of C, but where lanes that run are stored by mask.
 
-Without masks whole vectors and halves leave from registers, if nothing is added; all else through the stack, lanes that run as
+Without masks whole vectors and halves leave from registers; all else through the stack, lanes that run as
 vectors and then in pieces of powers of two, each at most once. A piece of whole columns lies in one vector that was stored there:
 a load that needs two stores waits for both to reach the cache.
 """
@@ -15,38 +15,48 @@ class EdgeStores:
     def __init__(self, tile: TileEmitter, stack: Val) -> None:
         self.f, self.tile, self.stack = tile.f, tile, stack
 
-    def prefixes(self, result, corner: Val, tnc: Val, valid: Val) -> None:
+    def prefixes(self, result, corner: Val, tnc: Val, valid: Val, acc: Val) -> None:
         """All columns, of whose lanes the first ``valid`` exist, adjacent in C: whole vectors from registers."""
+        with self.f.if_else(acc.ne(0)) as (adds, otherwise):
+            with adds:
+                self._prefixes(result, corner, tnc, valid, True)
+            with otherwise:
+                self._prefixes(result, corner, tnc, valid, False)
+
+    def _prefixes(self, result, corner: Val, tnc: Val, valid: Val, adds: bool) -> None:
         f, tile = self.f, self.tile
         columns = [corner + f.word(tnc, j) for j in range(tile.spec.nr)]
         for j, column in enumerate(columns):  # as lines of C lie: columns by turns took 1.2 times as long in a C from memory
             for i, vectors in enumerate(result):
                 with f.if_(valid >= (i + 1) * tile.elems):
-                    f.store(vectors[j], column + i * tile.vector_bytes)
+                    self._put(vectors[j], column + i * tile.vector_bytes, adds)
         for i, vectors in enumerate(result if tile.elems > 1 else ()):
             begin, at = i * tile.elems, i * tile.vector_bytes
             with f.if_((valid > begin) & (valid < begin + tile.elems)):
-                self._part(vectors, [column + at for column in columns], (corner + at, tnc), valid - begin)
+                self._part(vectors, [column + at for column in columns], (corner + at, tnc), valid - begin, adds)
 
-    def _part(self, vectors: list[Val], places: list[Val], table: tuple[Val, Val], count: Val) -> None:
+    def _put(self, value: Val, at: Val, adds: bool) -> None:
+        self.f.store(self.tile.add(self.f.load(value.type, at), value) if adds else value, at)
+
+    def _part(self, vectors: list[Val], places: list[Val], table: tuple[Val, Val], count: Val, adds: bool) -> None:
         """The first ``count`` elements of a vector of each column, fewer than it has: half of them from registers."""
         f, tile = self.f, self.tile
         if tile.elems == 2:
-            self._halves(vectors, places)
+            self._halves(vectors, places, adds)
             return
         with f.if_else(count.eq(tile.elems // 2)) as (half, otherwise):
             with half:
-                self._halves(vectors, places)
+                self._halves(vectors, places, adds)
             with otherwise:
                 for j, value in enumerate(vectors):
                     f.store(value, self.stack + j * tile.vector_bytes, align=tile.vector_bytes)
                 corner, tnc = table
                 with f.range(0, tile.spec.nr) as j:
-                    self._pieces(self.stack + j * tile.vector_bytes, corner + f.word(tnc, j), count, f.i64(0))
+                    self._pieces(self.stack + j * tile.vector_bytes, corner + f.word(tnc, j), count, f.i64(int(adds)))
 
-    def _halves(self, vectors: list[Val], places: list[Val]) -> None:
+    def _halves(self, vectors: list[Val], places: list[Val], adds: bool) -> None:
         for value, at in zip(vectors, places):
-            self.f.store(self.f.shuffle(value, value, range(self.tile.lanes // 2)), at)
+            self._put(self.f.shuffle(value, value, range(self.tile.lanes // 2)), at, adds)
 
     def spilled(self, c, tmc, tnc, valid, columns, run, acc, chunk) -> None:
         """Edges and scattered lanes, from the spilled tile. ``run``: lanes are contiguous in C."""

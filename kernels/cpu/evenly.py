@@ -66,9 +66,10 @@ class Evenly:
             wanted = wanted & ahead.eq(0)
         return wanted
 
-    def emit(self, a: Val, b: Val, asking: Callable[[Val, Val], None], term: Term) -> None:
+    def emit(self, a: Val, b: Val, asking: Callable[[Val, Val], None], term: Term, column: Val) -> None:
         """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row, near)``
-        before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it."""
+        before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it. ``column``: what is added to
+        ``at`` where the first column is."""
         f, steps = self.f, (self._step(0), self._step(1))
 
         def either(loop: Callable[..., None]) -> None:
@@ -95,8 +96,11 @@ class Evenly:
         with f.if_else(self.spread.asks()) as (spread, others):
             with spread:
                 either(self._asking_loop)
-            with others:
-                either(self._loop)
+            with others, f.if_else(self.spread.asks_far()) as (far, near):
+                with far:
+                    self._loop(a, b, steps, self._asking_far(term, column))
+                with near:
+                    either(self._loop)
 
     def _asking_loop(self, a: Val, b: Val, steps: tuple[Val, Val], term: Term, later: None = None) -> None:
         """All terms at equal distances, while the next columns are asked for; nothing else is."""
@@ -111,6 +115,16 @@ class Evenly:
             spread.turn()
         with f.range(behind, self.klen):
             self._term(places, steps, term)
+
+    def _asking_far(self, term: Term, column: Val) -> Term:
+        """Terms that ask for their place in the next block of B, its first column at ``column``."""
+        far = column + self.spread.far
+
+        def both(row: Val, at: Val) -> None:
+            self.f.prefetch(at + far, locality=2)
+            term(row, at)
+
+        return both
 
     def _begin(self, places: tuple[Var, Var], bases: tuple[Val, Val], first: Val) -> tuple[Var, Var]:
         """Where the term ``first`` is; packed operands are there."""

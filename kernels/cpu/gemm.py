@@ -27,12 +27,12 @@ from ..tiles import PANEL_GAP
 from . import abi
 from . import fused_abi as ua
 from .carry import emit_carry, emit_carry_part
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, COMING_BYTES, Describer, Side, is_cut, later_of, pays_to_spread
+from .coming import C_COMES, C_FAR, C_FOLLOWS, C_FOLLOWS_B, COMING_BYTES, Describer, Side, is_cut, later_of, pays_to_spread
 from .emit import I64, Fn, Val, Var
 from .stopwatch import Stopwatch
 from .tile import TileEmitter, TileSpec
 from .tile_loop import TileLoop, emit_past
-from .units import ASK_TERMS
+from .units import ASK_TERMS, LINE
 
 FOLLOWED = 128 << 10  # most bytes of A in an outer iteration that is asked for during the one before
 LONG_ENOUGH = 8 << 10  # bytes of A: less is there before asking for it pays
@@ -231,6 +231,29 @@ class GemmNest:
             far = f.word(word(abi.G_TK_A), after) - f.word(word(abi.G_TK_A), k0)
             f.store(far, self.coming + 8 * C_FOLLOWS)
 
+    def _name_next_block(self, b: Val, k0: Val, klen: Val) -> None:
+        """Tells tiles of a B that is read in place in blocks how far the next one is: that of the next terms, or of the columns
+        behind these, which are mostly the next task's. The first one that a thread takes is asked for here, row by row."""
+        f, word, far = self.f, self.word, self.f.var(0)
+        with f.if_((word(abi.G_PACK_MODE) & abi.FETCH_B).ne(0)):
+            terms, columns, behind = word(abi.G_TK_B), word(abi.G_TN_B), k0 + klen
+            below = f.word(terms, f.min(behind, word(abi.G_K) - 1)) - f.word(terms, k0)
+            beside = f.word(columns, f.min(self.n1, word(abi.G_N) - 1)) - f.word(columns, self.n0)
+            beside = f.select(self.n1 < word(abi.G_N), beside + f.word(terms) - f.word(terms, k0), f.i64(0))
+            far.set(f.select(behind < word(abi.G_K), below, beside))
+            with f.if_(k0.eq(0) & self._begins_band()):
+                begin, nbytes = b + f.word(columns, self.n0), (self.n1 - self.n0) * self.tile.item
+                with f.range(0, klen) as k, f.range(0, nbytes, LINE) as at:
+                    f.prefetch(begin + f.word(terms, k) + at, locality=2)
+        f.store(far.get(), self.coming + 8 * C_FAR)
+
+    def _begins_band(self) -> Val:
+        """Whether the task is the first of those that a thread takes one after the other, where there are tasks of columns alone."""
+        f, tasks = self.f, self.word(abi.G_N_TASKS)
+        threads = f.select(self.word(abi.PARALLEL).eq(abi.ALONE), f.i64(1), self.threads)
+        band = f.ceil_div(self.task * threads, tasks)
+        return (band * tasks // threads).eq(self.task)
+
     def _outer_offsets(self, o: Val) -> tuple[Val, Val, Val]:
         """Sum of the outer loops' tables at flat index ``o``; the last loop is the fastest."""
         f = self.f
@@ -264,6 +287,8 @@ class GemmNest:
                 columns, distance = self._packed_b(right, k0, klen) if self.spec.b_packed else (right, f.i64(0))
                 if self.tile.follows:
                     self._follow_terms(k0)
+                if self.asking is not None:
+                    self._name_next_block(right, k0, klen)
                 block = (panels, stride, columns, distance, c, k0, klen, accumulate)
                 self._describe(a, b, turn, k0)
                 if self.later is not None and self.spec.a_packed:
@@ -311,7 +336,8 @@ class GemmNest:
             f.call(self.tiles, args)
             return
         k0, klen = block[5:7]
-        with f.if_else(pays_to_spread(f, self.tile, self.word(abi.G_TK_B) + k0 * 8, klen, self.word(abi.G_EVEN), n1 - n0)) as (asks, others):
+        spreads = pays_to_spread(f, self.tile, self.word(abi.G_TK_B) + k0 * 8, klen, self.word(abi.G_EVEN), n1 - n0)
+        with f.if_else(spreads | f.word(self.coming, C_FAR).ne(0)) as (asks, others):
             with asks:
                 f.call(self.asking, args)
             with others:

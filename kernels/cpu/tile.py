@@ -168,13 +168,13 @@ class TileEmitter:
             with f.if_else(even.wanted(beside, ahead)) as (evenly, others):
                 with evenly:
                     if even.adjacent is None:
-                        even.emit(a, start, asking, products)
+                        even.emit(a, start, asking, products, f.i64(0) if spec.b_packed else b[0])
                     else:
                         with f.if_else(even.adjacent) as (together, apart):
                             with together:
-                                even.emit(a, b[0], asking, partial(products, column=adjacent))
+                                even.emit(a, b[0], asking, partial(products, column=adjacent), f.i64(0))
                             with apart:
-                                even.emit(a, start, asking, products)
+                                even.emit(a, start, asking, products, b[0])
                 with others:
                     by_tables()
 

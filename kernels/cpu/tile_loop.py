@@ -13,7 +13,7 @@ from ..tiles import adjoins
 from . import abi, cores
 from . import unpack_abi as ub
 from .carry import CarriedLines
-from .coming import C_COMES, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, Spread, later_of
+from .coming import C_COMES, C_FAR, C_FOLLOWS, C_FOLLOWS_B, C_SOURCE, C_WORDS, Beside, Columns, Fetcher, Spread, later_of
 from .edges import EdgeStores
 from .emit import I64, Fn, Val, Var
 from .evenly import Evenly, step_of
@@ -73,7 +73,7 @@ class TileLoop:
         self.even: Evenly | None = None
         self.later = later_of(f, tile, coming)
         self.columns = Columns(f, tile) if cores.here().columns_ask and not self.spec.b_packed else None
-        self.spread = Spread(f, tile) if spreads else None
+        self.spread = Spread(f, tile, f.word(coming, C_FAR)) if spreads else None
         self.watch = Stopwatch(f, f.args[15] if self.spec.timed else None)
         packed = ((0, tile.mr, self.spec.a_packed), (1, self.spec.nr, self.spec.b_packed))
         self.fetchers = [Fetcher(f, coming + 8 * C_WORDS * n, width) for n, width, is_packed in packed if is_packed]
@@ -397,18 +397,16 @@ class TileLoop:
         f.call(self.past, [*where, run, spilled])
 
     def _store_through(self, result, edge: "_Edge") -> None:
-        """Where the lanes run by mask, or if the ISA has none and nothing is added, vector by vector; through the stack otherwise."""
+        """Where the lanes run by mask, or if the ISA has none, vector by vector; through the stack otherwise."""
         f, tile = self.f, self.tile
         runs = edge.run.ne(0) & edge.columns.eq(self.spec.nr)
-        if not tile.stores_by_mask:
-            runs = runs & edge.accumulate.eq(0)
         with f.if_else(runs) as (then, otherwise):
             with then:
                 corner = edge.c + f.word(edge.tmc)
                 if tile.stores_by_mask:
                     tile.store_masked(result, corner, edge.tnc, edge.accumulate, tile.lane_masks(edge.valid))
                 else:
-                    EdgeStores(tile, self.stack).prefixes(result, corner, edge.tnc, edge.valid)
+                    EdgeStores(tile, self.stack).prefixes(result, corner, edge.tnc, edge.valid, edge.accumulate)
             with otherwise:
                 tile.spill(result, self.stack)
                 self._store_edge(edge)
