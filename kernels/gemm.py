@@ -54,8 +54,8 @@ class GemmProblem:
     ``a_nested``: in those of the first ``kc`` terms, then in those of the next);
     ``b_mode``: ``direct``, ``panels`` or ``pack``, as ``pack_mode`` and ``b_pack_mode`` say. ``a_source``, ``b_source``:
     dtypes that packing tasks widen from. ``chunk``: lanes of C that do not run come in runs of so many;
-    ``fetch_a``, ``fetch_b``: the block that is packed next, or terms of A that are read in place next, are asked for while
-    tiles run. ``across``: panels are unpacked in groups of so many that are beside each other in A, times so many that are
+    ``fetch_a``, ``fetch_b``: the block that is packed next, or terms of A or the block of B that are read in place next, are asked
+    for while tiles run. ``across``: panels are unpacked in groups of so many that are beside each other in A, times so many that are
     adjacent in C, lane by lane. ``turn``: panels come in groups of so many that are adjacent in C, times so many that are
     beside each other in A, which is how they are packed, fewer in the last one; tiles go along C. Tasks have whole groups;
     (0, 0): neither.
@@ -281,7 +281,7 @@ def _whole_lines(nbytes: int) -> int:
 
 
 def _asks(wanted: bool, mode: str) -> bool:
-    """Of what is packed, on cores where that pays."""
+    """Of what is packed, on cores where that pays; of what is read in place, as was decided."""
     return wanted and (mode != "pack" or cores.here().blocks_ask)
 
 

@@ -13,18 +13,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..kernels import tiles as tile_table
-from ..kernels.cpu import abi, cores
+from ..kernels.cpu import cores
 from ..kernels.cpu.units import LINE
 from ..kernels.isa import ISA
 from ..machine_memory import block_bytes
-from .gemm_tables import GemmTables
-from .sides import LEFT, OUT, RIGHT
+from .gemm_tables import LEAST_EVEN, GemmTables
+from .sides import LEFT, OUT, RIGHT, run_along, total
 
 NEAR_BYTES = block_bytes(24 << 10, level=1)  # of the panels of A and a strip of B, in a block of terms
 BLOCK_BYTES = block_bytes(32 << 10, level=2)  # of a block of B
 LEAST_BYTES = block_bytes(128 << 10, level=2)  # of all of B: less is there soon enough
 MOST_PANELS = 3  # of A: more of them are worth a packed B
-WORTH_PACKING = 4  # times as many columns as lanes, from which on packing these costs little
+COLUMNS_A_LANE = 4  # from which on packing lanes costs little
 LONG_ROW = 1 << 10  # bytes from one row to the next: hardware follows shorter ones, which are read to the end at once
 PIECES, PIECE_BYTES = 4, 256  # for each thread that shares a product, at least; of a row, in each
 
@@ -70,12 +70,14 @@ class ColumnBlocks(GemmTables):
             return False
         if self.group[0] or self.b_dims or self.n_outer or self.k_outer or self.squares is not None:
             return False
-        alone = len(self.n_dims) == len(self.k_dims) == 1
-        return alone and self.n_total * self.k_total * self.item >= LEAST_BYTES
+        even = len(self.k_dims) == 1 and self.k_total >= LEAST_EVEN  # tables ask for nothing
+        return even and self.n_total * self.k_total * self.item >= LEAST_BYTES
 
     def _in_long_rows(self) -> bool:
         """Whether its rows are contiguous, so that it may go in column blocks, each of which adds to C."""
-        return not self.c.accumulate and self._from_afar() and self._pack_right_mode() == abi.LANES_RUN
+        if self.c.accumulate or not self._from_afar():
+            return False
+        return run_along(self.n_dims, RIGHT, self.items[RIGHT]) == self.n_total
 
     def _few_panels(self) -> bool:
         return self.panels.count <= MOST_PANELS and not self.panels.outer
@@ -95,6 +97,8 @@ class ColumnBlocks(GemmTables):
         """The blocks of B, where panels are few and their lanes adjacent in C; None: it is read, or packed, otherwise."""
         if not self._few_panels() or self.nr * self.item > LINE or not self._in_long_rows() or self.stored("panels")[2]:
             return None
+        if self.c.left is None and (not self.c.panels_left or self._nested() is not None):
+            return None  # A is no panels, or those of blocks of its own
         threads = self.threads if self._parallel else 1
         sizes = {"columns": self.n_total, "nr": self.nr, "terms": self.k_total, "item": self.item}
         return column_block(lanes=self.panels.count * self.mr, threads=threads, **sizes)
@@ -104,9 +108,12 @@ class ColumnBlocks(GemmTables):
         threads share a moment's work, a step that packs for all costs more (`_brief`)."""
         if not tile_table.follows((self.mv, self.nr)) or not self._few_panels() or self._brief:
             return False
-        return self.n_total >= WORTH_PACKING * self.panels.padded and self._along_k(RIGHT) and self._from_afar()
+        return self.n_total >= COLUMNS_A_LANE * self.panels.padded and self._along_k(RIGHT) and self._from_afar()
 
-    def _is_in_columns_of_others(self) -> bool:
-        """Whether A is a matrix whose rows are too far apart for hardware: column blocks of the other orientation read it."""
-        alone = len(self.m_dims) == len(self.k_dims) == 1 and not self.b_dims
-        return alone and blocks_in_columns(self.isa) and abs(self.k_dims[0].stride(LEFT)) >= LONG_ROW
+    def _has_far_rows(self) -> bool:
+        """Whether A is a matrix whose rows are too far apart for hardware, so that each line of a panel would be waited for: it is
+        packed, or column blocks of the other orientation read it."""
+        if len(self.k_dims) != 1 or self.b_dims or not blocks_in_columns(self.isa):
+            return False
+        whole = run_along(self.m_dims, LEFT, self.items[LEFT]) == total(self.m_dims)
+        return whole and abs(self.k_dims[0].stride(LEFT)) >= LONG_ROW

@@ -344,7 +344,7 @@ class _Planner(GemmAccess):
             pack_mode=self._pack_mode() if a_mode == "pack" else abi.LANES_RUN,
             b_pack_mode=self._pack_right_mode() if b_mode == "pack" else abi.LANES_RUN,
             fetch_a=self.in_rows or a_mode == "pack" and self._fetches(LEFT, self.n_total),
-            fetch_b=self.column_block is not None or b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
+            fetch_b=bool(self.column_block) or b_mode == "pack" and self._fetches(RIGHT, self.panels.count * self.mr),
             kc=kc,
             chunk=self.chunk(),
             across=self.group,

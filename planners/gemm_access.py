@@ -112,10 +112,11 @@ class GemmAccess(ColumnBlocks):
             small = rows * self.k_total * item <= 2 * L1_BYTES or self.panels.count == 1
             if not c.panels_left or c.only_panels:
                 return "free" if c.panels_left else "direct-free"
+            small = small and not self.column_block
             return "direct-free" if small and len(self.panels.lanes) + (self.panels.cut is not None) <= 1 else "free"
         if self.group[0]:
             return "direct"
-        if self.column_block is not None or self._asks_for_columns():
+        if self.column_block or self._asks_for_columns():
             return "prepack"
         column_panels = -(-self.n_total // self.nr)
         if c.constant_left and (c.left_dtype or not self._lanes_contiguous):
@@ -127,7 +128,7 @@ class GemmAccess(ColumnBlocks):
             if self._brief and self._pays_in_place(footprint, column_panels):
                 return "direct"  # tasks that share it would all pack it
             whole = footprint * total(self.panels.outer) * total(self.b_dims)
-            if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not (c.constant_left or self._is_in_columns_of_others()):
+            if column_panels <= FEW_PANELS and whole >= FAR_BYTES and not (c.constant_left or self._has_far_rows()):
                 return "direct"
             return "prepack" if c.constant_left else "pack"
         if self._runs_across():
@@ -214,7 +215,7 @@ class GemmAccess(ColumnBlocks):
         footprint = self.n_total * self.k_total * self.item
         if self.c.right_dtype or (self.group[0] and self.nr > MOST_STREAMS):
             return False
-        if self.column_block is not None:
+        if self.column_block:  # none until panels are cut
             return True
         used = self.panels.count * total(self.panels.outer)
         if used == 1 and self.n_total <= min(self.nr, FAR_COLUMNS) and not self.c.constant_right:
@@ -407,7 +408,7 @@ class GemmAccess(ColumnBlocks):
         return self.squares.kc if self.squares is not None else block_of_k(total(self.k_dims), self.item)
 
     def _terms_of_a_block(self, nested: BlocksOfK | None) -> int:
-        if self.column_block is not None:
+        if self.column_block:
             return self.column_block.terms
         return ROWS_AT_ONCE if self.in_rows else self._kc if nested is None else nested.terms
 

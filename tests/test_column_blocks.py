@@ -125,6 +125,8 @@ def test_random_products(data):
         ("kb,ka->ba", [(480, 404), (480, 21)], True),
         ("kb,ak->ba", [(480, 404), (21, 480)], True),
         ("kb,ak->ab", [(480, 404), (21, 480)], False),  # the result lies along the matrix
+        ("ak,kb->ba", [(21, 480), (480, 6000)], True),  # columns in two dimensions
+        ("ak,kb->ba", [(21, 7), (7, 4000)], False),  # few terms, at places that tables have
         ("ak,kb->ba", [(21, 48), (48, 300)], False),  # in cache
         ("ak,kb->ba", [(200, 480), (480, 404)], False),  # packing pays
         ("ak,bk->ba", [(21, 480), (404, 480)], False),  # runs along the terms

@@ -105,7 +105,7 @@ ASK_WORDS = 3
 STAGED_A, STAGED_B = 0, 1
 
 # the operand is larger than the caches of a core: the block that is packed next, or of an A that few columns read in
-# place the next block of K, is asked for early
+# place the next block of K, of a B that few panels do the next column block, is asked for early
 FETCH_A, FETCH_B = 16, 32
 # panels of B that were packed before come from memory
 FAR_B = 128

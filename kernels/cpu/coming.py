@@ -35,7 +35,8 @@ COMING_BYTES = 8 * (2 * C_WORDS + next_turn.WORDS)  # of both descriptions, and 
 # The words of an A that is read in place.
 C_FOLLOWS, C_FOLLOWS_B = 0, 1  # bytes to where A and B are in the next outer iteration, 0: not to ask
 C_COMES = 2  # first panel of the task that this thread takes next, 0: there is none
-C_FAR = C_WORDS  # of a B that is read in place in blocks: bytes from one to the next, 0: not to ask
+# The word of a B that is read in place in blocks: bytes from one to the next, 0: not to ask. A packed B has its description here.
+C_FAR = C_WORDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,10 +66,10 @@ class Evenly:
             wanted = wanted & ahead.eq(0)
         return wanted
 
-    def emit(self, a: Val, b: Val, asking: Callable[[Val, Val], None], term: Term, column: Val) -> None:
+    def emit(self, a: Val, b: Val, asking: Callable[[Val, Val], None], term: Term, first_column: Val) -> None:
         """``term(row, at)`` for each term: where its lanes are, and its elements of the columns, from ``b`` on; ``asking(row, near)``
-        before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it. ``column``: what is added to
-        ``at`` where the first column is."""
+        before it, where rows are asked for, ``near``: bytes to that `tile.rows_near` terms behind it. ``first_column``: what is
+        added to ``at`` for the first of them; 0 where ``b`` has it."""
         f, steps = self.f, (self._step(0), self._step(1))
 
         def either(loop: Callable[..., None]) -> None:
@@ -98,7 +98,7 @@ class Evenly:
                 either(self._asking_loop)
             with others, f.if_else(self.spread.asks_far()) as (far, near):
                 with far:
-                    self._loop(a, b, steps, self._asking_far(term, column))
+                    self._loop(a, b, steps, self._asking_far(term, first_column))
                 with near:
                     either(self._loop)
 
@@ -116,9 +116,9 @@ class Evenly:
         with f.range(behind, self.klen):
             self._term(places, steps, term)
 
-    def _asking_far(self, term: Term, column: Val) -> Term:
-        """Terms that ask for their place in the next block of B, its first column at ``column``."""
-        far = column + self.spread.far
+    def _asking_far(self, term: Term, first_column: Val) -> Term:
+        """Terms that ask for their place in the next block of B."""
+        far = first_column + self.spread.far
 
         def both(row: Val, at: Val) -> None:
             self.f.prefetch(at + far, locality=2)

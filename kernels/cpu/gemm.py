@@ -233,7 +233,7 @@ class GemmNest:
 
     def _name_next_block(self, b: Val, k0: Val, klen: Val) -> None:
         """Tells tiles of a B that is read in place in blocks how far the next one is: that of the next terms, or of the columns
-        behind these, which are mostly the next task's. The first one that a thread takes is asked for here, row by row."""
+        behind these, which are mostly the next task's. For the first one that a thread takes nobody has asked."""
         f, word, far = self.f, self.word, self.f.var(0)
         with f.if_((word(abi.G_PACK_MODE) & abi.FETCH_B).ne(0)):
             terms, columns, behind = word(abi.G_TK_B), word(abi.G_TN_B), k0 + klen
@@ -242,13 +242,18 @@ class GemmNest:
             beside = f.select(self.n1 < word(abi.G_N), beside + f.word(terms) - f.word(terms, k0), f.i64(0))
             far.set(f.select(behind < word(abi.G_K), below, beside))
             with f.if_(k0.eq(0) & self._begins_band()):
-                begin, nbytes = b + f.word(columns, self.n0), (self.n1 - self.n0) * self.tile.item
-                with f.range(0, klen) as k, f.range(0, nbytes, LINE) as at:
-                    f.prefetch(begin + f.word(terms, k) + at, locality=2)
+                self._ask_for_block(b + f.word(columns, self.n0), klen)
         f.store(far.get(), self.coming + 8 * C_FAR)
 
+    def _ask_for_block(self, begin: Val, klen: Val) -> None:
+        """Asks for the columns of this task in so many terms from the first one on, row by row: they are adjacent."""
+        f, nbytes = self.f, (self.n1 - self.n0) * self.tile.item
+        with f.range(0, klen) as k, f.range(0, nbytes, LINE) as at:
+            f.prefetch(begin + f.word(self.word(abi.G_TK_B), k) + at, locality=2)
+
     def _begins_band(self) -> Val:
-        """Whether the task is the first of those that a thread takes one after the other, where there are tasks of columns alone."""
+        """Whether the task is the first of those that a thread takes one after the other, where there are tasks of columns alone: as
+        `walker` cuts them if all threads come; if some do not, more blocks are asked for than need be."""
         f, tasks = self.f, self.word(abi.G_N_TASKS)
         threads = f.select(self.word(abi.PARALLEL).eq(abi.ALONE), f.i64(1), self.threads)
         band = f.ceil_div(self.task * threads, tasks)
