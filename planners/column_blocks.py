@@ -64,7 +64,7 @@ class ColumnBlocks(GemmTables):
     column_block: ColumnBlock | None = None
 
     def _from_afar(self) -> bool:
-        """Whether B is one matrix, as it was given, from beyond the cache of a core, and tiles ask for what they read of it."""
+        """Whether B is one matrix of a layout that is known, mostly beyond the cache of a core, and tiles ask for what they read."""
         c = self.c
         if RIGHT not in self.known or c.right_dtype or c.constant_right or not blocks_in_columns(self.isa):
             return False
