@@ -38,7 +38,7 @@ class ColumnBlock(NamedTuple):
 
 def blocks_in_columns(isa: ISA) -> bool:
     """Whether tiles ask so (`cpu.coming.Spread`): those of other vectors and cores were not measured."""
-    return isa.vector_bits == 256 and cores.here().columns_spread
+    return cores.here().spreads(isa.vector_bits)
 
 
 def column_block(*, lanes: int, columns: int, nr: int, terms: int, item: int, threads: int) -> ColumnBlock:

@@ -1,14 +1,9 @@
 """A matrix that few rows of another one are multiplied by is read in place, in blocks of columns and terms."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import oracle
 import pytest
+from asked_lines import found_by
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_cases import made_anew, plan, run
@@ -21,20 +16,11 @@ from einsum_engine.planners.column_blocks import column_block
 SCRIPT = """
 import json
 import numpy as np
-from einsum_engine.kernels.cpu import abi, cores, emit
+from asked_lines import Log
+from einsum_engine.kernels.cpu import abi
 from plan_cases import plan, run
 
-log = np.zeros(1 << 21, np.int64)
-
-
-def prefetch(f, addr, write=False, locality=3):
-    place, many = f.i64(log.ctypes.data), f.word(f.i64(log.ctypes.data))
-    f.store(addr, place + (many & (len(log) // 2 - 1)) * 8 + 8)
-    f.store(many + 1, place)
-
-
-cores.here = lambda: cores.PLAIN
-emit.Fn.prefetch = prefetch
+log = Log()
 found = {}
 for dtype, rows, terms, columns in (("float64", 21, 300, 400), ("float32", 13, 501, 698), ("complex64", 7, 150, 401), ("float64", 24, 90, 1004)):
     rng = np.random.default_rng(1)
@@ -42,10 +28,9 @@ for dtype, rows, terms, columns in (("float64", 21, 300, 400), ("float32", 13, 5
     made = plan("ak,kb->ba", [a, b], isa="avx2", threads=1)
     (words,) = [step.args.words for step in made.steps if step.family == "gemm"]
     assert words[abi.G_PACK_MODE] & abi.FETCH_B and words[abi.G_N_BLOCK] < columns, words
-    log[0] = 0
-    np.testing.assert_array_equal(run(made, [a, b]), (a @ b).T)
-    assert 0 < log[0] < len(log) // 2
-    asked = log[1 : log[0] + 1]
+    with log:
+        np.testing.assert_array_equal(run(made, [a, b]), (a @ b).T)
+    asked = log.addresses
     begin, end = b.ctypes.data, b.ctypes.data + b.nbytes
     lines = asked[(asked >= begin) & (asked < end)] >> 6
     wanted = {at >> 6 for row in range(terms) for at in range(begin + row * b.strides[0], begin + (row * columns + columns - 8) * b.itemsize)}
@@ -57,10 +42,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(all(row.name != "avx2" for row in isa.host_isas()), reason="tiles of 256 bits alone do it")
 def test_all_lines_of_the_blocks_that_come(tmp_path):
     """Each line but those of the last columns is asked for, by kernels that write down where they ask, and few of them often."""
-    env = dict(os.environ, EINSUM_ENGINE_CACHE_DIR=str(tmp_path), PYTHONPATH=str(Path(__file__).parent))
-    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300, env=env)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    found = found_by(SCRIPT, tmp_path)
     assert len(found) == 4
     for name, (missed, times) in found.items():
         assert missed == 0, name

@@ -1,12 +1,7 @@
 """Columns that come are asked for: kernels that write down each address they ask for, in a process and a cache of their own."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from asked_lines import found_by
 
 from einsum_engine.kernels import isa
 
@@ -14,21 +9,11 @@ SCRIPT = """
 import json
 from dataclasses import replace
 import numpy as np
+from asked_lines import Log
 from gemm_cases import B, Case, build, run
 from einsum_engine.kernels import isa, tiles
-from einsum_engine.kernels.cpu import cores, emit
 
-log = np.zeros(1 << 21, np.int64)
-
-
-def prefetch(f, addr, write=False, locality=3):
-    place, many = f.i64(log.ctypes.data), f.word(f.i64(log.ctypes.data))
-    f.store(addr, place + (many & (len(log) // 2 - 1)) * 8 + 8)
-    f.store(many + 1, place)
-
-
-cores.here = lambda: cores.PLAIN
-emit.Fn.prefetch = prefetch
+log = Log()
 row = isa.get("avx2")
 
 
@@ -38,13 +23,12 @@ def missed(dtype, tile, panels, k, order):
     ready = build(Case(dtype=dtype, tile=tile, valid=(height,) * panels, n=count, k=k, kc=2048, a="panels", gap=112, seed=k), row)
     tn_b = order(ready.problem.tn_b)
     ready = replace(ready, problem=replace(ready.problem, tn_b=tn_b))
-    log[0] = 0
-    run(ready, row)
-    assert 0 < log[0] < len(log) // 2
-    asked = set((log[1 : log[0] + 1] >> 6).tolist())
+    with log:
+        run(ready, row)
+    asked = set((log.addresses >> 6).tolist())
     begin = ready.memory[B].ctypes.data + tn_b[tile[1] :]  # the first strip is there at once
     wanted = [set(range(at >> 6, (at + k * item - 1 >> 6) + 1)) for at in begin.tolist()]
-    return sum(len(each - asked) for each in wanted) / sum(map(len, wanted)), int(log[0]) / sum(map(len, wanted))
+    return sum(len(each - asked) for each in wanted) / sum(map(len, wanted)), len(log.addresses) / sum(map(len, wanted))
 
 
 shuffled = np.random.default_rng(5).permutation
@@ -61,10 +45,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(all(row.name != "avx2" for row in isa.host_isas()), reason="tiles of 256 bits alone do it")
 def test_all_lines_of_the_columns_that_come(tmp_path):
     """Of each column but those of the first strip, wherever it lies, however many tiles share; few lines several times."""
-    env = dict(os.environ, EINSUM_ENGINE_CACHE_DIR=str(tmp_path), PYTHONPATH=str(Path(__file__).parent))
-    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300, env=env)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    found = found_by(SCRIPT, tmp_path)
     assert len(found) == 6 * 4 * 2
     for name, (missed, times) in found.items():
         assert missed == 0, name

@@ -79,6 +79,10 @@ class Core:
         """Whether strips and boxes ask for rows of so many bytes."""
         return not self.rows_followed or nbytes <= self.rows_followed
 
+    def spreads(self, vector_bits: int) -> bool:
+        """Whether tiles with vectors of so many bits ask for columns and blocks of B in loops of their own (`coming.Spread`)."""
+        return vector_bits == 256 and self.columns_spread and not (self.columns_ask or self.turns_ask)
+
 
 PLAIN = Core()
 # By what a processor says of its maker. The others are what was measured on AuthenticAMD.

@@ -260,8 +260,8 @@ class TileEmitter:
     @property
     def spreads(self) -> bool:
         """Whether tiles that read columns along K ask for the next ones between their terms, in a loop of its own."""
-        core, evenly = cores.here(), not (self.spec.b_packed or self.turns or self.follows) and several_terms(self.spec, self.isa) > 1
-        return evenly and self.isa.vector_bits == 256 and core.columns_spread and not (core.columns_ask or core.turns_ask)
+        evenly = not (self.spec.b_packed or self.turns or self.follows) and several_terms(self.spec, self.isa) > 1
+        return evenly and cores.here().spreads(self.isa.vector_bits)
 
     @property
     def asks_widely(self) -> bool:
