@@ -90,6 +90,19 @@ def test_every_length_of_a_run(row, dtype):
 @pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
 @pytest.mark.parametrize("dtype", tiles.DTYPES)
 @pytest.mark.parametrize("rows", [False, True], ids=["tile", "rows"])
+def test_runs_of_one_vector(row, dtype, rows, monkeypatch):
+    """Fewer and more of them than sums are added to in turn; blocks of K and shares of threads that end within a run."""
+    rng, lanes = np.random.default_rng(9), row.vector_bits // (8 * tiles.ITEMSIZE[dtype])
+    for block in (1 << 20, 3 * lanes, 3 * lanes + lanes // 2, max(1, lanes - 1)):
+        monkeypatch.setattr(dot, "_k_block", lambda p: block)
+        for runs, m, n in ((1, 9, 1), (2, 4, 1), (3, 1, 1), (8, 8, 1), (9, 5, 6), (17, 3, 2)):
+            options = {"accumulate": runs % 2 == 0, "conj_a": runs > 2, "rows": rows}
+            check(*problem(rng, dtype, outer=(1, 2), m=m, n=n, runs=runs, length=lanes, **options), row)
+
+
+@pytest.mark.parametrize("row", ISAS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", tiles.DTYPES)
+@pytest.mark.parametrize("rows", [False, True], ids=["tile", "rows"])
 def test_rows_one_after_the_other(row, dtype, rows, monkeypatch):
     """Numbers of rows around those of a tile, several tasks, lengths that end within a vector."""
     monkeypatch.setattr(dot, "_in_order", lambda p: p.n == 1)
@@ -142,7 +155,8 @@ def test_k_blocks_add_up(row, dtype, monkeypatch):
 def test_shared_sum(row, dtype, threads, monkeypatch):
     monkeypatch.setattr(dot, "SHARED_TERMS", 64)
     rng = np.random.default_rng(threads)
-    for runs, length, rows in ((1, 1000, False), (7, 99, False), (7, 99, True)):
+    lanes = row.vector_bits // (8 * tiles.ITEMSIZE[dtype])
+    for runs, length, rows in ((1, 1000, False), (7, 99, False), (7, 99, True), (601, lanes, False)):
         accumulate = bool(rng.integers(2))
         options = {"rows": rows, "parallel": True, "accumulate": accumulate}
         p, operands = problem(rng, dtype, outer=(1, 2), m=1, n=1, runs=runs, length=length, **options)

@@ -289,9 +289,8 @@ class _Nest:
         with f.if_(first >= run):  # divisions take as long as a short row
             index.set(first // run)
             start.set(first - index.get() * run)
-        if lanes.masked and body.nt == 1:
-            with f.if_(start.get().eq(0)):
-                self._short_runs(body, acc, left, right, index, k, last)
+        with f.if_(start.get().eq(0)):
+            self._short_runs(body, acc, (left, right, ahead), index, k, last)
         with f.while_() as leave:
             leave(k.get() >= last)
             count = f.min(run - start.get(), last - k.get())
@@ -303,18 +302,29 @@ class _Nest:
             start.set(0)
         return self._finish(acc)
 
-    def _short_runs(self, body: _Body, acc, left: list[Val], right: list[Val], index: Var, k: Var, last: Val) -> None:
-        """Runs of less than a vector, from ``index`` on and as many as there are sums in turn, under one mask."""
+    def _short_runs(self, body: _Body, acc, rows, index: Var, k: Var, last: Val) -> None:
+        """Runs of a vector, or of less under one mask, from ``index`` on, as many together as there are sums that are added to in
+        turn; fewer are left over. What a run of any length takes to begin is several times its one step."""
         f, lanes, run = self.f, self.lanes, self.word(da.D_RUN)
-        with f.if_(run < lanes.elems):
-            mask, end = lanes.mask(f, run), last // run
-            with f.range(index.get(), end - (body.chains - 1), body.chains) as first:
-                for u in range(body.chains):
-                    a, b = (self.entry(table, first + u) for table in (da.D_TK_A, da.D_TK_B))
-                    rows, columns = [x + a for x in left], [y + b for y in right]
-                    self._step(body, acc[u], lambda row: f.load_masked(lanes.vec, row, mask), rows, columns)
-                index.set(first + body.chains)
-            k.set(index.get() * run)
+        with f.if_(run.eq(lanes.elems)):
+            self._steps(body, acc, rows, index, last // lanes.elems, lambda row: f.load(lanes.vec, row))
+            k.set(index.get() * lanes.elems)
+        if lanes.masked and body.nt == 1:
+            with f.if_(run < lanes.elems):
+                mask = lanes.mask(f, run)
+                self._steps(body, acc, rows, index, last // run, lambda row: f.load_masked(lanes.vec, row, mask))
+                k.set(index.get() * run)
+
+    def _steps(self, body: _Body, acc, rows, index: Var, end: Val, load) -> None:
+        """A step for each of the runs from ``index`` to ``end``, each of which is what ``load`` loads."""
+        f, (left, right, ahead) = self.f, rows
+        with f.range(index.get(), end - (body.chains - 1), body.chains) as first:
+            for u in range(body.chains):
+                a, b = (self.entry(table, first + u) for table in (da.D_TK_A, da.D_TK_B))
+                for row in ahead:
+                    f.prefetch(row + a, locality=2)
+                self._step(body, acc[u], load, [x + a for x in left], [y + b for y in right])
+            index.set(first + body.chains)
 
     def _run(self, body: _Body, acc, left: list[Val], right: list[Val], ahead: list[Val], count: Val) -> None:
         """Rounds of ``unroll`` vectors, single vectors, and what is left of one."""
