@@ -7,7 +7,8 @@ copied so that it has (`beside`), and a free result may inherit that order (`inh
 products each of which has the result of the one before as its large operand. A long batch index that many products of a
 network share may be fastest in every value between them.
 
-A vector whose terms lie in another order than those of the rows that it is multiplied with is copied in theirs (`in_order`).
+A vector whose terms lie in another order than those of the rows that it is multiplied with is copied in theirs (`in_order`), and
+a small operand in the order in which the result has its columns (`columns_beside`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .operations import Operation, OperationList, Value, itemsize
 from .shared_lines import LEAST_BYTES, SMALL_SHARE, worth_copying
 from .splitting import FEW_ROWS
 
+LEAST_OF_COLUMNS = 1 << 16  # bytes of the large operand: with less, threads wait for the copy
 LARGE_BYTES = 1 << 18  # of an operand whose order results inherit, at least
 REPEATED = "\x00repeated"  # entries of an index of the large operand for which the copy has the same elements
 BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all values that have it, at least
@@ -34,7 +36,7 @@ BATCH_PRODUCTS, BATCH_LENGTH = 2, 128  # of an index that may be fastest in all 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Copied:
-    """A contraction whose left operand is a copy of another one, which runs along the right one."""
+    """A contraction whose left operand is a copy of another one, which runs along the right one, or along the result."""
 
     contraction: BinaryContraction
     copy: NestProblem
@@ -77,6 +79,26 @@ def in_order(c: BinaryContraction) -> Copied | None:
         return None
     axes = dense_axes(sorted(left, key=lambda i: abs(c.right[i].stride)), c.sizes, item)
     return _copied(c, axes, -(-small // LINE) * LINE)
+
+
+def columns_beside(c: BinaryContraction, lanes: int) -> Copied | None:
+    """``c`` with a copy of its left operand, whose indices of its own are columns, in which those are adjacent that are so in the
+    result; None where they are, or fill less than half a vector of ``lanes`` elements, or the operand is not small, as a whole or
+    for each product, or never changes: a GEMM packs it once."""
+    item, left = ITEMSIZE[c.dtype], (*c.batch, *c.m, *c.k)
+    columns = sorted(c.m, key=lambda i: abs(c.out[i].stride))
+    if not columns or c.constant_left or c.left[columns[0]].stride == item:
+        return None
+    run = item
+    for i in columns:
+        run *= c.sizes[i] if c.out[i].stride == run else 1
+    if 2 * run < lanes * item or c.out[columns[0]].stride != item:
+        return None
+    small, large = (item * prod([c.sizes[i] for i in indices]) for indices in (left, (*c.batch, *c.n, *c.k)))
+    if large < LEAST_OF_COLUMNS or not worth_copying(small, large, prod([c.sizes[i] for i in (*c.m, *c.k)])):
+        return None
+    others = sorted((*c.k, *c.batch), key=lambda i: (i in c.batch, abs(c.right[i].stride)))
+    return _copied(c, dense_axes((*columns, *others), c.sizes, item), -(-small // LINE) * LINE)
 
 
 def _copied(c: BinaryContraction, axes: Mapping[Index, Axis], nbytes: int) -> Copied:

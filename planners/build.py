@@ -298,7 +298,7 @@ class PlanBuilder:
             work = changed(work, flops=0, moved=0)  # later rows add up what the first left
 
     def _emit_copies(self, operation: Operation, plan: UnpackedPlan, places: dict, work: Work) -> Iterator[Step]:
-        value = operation.inputs[plan.exchanged]
+        value = operation.inputs[plan.copied]
         for row in plan.copies(places):
             copying = changed(work, expr=f"copy {term_text(value.term)}", flops=0, moved=2 * self.list.nbytes(value))
             place = self.position[id(value)]

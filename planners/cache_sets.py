@@ -40,6 +40,16 @@ def line_cycles(product: Sequence[Step], turn: Step | None, *, item: int) -> flo
     return 0.0 if _stay(kept, item) else lines * BEYOND
 
 
+def stay_near(steps: Sequence[Step], *, item: int) -> bool:
+    """Whether the first cache keeps the lines of so many elements.
+
+    >>> stay_near([(8, 2048), (8, 32)], item=4), stay_near([(64, 2048), (8, 32)], item=4)
+    (True, False)
+    """
+    level, period = _PERIODS[0]
+    return _fit(steps, level, period, item)
+
+
 def _lines(steps: Sequence[Step], item: int) -> int:
     """How many lines elements lie on, at most."""
     return _within(steps, item) * prod([size for size, step in steps if abs(step) >= LINE])
@@ -53,12 +63,14 @@ def _within(steps: Sequence[Step], item: int) -> int:
 
 def _stay(steps: Sequence[Step], item: int) -> bool:
     """Whether one of the first two caches keeps all of the lines."""
+    return any([_fit(steps, level, period, item) for level, period in _PERIODS])
+
+
+def _fit(steps: Sequence[Step], level: int, period: int, item: int) -> bool:
+    """Whether a cache keeps all of the lines, whose sets come again from ``period`` bytes on."""
     lines, within = _lines(steps, item), _within(steps, item)
-    for level, period in _PERIODS:
-        sets = within * prod([min(size, period // gcd(step, period)) for size, step in steps if abs(step) >= LINE])
-        if lines <= cache_of_level(level) // period * min(sets, period // LINE):
-            return True
-    return False
+    sets = within * prod([min(size, period // gcd(step, period)) for size, step in steps if abs(step) >= LINE])
+    return lines <= cache_of_level(level) // period * min(sets, period // LINE)
 
 
 def columns_apart(dims: Sequence[Dim], isa: ISA, terms: int) -> int:

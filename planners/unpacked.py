@@ -2,7 +2,8 @@
 
 A *dot* sums along a dimension that is contiguous in both operands and has few rows or columns; a *batched* product
 runs its lanes along a batch dimension that is contiguous in all three tensors, or in all but a small one, of which it
-reads a copy (so does a dot with a vector whose terms lie in another order); *small* products are many matrices of a few elements. `choose` walks the table of these and returns the
+reads a copy (so does a dot with a vector whose terms lie in another order); *small* products are many matrices of a few elements,
+or one of few columns and many rows, where a small operand may be a copy, too. `choose` walks the table of these and returns the
 first that is the right one.
 """
 
@@ -27,8 +28,9 @@ from ..kernels.loops import LEVELS, Loops
 from ..kernels.row import Row
 from ..kernels.small import SmallProblem
 from ..records import changed, lazy, quick
-from .beside import Copied, beside, in_order
+from .beside import Copied, beside, columns_beside, in_order
 from .contraction import BinaryContraction
+from .matrices import Matrices, in_loops, is_tall
 from .nests import NestPlan, lowered
 from .sides import LEFT, OUT, RIGHT, Dim, cut, flat_table, largest_divisor, levels, total
 from .splitting import FEW_ROWS
@@ -57,23 +59,29 @@ class UnpackedPlan:
     isa: ISA
     threads: int
     exchanged: bool = False  # the second operand is the problem's left one
-    copy: NestPlan | None = None  # of the left operand, into temporary memory, where it is read from
+    copy: NestPlan | None = None  # of an operand, into temporary memory, where it is read from
     copied_bytes: int = 0
+    copies_right: bool = False  # that operand is the problem's right one
 
     @property
     def temporary_bytes(self) -> int:
         partial = dot_family.temp_bytes(self.problem, self.threads) if self.family == "dot" else 0
         return self.copied_bytes + partial
 
+    @property
+    def copied(self) -> int:
+        """Number of the operand of the contraction that is copied."""
+        return int(self.exchanged != self.copies_right)
+
     def copies(self, places: Mapping[str, Operand]) -> list[Row]:
         """Rows to run before."""
-        if self.copy is None:
-            return []
-        return self.copy.rows({"out": places["temp"], "a": places["b" if self.exchanged else "a"]})
+        return [] if self.copy is None else self.copy.rows({"out": places["temp"], "a": places["ab"[self.copied]]})
 
     def rows(self, places: Mapping[str, Operand]) -> tuple[Row, ...]:
-        left, right = ("b", "a") if self.exchanged else ("a", "b")
-        left = left if self.copy is None else "temp"
+        operands = ["a", "b"]
+        if self.copy is not None:
+            operands[self.copied] = "temp"
+        left, right = reversed(operands) if self.exchanged else operands
         placed = changed(self.problem, a=places[left], b=places[right], c=places["out"])
         if self.family == "dot":
             temp = places["temp"]
@@ -100,10 +108,13 @@ def choose(c: BinaryContraction, isa: ISA) -> Choice | None:
             swapped = _View(c.swapped, isa)
         view = swapped if row.exchanged else straight
         if row.fits(view, isa):
-            return Choice(row=row, view=view, isa=isa)
+            found = Choice(row=row, view=view, isa=isa)
+            return (_choose_columns(c, isa) if c.batch and found.gathers else None) or found
     if "order" in asks and (choice := _choose_in_order(c, isa)) is not None:
         return choice
-    return _choose_beside(c, isa) if "beside" in asks else None
+    if "beside" in asks and (choice := _choose_beside(c, isa)) is not None:
+        return choice
+    return _choose_columns(c, isa) if c.batch and ("columns" in asks or "rows" in asks) else None
 
 
 def _choose_in_order(c: BinaryContraction, isa: ISA) -> Choice | None:
@@ -128,6 +139,18 @@ def _choose_beside(c: BinaryContraction, isa: ISA) -> Choice | None:
     return None
 
 
+def _choose_columns(c: BinaryContraction, isa: ISA) -> Choice | None:
+    """The small family with a copy of the small operand, whose columns are adjacent there."""
+    lanes = tile_table.elements(isa, c.dtype)
+    for exchanged in (True, False):
+        copied = columns_beside(c if exchanged else c.swapped, lanes)
+        if copied is None or not _small_fits(view := _View(copied.contraction.swapped, isa), isa):
+            continue
+        if not view.matrices.passes_caches(view.item):
+            return Choice(row=replace(_SMALL, exchanged=exchanged), view=view, isa=isa, copied=copied)
+    return None
+
+
 def _asks(c: BinaryContraction) -> list[str]:
     """What families ask for and ``c`` has, by single indices, before dimensions are fused: ``run``, a sum along adjacent
     elements; of a batch or a gate ``columns`` or ``rows``, whichever are adjacent in the result; ``lanes``, a batch that
@@ -136,7 +159,7 @@ def _asks(c: BinaryContraction) -> list[str]:
     item = tile_table.ITEMSIZE[c.dtype]
     left, right, out = c.left, c.right, c.out
     found = ["run"] if any([left[i].stride == item == right[i].stride for i in c.k]) else []
-    if c.batch or is_gate(c):
+    if c.batch or is_gate(c) or is_tall(c):
         sides = (("columns", c.n), ("rows", c.m), ("beside", c.batch))
         found += [name for name, indices in sides if item in [out[i].stride for i in indices]]
         if "beside" in found and any([left[i].stride == item == right[i].stride == out[i].stride for i in c.batch]):
@@ -217,7 +240,7 @@ class _View:
         return max(sizes, key=lambda tensor: total([*sizes[tensor][0], *sizes[tensor][1]]))
 
     @lazy
-    def matrices(self) -> _Matrices | None:
+    def matrices(self) -> Matrices | None:
         """The products of a batch; without one, those of one small matrix with all pieces of a large operand."""
         products, m, n, k = self.batch, self.m, self.n, self.k
         if not products and is_gate(self.c):
@@ -227,9 +250,11 @@ class _View:
             elif n and n[-1].stride(RIGHT) == self.item:
                 inner, *turns = _rows_of_gate(m[-1], total(k))
                 products, m, n = [*n[:-1], *m[:-1], *turns], [inner], n[-1:]
-        if not products or len(n) != 1 or n[0].stride(OUT) != self.item or not k:
+        tall = not products and is_tall(self.c)
+        if not (products or tall) or len(n) != 1 or n[0].stride(OUT) != self.item or not k:
             return None
-        return _Matrices(products=products, m=m, n=n[0], k=k)
+        found = Matrices(products=products, m=m, n=n[0], k=k)
+        return in_loops(found, self.c.dtype, self.isa, self.c.accumulate) if self.batch or tall else found
 
     def _cut_row(self, row: Dim, m: int, k: int) -> list[Dim]:
         """A row of a large operand as pieces, whole lines where it is, of which those of four terms are in the first cache
@@ -336,16 +361,6 @@ def _batched(view: _View, shared: _Shared) -> BatchedProblem:
 
 
 # -- small -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class _Matrices:
-    """Dimensions of many small products, slow to fast: C[t, m, n] = sum_k A[t, m, k] B[t, k, n], t being `products`."""
-
-    products: list[Dim]
-    m: list[Dim]
-    n: Dim
-    k: list[Dim]
-
-
 def _rows_of_gate(rows: Dim, k: int) -> list[Dim]:
     """Rows of a large operand as matrices of few rows: as many as terms where there is a kernel for that."""
     inner = k if rows.size % k == 0 else largest_divisor(rows.size, _GATE_ROWS)
@@ -361,20 +376,11 @@ def _small_fits(view: _View, isa: ISA) -> bool:
         view.c.dtype, n.stride(RIGHT), found.k[0].stride(RIGHT) if len(found.k) == 1 else None
     )
     strided = bool(columns)
-    if (len(found.m) > 1 or len(found.k) > 1) and not _are_pairs(found, view.c, isa, strided):
+    if (len(found.m) > 1 or len(found.k) > 1) and not found.are_pairs(view.c.dtype, isa, strided, view.c.accumulate):
         return False
     apart = all(abs(dim.stride(LEFT)) >= LINE for dim in (*found.m, *found.k))
     sizes = {"products": total(found.products), "m": m, "n": n.size, "k": k}
     return small_family.fits(isa, view.c.dtype, **sizes, columns=columns, apart=apart)
-
-
-def _are_pairs(found: _Matrices, c: BinaryContraction, isa: ISA, strided: bool) -> bool:
-    """Whether rows and terms are four each, as one dimension or two of 2, and a kernel has them written out."""
-    groups = (found.m, found.k)
-    four = all(total(dims) == 4 and len(dims) <= 2 for dims in groups)
-    return four and small_family.is_written_out(
-        isa, c.dtype, m=4, n=found.n.size, k=4, strided=strided, accumulate=c.accumulate
-    )
 
 
 def _tiny_fits(view: _View, isa: ISA) -> bool:
@@ -446,14 +452,15 @@ def _last_product(view: _View) -> Dim:
 
 _DOT = _Family(name="dot", asks="run", fits=_dot_fits, problem=_dot, along=lambda view: view.k[-1])
 _BATCHED = _Family(name="batched", asks="lanes", fits=_batched_fits, problem=_batched, along=_last_batch)
+_SMALL = _Family(name="small", asks="columns", fits=_small_fits, problem=_small, along=_last_product)
 # The first that fits a contraction runs it.
 _FAMILIES = (
     _Family(name="small", asks="columns", fits=_tiny_fits, problem=_small, along=_last_product),
     _Family(name="small", asks="rows", fits=_tiny_fits, problem=_small, along=_last_product, exchanged=True),
     _DOT,
     _BATCHED,
-    _Family(name="small", asks="columns", fits=_small_fits, problem=_small, along=_last_product),
-    _Family(name="small", asks="rows", fits=_small_fits, problem=_small, along=_last_product, exchanged=True),
+    _SMALL,
+    replace(_SMALL, asks="rows", exchanged=True),
 )
 
 
@@ -466,6 +473,12 @@ class Choice:
     view: _View
     isa: ISA
     copied: Copied | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether columns are read one by one, for every 8 rows again."""
+        found = self.view.matrices if self.row.name == "small" else None
+        return found is not None and found.gathers(self.view.c.dtype, self.isa)
 
     @property
     def along(self) -> Dim:
@@ -482,4 +495,5 @@ class Choice:
             exchanged=self.row.exchanged,
             copy=None if copied is None else lowered(copied.copy, threads),
             copied_bytes=0 if copied is None else copied.nbytes,
+            copies_right=copied is not None and self.row.name == "small",
         )

@@ -29,6 +29,7 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
     problem = plan.problem
     vector = (4 if problem.dtype in tile_table.COMPLEX else 2) * tile_table.elements(isa, problem.dtype)
     second = vector / machine.peak.get(problem.dtype, 1e9)  # of a cycle
+    copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine) if plan.copied_bytes else 0.0
     if plan.family == "small":
         gathers, waits = problem.strided and not problem.written_out(isa), small_waits(problem, isa)
         if not (gathers or waits):
@@ -36,10 +37,9 @@ def unpacked_seconds(plan: UnpackedPlan, isa: ISA, machine: cost.Machine) -> flo
         gathered = problem.products * problem.k * problem.n * tile_table.ITEMSIZE[problem.dtype] if gathers else 0
         seconds = _small_cycles(problem, isa) * second + (gathered / MEMORY_RATE if gathered > CACHE_BYTES else 0.0)
         streamed = cost.seconds(problem.flops, _bytes_of_small(problem), problem.dtype, machine) if waits else 0.0
-        return max(seconds, streamed) + problem.products * waits * second
+        return max(seconds, streamed) + problem.products * waits * second + copied
     if plan.family != "batched":
         return None
-    copied = cost.seconds(0, 2 * plan.copied_bytes, problem.dtype, machine)
     return _cycles(problem, isa) * second + _moved(problem) + copied
 
 

@@ -33,7 +33,7 @@ def drawn(rng, dtype):
 
 def everything(c):
     """What `unpacked._asks` finds where it does not look at strides."""
-    products = ["columns", "rows", "lanes", "beside"] if c.batch or unpacked.is_gate(c) else []
+    products = ["columns", "rows", "lanes", "beside"] if c.batch or unpacked.is_gate(c) or unpacked.is_tall(c) else []
     return [*products, *(["run", "order"] if c.k else [])]
 
 
