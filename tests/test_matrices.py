@@ -1,4 +1,4 @@
-"""Batched products whose rows are several dimensions, or lie on lines that products share: as loops of small ones, copied columns."""
+"""Products of few columns whose rows are many, several dimensions, or on lines that a batch shares: loops of small ones, copies."""
 
 import random
 
@@ -170,7 +170,8 @@ def test_random_products(isa, dtype):
         letters = iter("abcdefghijkl")
         names = {kind: [next(letters) for _ in range(count)] for kind, count in kinds.items()}
         sizes = {name: rng.choice([1, 2, 3, 4, 5, 8, 9]) for group in names.values() for name in group}
-        terms = [rng.sample(group, len(group)) for group in ([i for kind in word for i in names[kind]] for word in ("bmk", "bkn", "bmn"))]
+        groups = [[i for kind in word for i in names[kind]] for word in ("bmk", "bkn", "bmn")]
+        terms = [rng.sample(group, len(group)) for group in groups]
         text = "{},{}->{}".format(*map("".join, terms))
         arrays = plan_cases.operands(text, sizes, dtype, seed)
         made = plan_cases.plan(text, arrays, isa=isa.name, threads=1 + seed % 2)
