@@ -22,6 +22,7 @@ from ..kernels.cpu.units import LINE
 from ..kernels.nest import NestProblem
 from ..kernels.tiles import ITEMSIZE
 from ..plan import Axis, Index
+from . import shared_lines
 from .contraction import BinaryContraction
 from .layout import dense_axes
 from .operations import Operation, OperationList, Value, itemsize
@@ -52,8 +53,7 @@ def beside(c: BinaryContraction, lanes: int = 1) -> Copied | None:
     item, left = ITEMSIZE[c.dtype], (*c.batch, *c.m, *c.k)
     if not any(c.right[i].stride == item == c.out[i].stride != c.left[i].stride for i in c.batch):
         return None
-    small, large = (item * prod(c.sizes[i] for i in indices) for indices in (left, (*c.batch, *c.n, *c.k)))
-    each = prod(c.sizes[i] for i in (*c.m, *c.k))
+    small, large, each = _sizes(c)
     if large < LEAST_BYTES or not (worth_copying(small, large, each) or not (c.m or c.n)):
         return None
     order = sorted((i for i in left if i in c.right), key=lambda i: abs(c.right[i].stride))
@@ -85,20 +85,23 @@ def columns_beside(c: BinaryContraction, lanes: int) -> Copied | None:
     """``c`` with a copy of its left operand, whose indices of its own are columns, in which those are adjacent that are so in the
     result; None where they are, or fill less than half a vector of ``lanes`` elements, or the operand is not small, as a whole or
     for each product, or never changes: a GEMM packs it once."""
-    item, left = ITEMSIZE[c.dtype], (*c.batch, *c.m, *c.k)
+    item = ITEMSIZE[c.dtype]
     columns = sorted(c.m, key=lambda i: abs(c.out[i].stride))
     if not columns or c.constant_left or c.left[columns[0]].stride == item:
         return None
-    run = item
-    for i in columns:
-        run *= c.sizes[i] if c.out[i].stride == run else 1
-    if 2 * run < lanes * item or c.out[columns[0]].stride != item:
+    if 2 * max(shared_lines.adjacent(c.out, columns, item)) < lanes * item:
         return None
-    small, large = (item * prod([c.sizes[i] for i in indices]) for indices in (left, (*c.batch, *c.n, *c.k)))
-    if large < LEAST_OF_COLUMNS or not worth_copying(small, large, prod([c.sizes[i] for i in (*c.m, *c.k)])):
+    small, large, each = _sizes(c)
+    if large < LEAST_OF_COLUMNS or not worth_copying(small, large, each):
         return None
     others = sorted((*c.k, *c.batch), key=lambda i: (i in c.batch, abs(c.right[i].stride)))
     return _copied(c, dense_axes((*columns, *others), c.sizes, item), -(-small // LINE) * LINE)
+
+
+def _sizes(c: BinaryContraction) -> tuple[int, int, int]:
+    """Bytes of the left operand and of the right one, and elements that each product of the batch has of the left one."""
+    small, large = (prod([c.sizes[i] for i in (*c.batch, *indices)]) for indices in ((*c.m, *c.k), (*c.n, *c.k)))
+    return small * ITEMSIZE[c.dtype], large * ITEMSIZE[c.dtype], prod([c.sizes[i] for i in (*c.m, *c.k)])
 
 
 def _copied(c: BinaryContraction, axes: Mapping[Index, Axis], nbytes: int) -> Copied:

@@ -34,11 +34,16 @@ class Matrices:
     n: Dim
     k: list[Dim]
 
-    def are_pairs(self, dtype: str, isa: ISA, strided: bool, accumulate: bool) -> bool:
+    def lie(self, dtype: str) -> str:
+        """How columns lie in B, as `small.columns_of` says it."""
+        terms = self.k[0].stride(RIGHT) if len(self.k) == 1 else None
+        return small.columns_of(dtype, self.n.stride(RIGHT), terms)
+
+    def are_pairs(self, dtype: str, isa: ISA, accumulate: bool) -> bool:
         """Whether rows and terms are four each, as one dimension or two of 2, and a kernel has them written out."""
         four = all([total(dims) == 4 and len(dims) <= 2 for dims in (self.m, self.k)])
-        sizes = {"m": 4, "n": self.n.size, "k": 4}
-        return four and small.is_written_out(isa, dtype, **sizes, strided=strided, accumulate=accumulate)
+        strided = bool(self.lie(dtype))
+        return four and small.is_written_out(isa, dtype, m=4, n=self.n.size, k=4, strided=strided, accumulate=accumulate)
 
     def is_far(self, item: int) -> bool:
         """Whether the result is larger than the caches."""
@@ -55,9 +60,7 @@ class Matrices:
 
     def columns(self, dtype: str, isa: ISA) -> tuple[int, str]:
         """As `small.at_once` has it, of 8 rows."""
-        terms = self.k[0].stride(RIGHT) if len(self.k) == 1 else None
-        columns = small.columns_of(dtype, self.n.stride(RIGHT), terms)
-        return small.at_once(isa, dtype, m=ROWS, n=self.n.size, k=total(self.k), columns=columns)
+        return small.at_once(isa, dtype, m=ROWS, n=self.n.size, k=total(self.k), columns=self.lie(dtype))
 
 
 def is_tall(c: BinaryContraction) -> bool:
@@ -72,7 +75,7 @@ def in_loops(found: Matrices, dtype: str, isa: ISA, accumulate: bool = False) ->
     item = tile_table.ITEMSIZE[dtype]
     if not found.m or len(found.k) != 1 or found.passes_caches(item) or not _few_vectors(found, dtype, isa):
         return found
-    if found.are_pairs(dtype, isa, found.n.stride(RIGHT) != item, accumulate):
+    if found.are_pairs(dtype, isa, accumulate):
         return found
     if len(found.m) == 1 and found.m[0].size <= small.LARGEST and not _reads_again(found, item):
         return found
@@ -82,7 +85,8 @@ def in_loops(found: Matrices, dtype: str, isa: ISA, accumulate: bool = False) ->
 
 
 def _few_vectors(found: Matrices, dtype: str, isa: ISA) -> bool:
-    """Whether rows are few vectors, read as they lie in B, or one that is turned round."""
+    """Whether rows are few vectors, read as they lie in B, or one that is turned round; without a batch half a vector to less than
+    two, of elements for which that was faster."""
     width, kind = found.columns(dtype, isa)
     if kind == "t":
         return found.n.size <= width and tile_table.elements(isa, dtype) >= TURNED_LANES

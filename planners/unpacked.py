@@ -61,7 +61,6 @@ class UnpackedPlan:
     exchanged: bool = False  # the second operand is the problem's left one
     copy: NestPlan | None = None  # of an operand, into temporary memory, where it is read from
     copied_bytes: int = 0
-    copies_right: bool = False  # that operand is the problem's right one
 
     @property
     def temporary_bytes(self) -> int:
@@ -70,8 +69,8 @@ class UnpackedPlan:
 
     @property
     def copied(self) -> int:
-        """Number of the operand of the contraction that is copied."""
-        return int(self.exchanged != self.copies_right)
+        """Number of the operand of the contraction that is copied: the problem's left one, of small products the right one."""
+        return int(self.exchanged != (self.family == "small"))
 
     def copies(self, places: Mapping[str, Operand]) -> list[Row]:
         """Rows to run before."""
@@ -372,11 +371,8 @@ def _small_fits(view: _View, isa: ISA) -> bool:
     if found is None:
         return False
     m, n, k = total(found.m), found.n, total(found.k)
-    columns = small_family.columns_of(
-        view.c.dtype, n.stride(RIGHT), found.k[0].stride(RIGHT) if len(found.k) == 1 else None
-    )
-    strided = bool(columns)
-    if (len(found.m) > 1 or len(found.k) > 1) and not found.are_pairs(view.c.dtype, isa, strided, view.c.accumulate):
+    columns = found.lie(view.c.dtype)
+    if (len(found.m) > 1 or len(found.k) > 1) and not found.are_pairs(view.c.dtype, isa, view.c.accumulate):
         return False
     apart = all(abs(dim.stride(LEFT)) >= LINE for dim in (*found.m, *found.k))
     sizes = {"products": total(found.products), "m": m, "n": n.size, "k": k}
@@ -495,5 +491,4 @@ class Choice:
             exchanged=self.row.exchanged,
             copy=None if copied is None else lowered(copied.copy, threads),
             copied_bytes=0 if copied is None else copied.nbytes,
-            copies_right=copied is not None and self.row.name == "small",
         )
